@@ -229,7 +229,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="tiny", help="of the call [%(default)s]")
     parser.add_argument("--eager", action="store_true", help="compile nothing of upstream's either")
     parser.add_argument("--graphs", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
-    parser.add_argument("--spin", action="store_true", help="INT8 also on threads that spin during a step")
+    parser.add_argument("--spin", action="store_true", help="also on threads that spin; roofline: only so")
     parser.add_argument("--quick", action="store_true", help="everything, small, in seconds")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
     options = parser.parse_args(argv)

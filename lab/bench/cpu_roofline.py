@@ -31,14 +31,14 @@ def measure_roofline(setting: Setting) -> Values:
         for subject in subjects(model, None, setting):
             tell(f"roofline {subject}")
             stages[str(subject)] = measure_stage(subject, setting, rates)
-    return {"rates": rates.to_json(), "stages": stages}
+    return {"rates": rates.to_json(), "stages": stages, "spin": setting.spin}
 
 
 def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
     """A stage for each number of rows, by turns: times beside ``floor_ms``."""
     file = subject.file
     works = take_profile(file, PROFILED_ROWS, setting.threads, runs=1).works()
-    session = file.session(setting.threads)
+    session = file.session(setting.threads, spin=setting.spin)
     graph = file.rows(session, max(ROWS))
     times = take_turns({str(rows): partial(graph.run, range(rows)) for rows in ROWS}, setting.turns)
     floors_ms = {rows: 1000 * sum(work.least_s(rows, rates) for work in works) for rows in ROWS}
@@ -51,7 +51,8 @@ def render(attempts: Mapping[str, Values]) -> str:
     if found is None:
         return ""
     about = (
-        f"What this machine reaches on as many threads: {Rates(**found['rates'])}. In each cell the floor "
+        f"What this machine reaches on as many threads: {Rates(**found['rates'])}. Threads "
+        f"{'spin' if found['spin'] else 'sleep'} where they wait. In each cell the floor "
         "and the median in ms, and the floor's share of it. A stage whose weights stay in a cache from frame "
         "to frame (tiny's do) can be below its floor."
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from antiphon.backends.onnx.graph import Apart, Graph
-from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.sessions import Apart, open_session, pick_provider
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.graphs import GraphFormat, graph_from_json
 

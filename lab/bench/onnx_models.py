@@ -1,7 +1,7 @@
 """Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``lab.bench.cpu_models``.
 
 Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
-Graphs are exported once, which takes 6 GB of memory for the LM and 10 GB of the disk, and found again by
+Graphs are exported once, which takes 6 GB of memory for the LM and 7 GB of the disk, and found again by
 later runs; after a change of the export their folder wants deleting.
 """
 
@@ -21,7 +21,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from antiphon.backends.onnx.graph import Apart
+from antiphon.backends.onnx.sessions import Apart
 from antiphon.backends.onnx.windows import cut
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
@@ -39,9 +39,13 @@ from lab.bench.turns import take_turns
 RECIPES = ("float32", "int8", "int4")
 FORMS: Mapping[str, Sequence[str]] = {"mimi": RECIPES[:2], "lm": RECIPES[1:], "listener": RECIPES[1:2]}
 """The forms of each model that are measured."""
+EXPORTS: Mapping[str, Sequence[str]] = {**FORMS, "listener": RECIPES[1:]}
+"""The forms of each model that are exported: the two of a language model in every form take 10 GB more."""
 UPSTREAM = "upstream"
-SPINNING = "int8 spinning"
-"""INT8 on threads that keep their cores during a step."""
+SPINNING = " spinning"
+"""What the names of forms end with whose threads keep their cores during a step."""
+SPUN: Mapping[str, str] = {"mimi": "int8", "lm": "int4"}
+"""The form of each model that is also measured so."""
 IN_PARTS = "int8 in parts"
 """INT8, a part of the rows on each thread."""
 FRAME_MS = 80
@@ -55,7 +59,7 @@ Calls: TypeAlias = dict[str, Callable[[], object]]
 class Setting:
     """How graphs are measured: where they lie, full size or small, on how many threads, and how many turns.
 
-    With ``spin`` INT8 is also measured on threads that spin.
+    With ``spin`` a form of each model is also measured on threads that spin.
     """
 
     graphs: Path
@@ -68,7 +72,7 @@ class Setting:
         """Where a model's graphs are, exported now if they were not there."""
         name = f"{model}-{self.size}"
         folder = self.graphs / name
-        export(MODELS[name], folder)
+        export(MODELS[name], folder, EXPORTS[model])
         return folder
 
 
@@ -81,7 +85,7 @@ def measure_model(model: str, rows: int, setting: Setting) -> Values:
     with ExitStack() as stack:
         upstream = upstream_calls(upstream_model(seeded), seeded.stages, rows, stack)
         calls: Calls = {f"{UPSTREAM} {stage}": call for stage, call in upstream.items()}
-        for form in (*FORMS[model], *([SPINNING] if setting.spin else [])):
+        for form in (*FORMS[model], *([SPUN[model] + SPINNING] if setting.spin else [])):
             calls |= graph_calls(folder, form, seeded.stages, rows, setting)
         if model == "mimi" and 1 < setting.threads <= rows:
             calls |= calls_in_parts(folder, seeded.stages, rows, setting.threads, stack)
@@ -100,7 +104,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     calls: Calls = {}
     for stage in stages:
         file = GraphFile.exported(folder, form.split()[0], stage)
-        graph = file.rows(file.session(setting.threads, spin=form == SPINNING), rows)
+        graph = file.rows(file.session(setting.threads, spin=form.endswith(SPINNING)), rows)
         calls[f"{form} {stage}"] = partial(graph.run, range(rows))
     return calls
 
@@ -117,15 +121,15 @@ def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int,
     return calls
 
 
-def export(seeded: Seeded, folder: Path) -> None:
-    """Every stage by every recipe into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
+def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
+    """Every stage by these recipes into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
 
     Nothing is done where the folder is there.
     """
     if folder.is_dir():
         return
     part = folder.with_name(folder.name + ".part")
-    recipes = {name: load_recipe("onnx", name) for name in RECIPES}
+    recipes = {name: load_recipe("onnx", name) for name in forms}
     if "lm" not in seeded.stages:
         recipes = {name: replace(recipe, int8_ring_bytes=None) for name, recipe in recipes.items()}
     for ring_bytes in dict.fromkeys(recipe.int8_ring_bytes for recipe in recipes.values()):

@@ -31,7 +31,7 @@ from antiphon.models.source import Folder
 from antiphon_quantize.onnx_target import backend_format, graph_files
 from antiphon_quantize.recipe import load_recipe
 from lab.bench.harness import tell
-from lab.bench.onnx_models import export
+from lab.bench.onnx_models import EXPORTS, export
 from lab.bench.seeded_models import MODELS, upstream_mimi
 from tests.support.make_checkpoint import train_tokenizer
 
@@ -52,7 +52,7 @@ def make_folder(out: Path, graphs: Path, recipe_name: str) -> Manifest:
     forms = {}
     for stage, model in STAGES.items():
         folder = graphs / f"{model}-full"
-        export(MODELS[folder.name], folder)
+        export(MODELS[folder.name], folder, EXPORTS[model])
         for path in (folder / recipe_name).glob(f"{stage}.onnx*"):
             (out / path.name).unlink(missing_ok=True)
             os.link(path, out / path.name)
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, help="the folder; its name is the model's")
-    parser.add_argument("--recipe", default="int8", help="float32, int8 or int4 [%(default)s]")
+    parser.add_argument("--recipe", default="int8", choices=("int8", "int4"), help="[%(default)s]")
     parser.add_argument("--graphs", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
     options = parser.parse_args(argv)
     make_folder(options.out, options.graphs, options.recipe)

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,11 @@ def test_the_banner_names_the_files_by_their_manifest() -> None:
     with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
         digest = hashlib.sha256((builtin_folder("echo") / "antiphon.json").read_bytes()).hexdigest()
         line = describe(model.name, model.engine.info, model.checkpoint)
-        assert line.endswith(f" 1 slots, files {digest[:12]}")
+        assert line.endswith(f" on null/cpu, 1 slots, files {digest[:12]}")
+        used = replace(model.engine.info, threads="2 threads, sleeping; no stage in parts")
+        assert " on null/cpu (2 threads, sleeping; no stage in parts), 1 slots" in describe(
+            model.name, used, model.checkpoint
+        )
 
 
 def test_auto_slots_of_several_share_the_machine() -> None:

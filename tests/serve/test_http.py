@@ -197,7 +197,7 @@ async def test_build_info_says_all_a_benchmark_card_needs() -> None:
         assert info["version"] == __version__
         assert info["model"]["name"] == "null-echo"
         assert info["model"].keys() >= {"parameters", "format", "dtype", "quantization", "kind"}
-        assert info["backend"]["name"] == "null"
+        assert info["backend"] == {"name": "null", "device": "cpu", "threads": ""}
         assert info["hardware"]["cpu"]
         assert info["hardware"]["cpus"] >= 1
         assert info["hardware"]["memory_bytes"] > 2**28

@@ -58,7 +58,7 @@ def test_it_runs_in_seconds_when_quick_and_can_be_resumed(
         for who in ("upstream", "float32", "int8", "int8 spinning")
         for part in ("encode", "decode")
     }
-    assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm", "int8 spinning lm", "int8 encode"}
+    assert set(lm["times"]) == {"upstream lm", "int8 lm", "int4 lm", "int4 spinning lm", "int8 encode"}
     assert mimi["file_bytes"]["int8"] < mimi["file_bytes"]["float32"]
     written = [path.stat().st_size for path in (graphs / "lm-small" / "int4").glob("*.onnx*")]
     assert lm["file_bytes"]["int4"] == sum(written)

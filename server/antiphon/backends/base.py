@@ -129,6 +129,8 @@ class BackendInfo:
     report. ``row_ms`` is what each row adds to a tick, where the backend
     knows it and the engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and
     ``work`` what a tick asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing.
+    ``threads``, from the warm-up on, is how a tick uses those of a CPU, in words; empty where that is not
+    known.
     """
 
     name: str
@@ -142,6 +144,7 @@ class BackendInfo:
     memory: Mapping[str, int] = field(default_factory=dict)
     row_ms: float | None = None
     device_name: str = ""
+    threads: str = ""
     work: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -24,7 +24,7 @@ class ExecutorFacts:
 
     ``memory`` has at least "weights", the bytes of all weights, and on a GPU "total", the device's bytes;
     "state_per_row" and "caches" only where the host cannot know them (see :class:`RowHost`). ``row_ms``,
-    ``device_name`` and ``work`` are as in :class:`antiphon.backends.base.BackendInfo`.
+    ``device_name``, ``work`` and ``threads`` are as in :class:`antiphon.backends.base.BackendInfo`.
     """
 
     name: str
@@ -35,6 +35,7 @@ class ExecutorFacts:
     memory: Mapping[str, int]
     row_ms: float | None = None
     device_name: str = ""
+    threads: str = ""
     work: Mapping[str, int] = field(default_factory=dict)
 
 

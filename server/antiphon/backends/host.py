@@ -61,12 +61,15 @@ class RowHost(Generic[E]):
 
     def _take_rows(self, slots: int) -> None:
         self.executor.allocate(slots)
-        facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
-        caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
         self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
         self._all: BoolArray = np.ones(slots, np.bool_)
         self._all.flags.writeable = False
-        self._info = BackendInfo(
+        self._info = self._describe(slots)
+
+    def _describe(self, slots: int) -> BackendInfo:
+        facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
+        caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
+        return BackendInfo(
             name=facts.name,
             device=facts.device,
             spec=self._spec,
@@ -79,11 +82,12 @@ class RowHost(Generic[E]):
             row_ms=facts.row_ms,
             device_name=facts.device_name,
             work=facts.work,
+            threads=facts.threads,
         )
 
     @property
     def info(self) -> BackendInfo:
-        """Facts that do not change while the backend lives."""
+        """Facts that do not change once the backend is warm."""
         return self._info
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
@@ -93,6 +97,7 @@ class RowHost(Generic[E]):
     def warm_up(self, progress: Progress) -> None:
         """Run every shape that ticks may have, then make all rows fresh."""
         self.executor.warm_up(progress)
+        self._info = self._describe(self._info.slots)
         self._begin(range(self._info.slots))
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:

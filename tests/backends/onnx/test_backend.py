@@ -10,9 +10,10 @@ import pytest
 
 from antiphon.backends.base import Resizable, StepInputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.onnx.executor import OnnxFrames
+from antiphon.backends.onnx.executor import OnnxFrames, thread_words
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -170,6 +171,7 @@ def test_parts_of_a_tick_have_a_thread_each_until_the_backend_is_closed() -> Non
     assert isinstance(backend, HostBackend)
     assert backend.info.memory["weights"] == 2 * plain.info.memory["weights"]
     for stage in executor_of(backend).stages.values():
+        stage.open_apart()
         stage.apart_from = 2
     before = set(threading.enumerate())
     outputs = backend.step(tick(3, reset=True))
@@ -190,3 +192,29 @@ def test_threads_may_spin_and_say_the_same() -> None:
     assert outputs[0] is not None
     assert outputs[1] is not None
     np.testing.assert_array_equal(outputs[0], outputs[1])
+
+
+def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts_ms = {"encode": 1.0, "decode": 3.0}
+    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 2.0)
+    backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=True)
+    assert isinstance(backend, HostBackend)
+    stages = executor_of(backend).stages
+    names = {stage: name for name, stage in stages.items()}
+    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms[names[self]])
+    before = backend.info
+    assert before.threads == ""
+    backend.warm_up(lambda *_: None)
+    assert backend.info.threads == "2 threads, spinning; in parts: encode from 2 rows on"
+    freed = before.memory["weights"] - backend.info.memory["weights"]
+    assert 0 < freed < before.memory["weights"] / 2
+    stages["decode"].is_spinning = False
+    stages["encode"].apart_from = None
+    assert thread_words(stages) == "2 threads, spinning in encode; no stage in parts"
+    backend.close()
+
+
+def test_one_thread_waits_for_no_other() -> None:
+    backend = backend_of("echo")
+    backend.warm_up(lambda *_: None)
+    assert backend.info.threads == "1 thread"

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor as Pool
 
 import numpy as np
 import pytest
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx import stage as module
-from antiphon.backends.onnx.graph import Apart, Graph
-from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.onnx.windows import RunCost
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.graphs import Array
 
 ROWS, TICKS = 7, 12
+FILE_BYTES = 1000
 TOLERANCE = 2e-3
 """Products of other sizes differ in the last bits, which activations in 8 bits make more of."""
 
 
-def stage_of(name: str) -> Stage:
+def opener_of(name: str, threads: int = 1, *, spin: bool | None = False, pool: Pool | None = None) -> Opener:
     checkpoint = load_checkpoint("tiny")
-    form = checkpoint.graphs[name]
-    return Stage(open_session(checkpoint.file(form.file), pick_provider(None)[1], 1), form, ROWS)
+    path = checkpoint.file(checkpoint.graphs[name].file)
+    return Opener(path, pick_provider(None)[1], threads, spin, pool, FILE_BYTES)
+
+
+def stage_of(name: str) -> Stage:
+    form = load_checkpoint("tiny").graphs[name]
+    return Stage(opener_of(name).open(spin=False), form, ROWS)
 
 
 def ticks() -> list[tuple[IntArray, Array]]:
@@ -95,12 +102,10 @@ def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPa
     assert stage.graph.state is stage.state
 
 
-def stage_in_parts(name: str, pool: ThreadPoolExecutor) -> Stage:
-    checkpoint = load_checkpoint("tiny")
-    form = checkpoint.graphs[name]
-    path, providers = checkpoint.file(form.file), pick_provider(None)[1]
-    session = open_session(path, providers, 1)
-    stage = Stage(session, form, ROWS, Apart(session, pool, 2))
+def stage_in_parts(name: str, pool: Pool, *, spin: bool | None = False) -> Stage:
+    opener = opener_of(name, 2, spin=spin, pool=pool)
+    stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs[name], ROWS, opener)
+    stage.open_apart()
     stage.apart_from = 2
     return stage
 
@@ -119,7 +124,7 @@ def test_parts_at_the_same_time_compute_what_one_run_does(
         run_apart(self, parts)
 
     monkeypatch.setattr(Graph, "run_apart", watched)
-    with ThreadPoolExecutor(1) as pool:
+    with Pool(1) as pool:
         stage, plain = stage_in_parts("decode", pool), stage_of("decode")
         for stage_or_plain in (stage, plain):
             stage_or_plain.cost = RunCost(0.0, 1.0)
@@ -144,7 +149,7 @@ def test_a_part_that_fails_is_raised_when_no_other_runs(monkeypatch: pytest.Monk
         ended.append(window.start)
 
     monkeypatch.setattr(Graph, "_run", fails)
-    with ThreadPoolExecutor(1) as pool:
+    with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         with pytest.raises(RuntimeError, match="out of memory"):
             stage.run(np.arange(4, dtype=np.int32), {"codes": 1})
@@ -156,7 +161,7 @@ def test_parts_are_chosen_from_the_rows_at_which_they_are_faster(monkeypatch: py
     parts_ms = {2: 1.6, 4: 2.9, 7: 4.0}
     monkeypatch.setattr(Stage, "_time_ms", lambda self, window: whole_ms[len(window)])
     monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms[len(window)])
-    with ThreadPoolExecutor(1) as pool:
+    with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         stage.warm_up((1, 2, 4, 7))
         assert stage.apart_from == 4
@@ -166,3 +171,61 @@ def test_parts_are_chosen_from_the_rows_at_which_they_are_faster(monkeypatch: py
     plain = stage_of("decode")
     plain.warm_up((1, 2, 4, 7))
     assert plain.apart_from is None
+
+
+def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts_ms = 1.0
+    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 2.0)
+    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms)
+    with Pool(1) as pool:
+        stage = stage_in_parts("decode", pool)
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
+        parts_ms = 3.0
+        second = weakref.ref(opened(stage))
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)
+        assert second() is None
+        parts_ms = 1.0
+        stage.warm_up((1, 2, 4, 7))  # as a backend that is warmed again
+        assert stage.apart_from == 2
+        assert run(stage)[-1].shape == (5, 1920)
+
+
+def opened(stage: Stage) -> object:
+    """The second session of a stage."""
+    assert stage._apart is not None
+    return stage._apart.session
+
+
+@pytest.mark.parametrize(("spinning_ms", "is_spinning"), [(1.8, True), (1.95, False), (3.0, False)])
+def test_threads_spin_where_that_was_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, spinning_ms: float, is_spinning: bool
+) -> None:
+    asked: list[bool] = []
+    open_session = Opener.open
+
+    def opens(self: Opener, *, spin: bool) -> object:
+        asked.append(spin)
+        return open_session(self, spin=spin)
+
+    monkeypatch.setattr(Opener, "open", opens)
+    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: spinning_ms if self.is_spinning else 2.0)
+    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: 9.0)
+    with Pool(1) as pool:
+        stage = stage_in_parts("decode", pool, spin=None)
+        for _ in range(2):
+            stage.warm_up((1, 2, 4, 7))
+            assert stage.is_spinning is is_spinning
+    assert asked[-1] is is_spinning
+    assert stage.cost.run_ms == pytest.approx(min(spinning_ms, 2.0) if is_spinning else 2.0)
+    assert run(stage)[-1].shape == (5, 1920)
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_what_was_asked_for_is_not_measured(monkeypatch: pytest.MonkeyPatch, spin: bool) -> None:
+    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 1.0 if self.is_spinning is spin else 0.1)
+    with Pool(1) as pool:
+        stage = stage_in_parts("decode", pool, spin=spin)
+        stage.warm_up((1, 2))
+        assert stage.is_spinning is spin

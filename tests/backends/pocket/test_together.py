@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.pocket.backend import PocketBackend
+from antiphon.backends.pocket.backend import PocketBackend, PocketRows
 from antiphon.backends.pocket.model import PocketModel
 from antiphon.backends.pocket.together import BLOCK_NUMBERS, Together, multiply
+from antiphon.backends.pocket.workers import deal
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.pocket.small import LONG, SAMPLED, Talk, entries_of, small_backend, speak, tick
 
@@ -122,3 +123,34 @@ def test_a_linear_of_another_kind_takes_the_rows_as_they_come() -> None:
     with torch.inference_mode():
         for found, row in zip(multiply(linear, rows), rows, strict=True):
             assert torch.equal(found, linear(row))
+
+
+def test_rows_are_dealt_by_what_they_take() -> None:
+    assert deal([1.0] * 5, 2) == [[0, 2, 4], [1, 3]]
+    assert deal([1.0, 1.0, 4.0, 1.0, 1.0], 2) == [[2], [0, 1, 3, 4]]
+    assert deal([1.0, 5.0, 5.0, 1.0], 3) == [[1], [2], [0, 3]]
+    assert deal([1.0], 4) == [[0]]
+
+
+def test_a_row_that_begins_an_utterance_has_a_thread_for_itself(
+    pocket_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+    advance = PocketRows.advance
+
+    def noted(self: PocketRows, rows: Any, offered: Any) -> Any:
+        seen.append(list(rows))
+        return advance(self, rows, offered)
+
+    monkeypatch.setattr(PocketRows, "advance", noted)
+    backend = small_backend(pocket_folder, slots=4, threads=2)
+    assert isinstance(backend, PocketBackend)
+    assert backend.executor.opening_frames >= 1
+    backend.executor.opening_frames = 3.0
+    talks = {row: Talk(entries_of(pocket_folder, LONG), parameters(row), at_once=100) for row in range(4)}
+    for _ in range(2):
+        tick(backend, {row: talks[row] for row in (0, 1, 3)})
+    seen.clear()
+    tick(backend, talks)
+    assert sorted(seen) == [[0, 1, 3], [2]]
+    backend.close()

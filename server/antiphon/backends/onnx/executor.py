@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class OnnxRows(HostArrays):
     def __init__(self, spec: ModelSpec, stages: Mapping[str, Stage], facts: ExecutorFacts) -> None:
         """Take over the stages of loaded graphs."""
         self.facts, self.stages = facts, dict(stages)
+        self._most_weight_bytes = facts.memory["weights"]
         self._spec = spec
         self.language: Language | None = None
         if spec.lm is not None:
@@ -55,6 +57,9 @@ class OnnxRows(HostArrays):
             progress(done, len(self.stages), name)
             stage.warm_up(row_counts(stage.slots))
         progress(len(self.stages), len(self.stages), "ready")
+        weights = self._most_weight_bytes - sum(stage.spare_bytes for stage in self.stages.values())
+        threads = thread_words(self.stages) if self.facts.device == "cpu" else ""
+        self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
         """See the protocol; voices stay."""
@@ -190,3 +195,15 @@ def row_counts(slots: int) -> tuple[int, ...]:
     """1, 2, 4, 8, ... and the number of slots itself."""
     powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
     return (*powers, slots)
+
+
+def thread_words(stages: Mapping[str, Stage]) -> str:
+    """The threads of a step, how they wait for one another, and which stages run parts of it side by side."""
+    count = max((stage.threads for stage in stages.values()), default=1)
+    if count == 1:
+        return "1 thread"
+    spinning = [name for name, stage in stages.items() if stage.is_spinning]
+    waiting = "spinning" if len(spinning) == len(stages) else f"spinning in {', '.join(spinning)}"
+    apart = [f"{name} from {stage.apart_from} rows on" for name, stage in stages.items() if stage.apart_from]
+    parts = f"in parts: {', '.join(apart)}" if apart else "no stage in parts"
+    return f"{count} threads, {waiting if spinning else 'sleeping'}; {parts}"

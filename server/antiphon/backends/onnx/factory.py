@@ -11,8 +11,8 @@ from antiphon.backends.checks import check_slots
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
-from antiphon.backends.onnx.graph import Apart, check_graph
-from antiphon.backends.onnx.sessions import open_session, pick_provider
+from antiphon.backends.onnx.graph import check_graph
+from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.threads import model_threads
 from antiphon.backends.tts import TtsBackend
@@ -37,12 +37,13 @@ def make(
     slots: int,
     device: str | None = None,
     threads: int | None = None,
-    spin: bool = False,
+    spin: bool | None = None,
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
-    a CPU (None: all cores but one), and ``spin`` lets them keep their cores while a step runs.
+    a CPU (None: all cores but one), and ``spin`` whether they keep their cores while a step runs (None: where
+    that is measured to be faster).
 
     Raises:
         CheckpointFormatError: a graph is missing, or not what the manifest says.
@@ -61,13 +62,13 @@ def make(
             )
         form = checkpoint.graphs[stage]
         path = checkpoint.file(form.file)
-        session = open_session(path, providers, cpu_threads, spin=spin)
-        check_graph(session, form, path)
         file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
-        is_apart = pool is not None and file_bytes <= APART_BYTES
-        apart = Apart(open_session(path, providers, 1), pool, cpu_threads) if pool and is_apart else None
-        made[stage] = Stage(session, form, 1, apart)
-        weight_bytes += file_bytes * (1 + is_apart)
+        others = pool if file_bytes <= APART_BYTES else None
+        opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
+        session = opener.open(spin=bool(opener.spin))
+        check_graph(session, form, path)
+        made[stage] = Stage(session, form, 1, opener)
+        weight_bytes += file_bytes * (1 if others is None else 2)
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     facts = ExecutorFacts(
         name="onnx",

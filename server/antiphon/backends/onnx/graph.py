@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Final
 
 import onnxruntime
 
 from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.sessions import Apart
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.graphs import ROWS, Array, GraphFormat, TensorFormat
 from antiphon.models.onnx_file import read_opset
@@ -19,18 +19,6 @@ from antiphon.models.onnx_file import read_opset
 BINDINGS: Final = 256
 """Windows whose bindings are kept. One takes 0.1 ms to make where a run takes 0.5 ms or more; 32 rows have
 528 windows, most of which never occur."""
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """What runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
-
-    ``threads`` counts all of them, the caller's included.
-    """
-
-    session: onnxruntime.InferenceSession
-    pool: ThreadPoolExecutor
-    threads: int
 
 
 class Graph:
@@ -59,6 +47,11 @@ class Graph:
         self.state = RowState(form, rows)
         self._aside = {e.name: form.input(e.name).allocate(rows) for e in written if not e.aliased}
         self._bindings: OrderedDict[tuple[range, bool], onnxruntime.IOBinding] = OrderedDict()
+
+    def use(self, session: onnxruntime.InferenceSession | None, apart: Apart | None = None) -> None:
+        """Run by other sessions from now on; None lets go of those there were, and nothing can run."""
+        self._session, self._apart = session, apart
+        self._bindings.clear()
 
     def run(self, window: range) -> None:
         """Run over neighbouring rows: from ``inputs`` and the state to ``outputs`` and the new state."""

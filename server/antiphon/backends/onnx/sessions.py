@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,45 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "coreml": "CoreMLExecutionProvider",
 }
 """ONNX Runtime's names of the devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
+
+    ``threads`` counts all of them, the caller's included.
+    """
+
+    session: onnxruntime.InferenceSession
+    pool: ThreadPoolExecutor
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """A graph's file, and the ways in which its sessions may be opened on a CPU of several threads.
+
+    ``threads`` are those of a step, the calling one included. ``spin`` says whether they keep their cores
+    while they wait (:func:`open_session`); None leaves it to a measurement. ``pool`` has the others, for
+    parts of a tick at the same time; None: no parts. ``file_bytes`` is what a session's weights take.
+    """
+
+    path: Path
+    providers: list[tuple[str, dict[str, Any]]]
+    threads: int
+    spin: bool | None
+    pool: ThreadPoolExecutor | None
+    file_bytes: int
+
+    def open(self, *, spin: bool) -> onnxruntime.InferenceSession:
+        """A session of all threads."""
+        return open_session(self.path, self.providers, self.threads, spin=spin)
+
+    def open_apart(self) -> Apart | None:
+        """A second session, for parts; None where there are none."""
+        if self.pool is None:
+            return None
+        return Apart(open_session(self.path, self.providers, 1), self.pool, self.threads)
 
 
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean, median
 from typing import Final
 
 import numpy as np
@@ -11,8 +12,10 @@ import onnxruntime
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.onnx.graph import Apart, Graph
+from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.neighbour import neighbour
 from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.sessions import Apart, Opener
 from antiphon.backends.onnx.windows import RunCost, cut, split
 from antiphon.models.graphs import Array, GraphFormat
 
@@ -20,6 +23,9 @@ PACKED_STATE_BYTES: Final = 200_000
 """The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
 graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
 TIMED_RUNS: Final = 5
+SPIN_GAIN: Final = 0.95
+"""Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
+from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
 
 EXEC: Final = "exec"
 """The input that says which rows advance, of graphs that have state."""
@@ -32,7 +38,8 @@ class Stage:
     copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
     ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
-    time.
+    time. ``is_spinning``: threads keep their cores while they wait within a run. Both are measured where an
+    ``opener`` is given.
     """
 
     def __init__(
@@ -40,11 +47,13 @@ class Stage:
         session: onnxruntime.InferenceSession,
         form: GraphFormat,
         rows: int,
-        apart: Apart | None = None,
+        opener: Opener | None = None,
     ) -> None:
         """Allocate ``rows`` fresh rows for a graph that was checked."""
-        self._session, self._form, self._apart = session, form, apart
+        self._session, self._form, self._opener = session, form, opener
+        self._apart: Apart | None = None
         self.apart_from: int | None = None
+        self.is_spinning = opener is not None and bool(opener.spin)
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
         self.is_packed = row_bytes <= PACKED_STATE_BYTES
         self.cost = RunCost(0.0, 1.0)
@@ -99,22 +108,61 @@ class Stage:
     def warm_up(self, counts: Sequence[int]) -> None:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
 
-        Each time is that of rows that were not just run: their rings come from memory, as in a call.
+        Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
+        sockets, where threads leave no core to them, the best run is one that met none of their work: what
+        a run costs is told by that, how it is run by the medians.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        self._time_ms(range(self.slots))
-        times_ms = {count: min(map(self._time_ms, self._spaced(count))) for count in counts}
-        self.cost = RunCost.fit(times_ms)
-        self.apart_from = self._find_apart_from(times_ms)
+        with neighbour(self.threads):
+            times_ms = self._time_waiting(counts)
+            self.open_apart()
+            self.apart_from = self._find_apart_from(times_ms)
+        self.cost = RunCost.fit({count: min(found) for count, found in times_ms.items()})
+        if self.apart_from is None:
+            self._use(self._session)
 
-    def _find_apart_from(self, times_ms: Mapping[int, float]) -> int | None:
+    def open_apart(self) -> None:
+        """Open the session for parts, unless it is open or there are none."""
+        if self._opener is not None and self._apart is None:
+            self._use(self._session, self._opener.open_apart())
+
+    def _time_waiting(self, counts: Sequence[int]) -> dict[int, list[float]]:
+        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay."""
+        if self._opener is None or self._opener.spin is not None:
+            return self._time_counts(counts)
+        if self.is_spinning:  # since an earlier warm-up
+            self._reopen(spin=False)
+        sleeping_ms = self._time_counts(counts)
+        self._reopen(spin=True)
+        spinning_ms = self._time_counts(counts)
+        ratios = [median(spinning_ms[count]) / median(sleeping_ms[count]) for count in counts]
+        if geometric_mean(ratios) < SPIN_GAIN:
+            return spinning_ms
+        self._reopen(spin=False)
+        return sleeping_ms
+
+    def _reopen(self, *, spin: bool) -> None:
+        assert self._opener is not None
+        self._use(None)  # the weights are in memory once
+        self._use(self._opener.open(spin=spin))
+        self.is_spinning = spin
+
+    def _use(self, session: onnxruntime.InferenceSession | None, apart: Apart | None = None) -> None:
+        self._session, self._apart = session, apart
+        self.graph.use(session, apart)
+
+    def _time_counts(self, counts: Sequence[int]) -> dict[int, list[float]]:
+        self._time_ms(range(self.slots))
+        return {count: list(map(self._time_ms, self._spaced(count))) for count in counts}
+
+    def _find_apart_from(self, times_ms: Mapping[int, Sequence[float]]) -> int | None:
         """The number of rows from which on parts at the same time took less than one run of all threads."""
         found = None
         if self._apart is not None:
             for count in sorted(times_ms, reverse=True):
-                parts_ms = min(map(self._time_apart_ms, self._spaced(count)))
-                if count < self._apart.threads or parts_ms >= times_ms[count]:
+                parts_ms = median(map(self._time_apart_ms, self._spaced(count)))
+                if count < self._apart.threads or parts_ms >= median(times_ms[count]):
                     break
                 found = count
         return found
@@ -137,8 +185,19 @@ class Stage:
 
     def close(self) -> None:
         """Let go of the other threads."""
-        if self._apart is not None:
-            self._apart.pool.shutdown()
+        if self._opener is not None and self._opener.pool is not None:
+            self._opener.pool.shutdown()
+
+    @property
+    def threads(self) -> int:
+        """How many threads a step has."""
+        return 1 if self._opener is None else self._opener.threads
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of a second copy of the weights that are not in memory, since no parts run."""
+        opener = self._opener
+        return 0 if opener is None or opener.pool is None or self._apart is not None else opener.file_bytes
 
     @property
     def bytes(self) -> int:

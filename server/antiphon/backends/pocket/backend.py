@@ -28,7 +28,7 @@ from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.row import Frame, PocketRow
 from antiphon.backends.pocket.voices import KEPT_BYTES, Voices
-from antiphon.backends.pocket.workers import make_workers
+from antiphon.backends.pocket.workers import deal, make_workers
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
@@ -62,7 +62,7 @@ class PocketRows(HostArrays):
     ) -> None:
         """Take over a loaded model, and say a few words with it to know how long they take."""
         self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, frame_samples
-        self._clock, self.threads = clock, threads
+        self._clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
         self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
         with torch.inference_mode():
@@ -140,6 +140,10 @@ class PocketRows(HostArrays):
             self.failed[row] = error
             return has_taken, None
 
+    def cost(self, row: int) -> float:
+        """What a row's next frame takes, in frames of an utterance: it may have to begin one."""
+        return 1.0 if self.speakers[row].going_on is not None else self.opening_frames
+
     def snapshot(self, row: int) -> dict[str, Any]:
         """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
         return self.speakers[row].to_arrays()
@@ -180,6 +184,8 @@ class PocketRows(HostArrays):
             times_s.append(self._clock() - start_s)
         if self.failed:
             raise next(iter(self.failed.values()))
+        if rows == 1:
+            self.opening_frames = max(1.0, times_s[0] / min(times_s))
         return 1000.0 * min(times_s[1:] or times_s)  # what disturbed the start-up must not shrink the server
 
     def _longest_bytes(self, shape: PocketShape) -> int:
@@ -195,9 +201,9 @@ class PocketRows(HostArrays):
 class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
-    Rows are dealt to the threads there are; those of a thread share what it reads of the language model's
-    weights. A row that fails does so alone: the next tick that names it raises its error, before any row is
-    advanced.
+    Rows are dealt to the threads there are by what they take, so that one that begins an utterance delays few
+    others; those of a thread share what it reads of the language model's weights. A row that fails does so
+    alone: the next tick that names it raises its error, before any row is advanced.
     """
 
     def __init__(
@@ -245,7 +251,7 @@ class PocketBackend(RowHost[PocketRows]):
         n, start_s = inputs.count, self._clock()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
-        groups = [range(first, n, executor.threads) for first in range(min(n, executor.threads))]
+        groups = deal([executor.cost(row) for row in rows], executor.threads)
         named = [[rows[place] for place in group] for group in groups]
         offered = [[inputs.text[place] for place in group] for group in groups]
         places = itertools.chain.from_iterable(groups)

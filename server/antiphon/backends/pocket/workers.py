@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -19,6 +19,20 @@ def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
     list(pool.map(lambda _: started.wait(), range(threads)))
     torch.set_num_threads(before)  # a new thread elsewhere would have begun with one
     return pool
+
+
+def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
+    """The places of ``costs`` in at most ``threads`` groups, none empty, that cost about the same.
+
+    The dearest goes first, each to the group that costs the least so far.
+    """
+    groups: list[list[int]] = [[] for _ in range(threads)]
+    totals = [0.0] * threads
+    for place in sorted(range(len(costs)), key=lambda place: -costs[place]):
+        least = totals.index(min(totals))
+        groups[least].append(place)
+        totals[least] += costs[place]
+    return [group for group in groups if group]
 
 
 @contextmanager

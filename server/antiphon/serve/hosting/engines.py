@@ -156,7 +156,8 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint) -> str:
     """One model in a line, with the beginning of its manifest's SHA-256."""
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
+    threads = f" ({info.threads})" if info.threads else ""
     return (
         f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
-        f"on {info.name}/{info.device}, {info.slots} slots, {files}"
+        f"on {info.name}/{info.device}{threads}, {info.slots} slots, {files}"
     )

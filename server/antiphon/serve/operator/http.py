@@ -139,7 +139,7 @@ def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
             "delay_frames": spec.delay_frames,
         },
         "models": [each.name for each in models],
-        "backend": {"name": info.name, "device": info.device},
+        "backend": {"name": info.name, "device": info.device, "threads": info.threads},
         "hardware": hardware(),
         "versions": {"python": platform.python_version(), **info.versions},
         "memory_bytes": {"process": process_bytes(), **info.memory},

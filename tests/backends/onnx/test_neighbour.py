@@ -1,0 +1,45 @@
+"""The work that a measurement at the start has beside it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from antiphon.backends.onnx import neighbour as module
+from antiphon.backends.onnx.neighbour import neighbour
+
+NAME = "antiphon-neighbour"
+
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(("threads", "is_there"), [(1, False), (3, False), (4, True), (8, True)])
+def test_a_neighbour_works_where_threads_leave_no_core(
+    monkeypatch: pytest.MonkeyPatch, threads: int, is_there: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    bursts = threading.Semaphore(0)
+    monkeypatch.setattr(module.zlib, "crc32", lambda data: bursts.release())
+    with neighbour(threads) as found:
+        assert found is is_there
+        assert (NAME in names()) is is_there
+        if is_there:
+            assert all(bursts.acquire(timeout=60) for _ in range(3))
+    assert NAME not in names()
+
+
+def test_one_thread_on_one_core_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with neighbour(1) as found:
+        assert not found
+
+
+def test_a_measurement_that_fails_leaves_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(RuntimeError, match="out of memory"), neighbour(2):
+        raise RuntimeError("out of memory")
+    assert NAME not in names()
