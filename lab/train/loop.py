@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -88,18 +89,18 @@ def run(
 ) -> None:
     """Train for so many minutes or to the schedule's end, logging a JSON line every ``log_every`` steps."""
     start_s = saved_s = clock()
-    first_step = told_step = trainee.step
-    sums = dict[str, float]()
+    first_step = trainee.step
+    taken = dict[str, list[float]]()
     with (trainee.out / "log.jsonl").open("a") as log:
         while trainee.step < total_steps and clock() - start_s < minutes * 60:
             for name, value in trainee.train_step().items():
-                sums[name] = sums.get(name, 0.0) + value
+                taken.setdefault(name, []).append(value)
             line: dict[str, float] = {}
             if trainee.step % log_every == 0:
                 rate = (trainee.step - first_step) / (clock() - start_s)
                 line = {"step": trainee.step, "steps_per_s": round(rate, 3)}
-                line |= {name: round(value / (trainee.step - told_step), 4) for name, value in sums.items()}
-                sums, told_step = {}, trainee.step
+                line |= {name: round(fmean(values), 4) for name, values in taken.items()}
+                taken = {}
             line |= trainee.notes()
             if line:
                 log.write(json.dumps(line) + "\n")

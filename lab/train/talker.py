@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ from lab.train.loop import (
     run_until_stopped,
     write_lm,
 )
+from lab.train.quick_lm import Read, read
 from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.sequences import ZERO, delay, misheard
 from lab.train.shards import shards_in
@@ -53,8 +54,8 @@ DRILLS = 2
 RATE, FURTHER_RATE = 1.2e-3, 2e-4
 """Peaks of the learning rate: from nothing, and from a talker trained before."""
 NEAR_CODES = 8
-FURTHER_SUMS = 6
-"""For a talker that can add already."""
+FURTHER_SUMS, FURTHER_VOICE_EVERY_STEPS = 12, 4
+"""For a talker that can add and speak already; at 6 sums a step it forgot some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Settings:
     speaking_frames_share: float = 0.4
     quiet_frames_share: float = 0.03
     """Of the frames in which the talker speaks, and is silent, so many train its voice."""
+    voice_every_steps: int = 1
+    """Its own codes cost a fifth of a step."""
     misheard: float = 0.2
     """Of what a row hears, at most so many codes are another one that sounds like it."""
     averaged_steps: int = 400
@@ -144,14 +147,9 @@ class Talker(nn.Module):
         self.settings, self.near = settings, near
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
         self.words_head = nn.Linear(self.lm.dim, self.lm.text_card)
-        self._hidden: Tensor | None = None
-        self.lm.transformer.layers[settings.words_layer].register_forward_hook(self._keep)
 
-    def _keep(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        self._hidden = output
-
-    def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of the text, what the last layer has ``[B, T, C]``, and all targets ``[B, 17, T]``."""
+    def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Read, Tensor]:
+        """The loss of the text, what the model has made of it, and all targets ``[B, 17, T]``."""
         lm, settings, codes = self.lm, self.settings, batch.codes
         initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
@@ -159,35 +157,37 @@ class Talker(nn.Module):
         if self.near is not None:  # the stream before those that are heard is left as it is
             inputs[:, lm.dep_q :] = misheard(inputs[:, lm.dep_q :], self.near, rng, settings.misheard)
         inputs = forgetful(inputs, rng, lm.dep_q)
-        hidden, text_logits = lm.forward_text(inputs)
+        made = read(lm, inputs)
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
         weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
         weight = torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained
-        text_loss = functional.cross_entropy(
-            text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
-        )
-        return (text_loss * weight).sum() / weight.sum(), hidden, targets
+        text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
+        return (text_loss * weight).sum() / weight.sum(), made, targets
 
-    def losses(self, batch: Batch, rng: np.random.Generator) -> dict[str, Tensor]:
+    def losses(
+        self, batch: Batch, rng: np.random.Generator, *, is_voice_trained: bool = True
+    ) -> dict[str, Tensor]:
         """The parts of the loss, unweighted."""
+        text_loss, made, targets = self.read(batch, rng)
+        heard = made.layers[self.settings.words_layer]
+        parts = {"text": text_loss, "words": self._words_loss(heard, batch)}
+        if is_voice_trained:
+            parts["audio"] = self._voice_loss(batch, made.last, targets, rng)
+        return parts
+
+    def _voice_loss(self, batch: Batch, hidden: Tensor, targets: Tensor, rng: np.random.Generator) -> Tensor:
+        """Of the talker's own codes in some of the frames."""
         lm, settings = self.lm, self.settings
-        text_loss, hidden, targets = self.read(batch, rng)
         share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
         share = share * batch.is_voice_trained[:, None]
         chosen = torch.from_numpy(rng.random(share.shape)) < share
         picked = targets.transpose(1, 2)[chosen][:, :, None]
         audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
         wanted = picked[:, 1 : 1 + lm.dep_q, 0]
-        audio_loss = functional.cross_entropy(
+        return functional.cross_entropy(
             audio_logits.flatten(0, 1), torch.where(wanted >= lm.card, -100, wanted).flatten()
         )
-        assert self._hidden is not None
-        return {
-            "text": text_loss,
-            "audio": audio_loss,
-            "words": self._words_loss(self._hidden, batch),
-        }
 
     def _words_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
         """CTC (Graves et al. 2006) of each question's words, from its first frame to its answer's."""
@@ -333,25 +333,27 @@ class Trainer:
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
-        rng = np.random.default_rng((self.settings.seed, self.step))
-        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - DRILLS)]
+        settings = self.settings
+        rng = np.random.default_rng((settings.seed, self.step))
+        dialogues = [self.composer.draw(rng) for _ in range(settings.batch - DRILLS)]
         dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         sums = collate(
-            [self.composer.draw_sums(rng) for _ in range(self.settings.sums)],
+            [self.composer.draw_sums(rng) for _ in range(settings.sums)],
             self.voicebox.silence,
             self.tokenizer,
         )
         with fast_arithmetic():
-            parts = self.talker.losses(batch, rng)
+            is_voice_trained = self.step % settings.voice_every_steps == 0
+            parts = self.talker.losses(batch, rng, is_voice_trained=is_voice_trained)
             parts["sums"], *_ = self.talker.read(sums, rng)
-        settings = self.settings
-        self.course.update(
-            settings.text_weight * parts["text"]
-            + settings.audio_weight * parts["audio"]
-            + settings.words_weight * parts["words"]
-            + settings.sums_weight * parts["sums"]
-        )
+        weights = {
+            "text": settings.text_weight,
+            "audio": settings.audio_weight,
+            "words": settings.words_weight,
+            "sums": settings.sums_weight,
+        }
+        self.course.update(torch.stack([weights[name] * part for name, part in parts.items()]).sum())
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
@@ -389,8 +391,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
-    sums = Settings().sums if options.start is None else FURTHER_SUMS
-    settings = Settings(total_steps=options.steps, peak_learning_rate=rate, sums=sums)
+    settings = Settings(total_steps=options.steps, peak_learning_rate=rate)
+    if options.start is not None:
+        settings = replace(settings, sums=FURTHER_SUMS, voice_every_steps=FURTHER_VOICE_EVERY_STEPS)
     trainer = Trainer(
         settings, options.segments, options.test, options.codec, options.out, start=options.start
     )

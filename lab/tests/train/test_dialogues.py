@@ -33,6 +33,7 @@ from lab.train.dialogues import (
 )
 from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, WEIGHTS, Domain
 from lab.train.duplex_accuracy import marked
+from lab.train.quick_lm import Read, read
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from lab.train.sequences import delay
@@ -203,16 +204,18 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     assert (folder / "model.safetensors").stat().st_size > 100_000
 
 
-def test_a_talker_mishears_others_and_not_itself(tokenizer: TalkerTokenizer) -> None:
+def test_a_talker_mishears_others_and_not_itself(
+    tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = {**lm_config(tokenizer.size), "dim": 64, "num_heads": 2, "num_layers": 4, "depformer_dim": 16}
     talker = Talker(small, Settings(misheard=0.9), torch.full((8, 512, 2), 511))
-    heard, forward = list[torch.Tensor](), talker.lm.forward_text
+    heard = list[torch.Tensor]()
 
-    def listen(inputs: torch.Tensor) -> object:
+    def listen(lm: object, inputs: torch.Tensor) -> Read:
         heard.append(inputs)
-        return forward(inputs)
+        return read(lm, inputs)
 
-    talker.lm.forward_text = listen
+    monkeypatch.setattr(talker_module, "read", listen)
     everywhere = torch.ones(2, 40, dtype=torch.bool)
     codes = torch.full((2, 17, 40), 5)
     with no_compile():
