@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ def _attended(layer: Any, hidden: Tensor, turns: Tensor) -> Tensor:
         return parts.transpose(1, 2).reshape(batch * heads, frames, -1)
 
     values = rows(values.view(batch, frames, heads, -1))
-    heard = Windowed.apply(rows(queries), rows(keys), values, attention.context)
+    heard: Tensor = cast("Any", Windowed).apply(rows(queries), rows(keys), values, attention.context)
     together = heard.view(batch, heads, frames, -1).transpose(1, 2).reshape(batch, frames, width)
     update = functional.linear(together, attention.out_projs[0].weight)
     return hidden.to(update) + update
