@@ -201,6 +201,11 @@ class Surroundings:
             behind_db=float(rng.uniform(10, 25)) if rng.random() < 0.2 else None,
         )
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of its noise, room and line, of those that it has."""
+        return tuple(name for name in (self.noise, self.room, self.line) if name)
+
     def heard(
         self, rng: np.random.Generator, pcm: FloatArray, loudness: float, behind: FloatArray | None = None
     ) -> FloatArray:

@@ -16,6 +16,7 @@ from moshi.utils.compile import no_compile
 from safetensors.torch import load_file
 
 from lab.train import talker as talker_module
+from lab.train import talker_model
 from lab.train.answers import Answer
 from lab.train.beginnings import start_from_codec, start_from_talker
 from lab.train.chains import Chains
@@ -37,7 +38,8 @@ from lab.train.quick_lm import Read, read
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from lab.train.sequences import delay
-from lab.train.talker import Batch, Settings, Talker, Trainer, collate, lm_config
+from lab.train.talker import Trainer
+from lab.train.talker_model import Batch, Settings, Talker, collate, lm_config
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
@@ -215,7 +217,7 @@ def test_a_talker_mishears_others_and_not_itself(
         heard.append(inputs)
         return read(lm, inputs)
 
-    monkeypatch.setattr(talker_module, "read", listen)
+    monkeypatch.setattr(talker_model, "read", listen)
     everywhere = torch.ones(2, 40, dtype=torch.bool)
     codes = torch.full((2, 17, 40), 5)
     with no_compile():

@@ -12,7 +12,7 @@ from moshi.utils.compile import no_compile
 
 from lab.train import quick_lm
 from lab.train.quick_lm import BLOCK, read
-from lab.train.talker import lm_config
+from lab.train.talker_model import lm_config
 
 FRAMES = 2 * BLOCK + 10
 """Three blocks, the last one short; the first frame is out of the last one's sight."""
