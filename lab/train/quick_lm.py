@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, cast
 
 import torch
@@ -26,8 +27,9 @@ class Windowed(torch.autograd.Function):
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
         """``queries`` are scaled already."""
         heard, shares = torch.empty_like(queries), []
+        frames = torch.arange(queries.shape[1], device=queries.device)
         for start, stop, low in _blocks(queries.shape[1], context):
-            delta = torch.arange(start, stop)[:, None] - torch.arange(low, stop)
+            delta = frames[start:stop, None] - frames[low:stop]
             bias = torch.where((delta >= 0) & (delta < context), 0.0, -math.inf).to(queries.dtype)
             scores = torch.baddbmm(bias, queries[:, start:stop], keys[:, low:stop].transpose(1, 2))
             shares.append(scores.softmax(-1))
@@ -73,7 +75,7 @@ def read(lm: Any, inputs: Tensor) -> Read:
     hidden = embedded(lm, inputs)
     attention = lm.transformer.layers[0].self_attn
     heads, size = attention.num_heads, attention.embed_dim // attention.num_heads
-    turns = _turns(hidden.shape[1], heads, size, lm.transformer.max_period)
+    turns = _turns(hidden.shape[1], heads, size, lm.transformer.max_period).to(hidden.device)
     layers = []
     for layer in lm.transformer.layers:
         hidden = _fed_forward(layer, _attended(layer, hidden, turns))
@@ -85,9 +87,8 @@ def read(lm: Any, inputs: Tensor) -> Read:
 def embedded(lm: Any, inputs: Tensor) -> Tensor:
     """The sum of the embeddings of all streams, ``[B, T, C]``; a negative token adds nothing."""
     tables = [lm.text_emb.weight, *(one.weight for one in lm.emb)]
-    starts = torch.tensor([0, *(one.shape[0] for one in tables)]).cumsum(0)
-    nothing = int(starts[-1])
-    rows = torch.where(inputs < 0, nothing, inputs + starts[:-1, None])
+    *starts, nothing = accumulate((one.shape[0] for one in tables), initial=0)
+    rows = torch.where(inputs < 0, nothing, inputs + torch.tensor(starts, device=inputs.device)[:, None])
     table = torch.cat([*tables, tables[0].new_zeros(1, tables[0].shape[1])])
     batch, streams, frames = inputs.shape
     flat = rows.transpose(1, 2).reshape(batch * frames, streams)

@@ -28,7 +28,7 @@ from lab.train.beginnings import (
 )
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
-from lab.train.dialogues import Composer, Voicebox
+from lab.train.dialogues import Composer
 from lab.train.domain import Domain
 from lab.train.duplex_accuracy import judge
 from lab.train.loop import (
@@ -42,12 +42,20 @@ from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.shards import shards_in
 from lab.train.talker_model import FURTHER_RATE, RATE, Settings, Talker, collate, lm_config
 from lab.train.talker_tokenizer import TalkerTokenizer
+from lab.train.voicebox import Voicebox
 
-DRILLS = 2
-"""So many rows of a step are drills."""
 NEAR_CODES = 8
-FURTHER_SUMS, FURTHER_VOICE_EVERY_STEPS = 12, 4
-"""For a talker that can add and speak already; at 6 sums a step it forgot some."""
+
+
+def further(settings: Settings) -> Settings:
+    """The same for a talker that can add, speak and hear already; at 6 sums a step it forgot some."""
+    return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
+
+
+def many_times(settings: Settings, rows: int) -> Settings:
+    """The same with so many times the rows in a step, for a card."""
+    more = {name: rows * getattr(settings, name) for name in ("batch", "drills", "sums")}
+    return replace(settings, **more)
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
@@ -57,6 +65,15 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
         for intent in ("count", "colour", "sound", "next")
         for fact in domain.facts[intent]
     ]
+
+
+def voicebox_in(folder: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
+    """Every answer in codes, kept in a trainer's folder; only the first time they are spoken and encoded."""
+    path = folder / "voicebox.npz"
+    if not path.exists():
+        answers = answers_kept_in(folder / "answers.npz", Domain().answers())
+        Voicebox.encoded(mimi, answers, tokenizer).keep(path)
+    return Voicebox.kept_in(path, tokenizer)
 
 
 class Trainer:
@@ -70,6 +87,7 @@ class Trainer:
         codec: Path,
         out: Path,
         start: Path | None = None,
+        device: str = "cpu",
     ) -> None:
         self.settings, self.segments, self.test, self.out = settings, segments, test, out
         out.mkdir(parents=True, exist_ok=True)
@@ -77,8 +95,7 @@ class Trainer:
         self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
         mimi = load_mimi(codec)
         mimi.eval()
-        answers = answers_kept_in(out / "answers.npz", Domain().answers())
-        self.voicebox = Voicebox(mimi, answers, self.tokenizer)
+        self.voicebox = voicebox_in(out, mimi, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
         self.talker = Talker(self.config, settings, nearest_codes(mimi, NEAR_CODES))
         if start is None:
@@ -86,6 +103,7 @@ class Trainer:
             start_from_number_line(self.talker.lm, self.tokenizer)
         else:
             start_from_talker(self.talker.lm, start, self.tokenizer)
+        self.talker.to(device)
         self.course = Course(self.talker, settings.schedule, out, settings.averaged_steps)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
@@ -120,17 +138,16 @@ class Trainer:
         """One batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
-        dialogues = [self.composer.draw(rng) for _ in range(settings.batch - DRILLS)]
-        dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
+        dialogues = [self.composer.draw(rng) for _ in range(settings.batch - settings.drills)]
+        dialogues += [self.composer.draw_drill(rng) for _ in range(settings.drills)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         sums = collate(
             [self.composer.draw_sums(rng) for _ in range(settings.sums)],
             self.voicebox.silence,
             self.tokenizer,
         )
-        with fast_arithmetic():
-            is_voice_trained = self.step % settings.voice_every_steps == 0
-            parts = self.talker.losses(batch, rng, is_voice_trained=is_voice_trained)
+        with fast_arithmetic(self.talker.device.type):
+            parts = self.talker.losses(batch, rng, self.step)
             parts["sums"], *_ = self.talker.read(sums, rng)
         weights = {
             "text": settings.text_weight,
@@ -172,15 +189,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )
+    parser.add_argument("--device", default="cpu", help="of torch [%(default)s]")
+    parser.add_argument("--rows", type=int, default=1, help="times the rows of a step [%(default)s]")
     add_arguments(parser, steps=Settings().total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
     settings = Settings(total_steps=options.steps, peak_learning_rate=rate)
     if options.start is not None:
-        settings = replace(settings, sums=FURTHER_SUMS, voice_every_steps=FURTHER_VOICE_EVERY_STEPS)
+        settings = further(settings)
     trainer = Trainer(
-        settings, options.segments, options.test, options.codec, options.out, start=options.start
+        many_times(settings, options.rows),
+        options.segments,
+        options.test,
+        options.codec,
+        options.out,
+        start=options.start,
+        device=options.device,
     )
     sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
     return run_until_stopped(trainer, options.steps, options.minutes)

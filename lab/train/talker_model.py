@@ -29,6 +29,7 @@ class Settings:
 
     batch: int = 7
     """Rows of a step, drills included."""
+    drills: int = 2
     sums: int = 16
     """So many short rows of sums are read besides, without any sound."""
     frames: int = 300
@@ -51,6 +52,8 @@ class Settings:
     """Of the frames in which the talker speaks, and is silent, so many train its voice."""
     voice_every_steps: int = 1
     """Its own codes cost a fifth of a step."""
+    head_alone_steps: int = 0
+    """So long the head that spells learns without changing the model, which knows words already."""
     misheard: float = 0.2
     """Of what a row hears, at most so many codes are another one that sounds like it."""
     averaged_steps: int = 400
@@ -152,31 +155,39 @@ class Talker(nn.Module):
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
         self.words_head = nn.Linear(self.lm.dim, self.lm.text_card)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is; batches are on the CPU."""
+        return self.words_head.weight.device
+
     def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Read, Tensor]:
         """The loss of the text, what the model has made of it, and all targets ``[B, 17, T]``."""
         lm, settings, codes = self.lm, self.settings, batch.codes
-        initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
+        initial = lm._get_initial_token().cpu().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
         inputs = delayed[:, :, :-1].clone()
         if self.near is not None:  # the stream before those that are heard is left as it is
             inputs[:, lm.dep_q :] = misheard(inputs[:, lm.dep_q :], self.near, rng, settings.misheard)
         inputs = forgetful(inputs, rng, lm.dep_q)
-        made = read(lm, inputs)
+        made = read(lm, inputs.to(self.device))
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
         weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
-        weight = torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained
-        text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
+        weight = (torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained).to(self.device)
+        text_loss = functional.cross_entropy(
+            made.text_logits.float().transpose(1, 2), text.to(self.device), reduction="none"
+        )
         return (text_loss * weight).sum() / weight.sum(), made, targets
 
-    def losses(
-        self, batch: Batch, rng: np.random.Generator, *, is_voice_trained: bool = True
-    ) -> dict[str, Tensor]:
-        """The parts of the loss, unweighted."""
+    def losses(self, batch: Batch, rng: np.random.Generator, step: int = 0) -> dict[str, Tensor]:
+        """The parts of the loss, unweighted, of the step that follows ``step`` others."""
+        settings = self.settings
         text_loss, made, targets = self.read(batch, rng)
-        heard = made.layers[self.settings.words_layer]
+        heard = made.layers[settings.words_layer]
+        if step < settings.head_alone_steps:
+            heard = heard.detach()
         parts = {"text": text_loss, "words": self._words_loss(heard, batch)}
-        if is_voice_trained:
+        if step % settings.voice_every_steps == 0:
             parts["audio"] = self._voice_loss(batch, made.last, targets, rng)
         return parts
 
@@ -186,8 +197,9 @@ class Talker(nn.Module):
         share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
         share = share * batch.is_voice_trained[:, None]
         chosen = torch.from_numpy(rng.random(share.shape)) < share
-        picked = targets.transpose(1, 2)[chosen][:, :, None]
-        audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
+        picked = targets.transpose(1, 2)[chosen][:, :, None].to(self.device)
+        said = hidden[chosen.to(self.device)][:, None]
+        audio_logits = lm.forward_depformer_training(picked, said)[:, :, 0].float()
         wanted = picked[:, 1 : 1 + lm.dep_q, 0]
         return functional.cross_entropy(
             audio_logits.flatten(0, 1), torch.where(wanted >= lm.card, -100, wanted).flatten()
@@ -210,7 +222,7 @@ class Talker(nn.Module):
         words = [torch.tensor(tokens) for *_, tokens in spans]
         return functional.ctc_loss(
             log_probabilities,
-            torch.cat(words),
+            torch.cat(words).to(self.device),
             lengths,
             torch.tensor([len(tokens) for tokens in words]),
             zero_infinity=True,
