@@ -46,6 +46,7 @@ from lab.train.passages import (
     PassageComposer,
     Room,
 )
+from lab.train.quick_lm import read
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
 from lab.train.sequences import ZERO, misheard
 from lab.train.shards import shards_in
@@ -155,12 +156,12 @@ def losses(
     initial = lm._get_initial_token().expand(batch.codes.shape[0], -1, -1)
     shifted = torch.cat([initial, batch.codes], dim=2)
     heard = misheard(shifted[:, :, :-1], near, rng, settings.misheard)
-    hidden, text_logits = lm.forward_text(forgetful(heard, rng, settings.forgotten_text))
+    made = read(lm, forgetful(heard, rng, settings.forgotten_text))
     text = batch.codes[:, 0]
     weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
     weight = torch.where(text == EPAD, 1.5, weight)
-    text_loss = functional.cross_entropy(text_logits[:, 0].float().transpose(1, 2), text, reduction="none")
-    pauses = torch.stack([head(hidden[:, 1:]) for head in lm.extra_heads], dim=1).float()
+    text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
+    pauses = torch.stack([head(made.last[:, 1:]) for head in lm.extra_heads], dim=1).float()
     return {
         "text": (text_loss * weight).sum() / weight.sum(),
         "pauses": functional.cross_entropy(

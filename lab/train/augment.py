@@ -26,9 +26,11 @@ def coloured_noise(rng: np.random.Generator, samples: int, exponent: float) -> F
     return unit
 
 
-def add_room(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Convolve with a made-up room: a direct path, then noise that decays by 60 dB in 0.1 to 0.5 s."""
-    decay_s = rng.uniform(0.1, 0.5)
+def add_room(
+    rng: np.random.Generator, pcm: FloatArray, decays_s: tuple[float, float] = (0.1, 0.5)
+) -> FloatArray:
+    """Convolve with a made-up room: a direct path, then noise that decays by 60 dB in so long a time."""
+    decay_s = rng.uniform(*decays_s)
     tail = np.arange(int(decay_s * SAMPLE_RATE)) / SAMPLE_RATE
     response = rng.standard_normal(tail.size) * np.exp(-6.9 * tail / decay_s) * rng.uniform(0.01, 0.05)
     response[0] = 1.0

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.answers import Answer
 from lab.train.chains import Chains
 from lab.train.domain import REFUSAL
-from lab.train.segments import FRAME_SAMPLES, PACED, PACES, CodeArray, Scene, Segment, encode
-from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from lab.train.segments import PACED, PACES, CodeArray, Scene, Segment
+from lab.train.talker_tokenizer import EPAD, PAD
+from lab.train.voicebox import TAIL_FRAMES, Voicebox, words_at
 
 REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
@@ -24,11 +22,8 @@ GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
 BREATH_FRAMES = 5
 """So long at most is that breath: the next words are heard before the refusal begins."""
-LEAD_FRAMES = 1
-"""By so much the text of the answer runs ahead of its sound."""
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
-TAIL_FRAMES = 4
 SUMS_FRAMES = 75
 CHAINS_SHARE = 0.5
 """Of what is recited, so much are sums of several numbers."""
@@ -59,60 +54,6 @@ class Dialogue:
     asked: list[Asked] = field(default_factory=list)
 
 
-class Voicebox:
-    """The talker's side in codes: each answer encoded once, silence once."""
-
-    def __init__(self, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> None:
-        self.tokenizer = tokenizer
-        silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
-        self.silence: CodeArray = silence[:, -1]
-        self.codes: dict[str, CodeArray] = {}
-        self.text: dict[str, NDArray[np.int16]] = {}
-        before = 10
-        for sentence, answer in answers.items():
-            frames = LEAD_FRAMES + answer.pcm.size // FRAME_SAMPLES + 1 + TAIL_FRAMES
-            pcm = np.zeros((1, (before + frames) * FRAME_SAMPLES), np.float32)
-            start = (before + LEAD_FRAMES) * FRAME_SAMPLES
-            pcm[0, start : start + answer.pcm.size] = answer.pcm
-            self.codes[sentence] = encode(mimi, pcm)[0][:, before:]
-            self.text[sentence] = text_stream(answer, frames, tokenizer)
-        self._parts: dict[int, list[CodeArray]] = {}
-        for sentence, text in self.text.items():
-            at = words_at(text)
-            for start, end in pairwise(at):
-                self._parts.setdefault(int(text[start]), []).append(self.codes[sentence][:, start:end])
-
-    def has_said(self, tokens: Sequence[int]) -> bool:
-        """Whether every one of these words stands in an answer, and not only at its end."""
-        return self._parts.keys() >= set(tokens)
-
-    def put_together(
-        self, tokens: Sequence[int], rng: np.random.Generator
-    ) -> tuple[CodeArray, NDArray[np.int16]]:
-        """What no answer says, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
-
-        It ends with its last word; that one's sound is never heard.
-        """
-        parts = [self._parts[token][int(rng.integers(len(self._parts[token])))] for token in tokens[:-1]]
-        places = np.cumsum([0, *(part.shape[1] for part in parts)])
-        text = np.full(int(places[-1]) + 1, PAD, np.int16)
-        text[places[1:] - 1] = EPAD
-        text[places] = tokens
-        return np.concatenate([*parts, self.silence[:, None]], axis=1), text
-
-
-def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
-    """The text tokens ``[frames]`` of an answer whose first word stands in frame 0."""
-    text, previous = np.full(frames, PAD, np.int16), -1
-    for word, start_s in zip(answer.words, answer.starts_s, strict=True):
-        for token in tokenizer.encode(word):
-            at = max(previous + 1, int(start_s * 12.5))
-            if at - 1 > previous:
-                text[at - 1] = EPAD
-            text[at], previous = token, at
-    return text
-
-
 def reaction_frames(answer: str) -> int:
     """From the frame in which a question ends to the first word of this answer."""
     return REFUSAL_FRAMES if answer == REFUSAL else REACTION_FRAMES
@@ -125,11 +66,6 @@ def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]
     text[places[1:] - 1] = EPAD
     text[places] = tokens
     return text
-
-
-def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
-    """The frames of ``text [T]`` in which a word stands."""
-    return np.flatnonzero((text != PAD) & (text != EPAD))
 
 
 def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:

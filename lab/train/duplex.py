@@ -135,7 +135,7 @@ def confusion(heard: Heard) -> dict[str, dict[str, int]]:
 
 
 def answering(heard: Heard) -> dict[str, Any]:
-    """Answers to questions of the domain: right, unfinished, refused, by kind and by voice."""
+    """Answers to questions of the domain: right, unfinished, refused, by kind, surroundings and voice."""
 
     def share(some: Heard) -> dict[str, Any]:
         said = [(track.right, reply.text()) for track, reply in some]
@@ -148,11 +148,13 @@ def answering(heard: Heard) -> dict[str, Any]:
         }
 
     voices = sorted({voice_of(track) for track, _ in heard})
+    around = sorted({name for track, _ in heard for name in track.around})
     return {
         "all": share(heard),
         "clean": share([one for one in heard if one[0].is_clean]),
         "in_surroundings": share([one for one in heard if not one[0].is_clean]),
         "by_intent": {name: share([one for one in heard if one[0].kind == name]) for name in PHRASINGS},
+        "by_surroundings": {name: share([one for one in heard if name in one[0].around]) for name in around},
         "by_voice": {name: share([one for one in heard if voice_of(one[0]) == name]) for name in voices},
     }
 

@@ -25,7 +25,7 @@ def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> l
     user = np.stack([np.take(strip, np.arange(frames), axis=1, mode="wrap") for strip in strips])
     for row, segment in enumerate(segments):
         user[row, :, BEFORE_FRAMES : BEFORE_FRAMES + segment.codes.shape[1]] = segment.codes
-    codes = torch.from_numpy(user.astype(np.int64))
+    codes = torch.from_numpy(user.astype(np.int64)).to(lm.device)
     generator = LMGen(lm, use_sampling=False, check=False)
     said: list[list[int]] = [[] for _ in segments]
     with torch.no_grad(), generator.streaming(len(segments)):

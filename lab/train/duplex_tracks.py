@@ -35,8 +35,8 @@ EMPTY_S: Final = 8.0
 class Track:
     """What a talker hears, ``pcm [samples]``; the seconds in which parts of speech start and end.
 
-    ``kind`` is what is said; ``right`` the answer to its last part, ``voice`` who says it. ``is_clean``:
-    heard in no noise, room or line.
+    ``kind`` is what is said; ``right`` the answer to its last part, ``voice`` who says it. ``around`` names
+    the noise, the room and the line in which it is heard.
     """
 
     kind: str
@@ -45,6 +45,7 @@ class Track:
     right: str
     voice: str
     is_clean: bool = True
+    around: tuple[str, ...] = ()
 
     @property
     def end_s(self) -> float:
@@ -71,12 +72,13 @@ def _track(
         parts.append((at, at + length_s))
         pieces += [sound * np.float32(LEVEL), _silence(gap_s)]
         at += length_s + gap_s
-    pcm = np.concatenate(pieces)
+    pcm, around = np.concatenate(pieces), tuple[str, ...]()
     if seed % 2:
         rng = np.random.default_rng((23, seed))
         loudness = LEVEL * float(np.sqrt(np.mean(np.concatenate(sounds) ** 2)))
-        pcm = Surroundings.drawn(rng, held_out=True).heard(rng, pcm, loudness)
-    return Track(kind, pcm.astype(np.float32), tuple(parts), right, voice, seed % 2 == 0)
+        surroundings = Surroundings.drawn(rng, held_out=True)
+        pcm, around = surroundings.heard(rng, pcm, loudness), surroundings.kinds
+    return Track(kind, pcm.astype(np.float32), tuple(parts), right, voice, seed % 2 == 0, around)
 
 
 def questions(utterances: Sequence[Utterance]) -> list[Track]:

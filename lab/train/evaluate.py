@@ -4,6 +4,9 @@ Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-
            --tts out/train/tiny-tts --speech out/train/codec-test \\
            --questions out/train/questions-test --json out/train/tiny.json
 
+Training chooses the best checkpoint by the first shard of the held-out questions; the others judge. Where
+there is one alone, it judges too, and the report's "judged_by" says so.
+
 Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
 synthesiser as fast as they can. --only has one part measured alone. The part "duplex" has no server: see
 lab.train.duplex.
@@ -64,17 +67,22 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
         yield server
 
 
-def held_out_questions(folder: Path) -> list[Utterance]:
-    """All of the folder's.
+def judging_shards(folder: Path) -> list[Path]:
+    """All but the first, by which training chooses the best checkpoint; that one where it is alone.
 
     Raises:
-        SystemExit: it has none.
+        SystemExit: there is none.
     """
-    asked = [one for path in shards_in(folder) for one in read_shard(path)]
-    if not asked:
+    shards = shards_in(folder)
+    if not shards:
         made_by = f"python -m lab.train.questions --held-out --shards 4 --out {folder}"
         raise SystemExit(f"no questions in {folder}; make them with: {made_by}")
-    return asked
+    return shards[1:] or shards
+
+
+def held_out_questions(folder: Path) -> list[Utterance]:
+    """Those of the shards that judge."""
+    return [one for path in judging_shards(folder) for one in read_shard(path)]
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -198,6 +206,8 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(2)
     report: dict[str, Any] = {"model": options.model}
     wanted = PARTS if options.only is None else (options.only,)
+    if {*wanted} & {"talk", "duplex", "stt"}:
+        report["judged_by"] = [path.name for path in judging_shards(options.questions)]
     if "codec" in wanted:
         folder = options.codec or codec_quality.folder_of(options.model)
         report["codec"] = codec_quality.measure(

@@ -35,6 +35,8 @@ WORDS_SHARE = 0.15
 """Of the training's utterances, so many are words in no order, by default."""
 HALF_SHARE, OUTSIDE_SHARE = 0.08, 0.22
 """So many are half a question, and outside the domain; of the tests, so many each, and no words."""
+HESITANT_SHARE, PAUSES_S = 0.1, (0.2, 0.55)
+"""Of the training's questions, so many are asked with a pause to think, shorter than what ends a turn."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""
 
@@ -89,19 +91,37 @@ def _asked_in_the_domain(rng: random.Random, domain: Domain, asked: Asked, kind:
     return domain.draw_words(rng) if kind < HALF_SHARE + asked.words_share else domain.draw(rng)
 
 
+def hesitation(rng: random.Random, turn: Turn) -> tuple[int, float]:
+    """Before which word of a question its speaker stops to think, 0 for none, and for how many seconds."""
+    count = len(turn.question.split())
+    if turn.intent not in PHRASINGS or count < 4 or rng.random() >= HESITANT_SHARE:
+        return 0, 0.0
+    return rng.randint(2, count - 1), rng.uniform(*PAUSES_S)
+
+
+def spoken_with(voice: Voice, text: str, place: int = 0, pause_s: float = 0.0) -> NDArray[np.float32]:
+    """``text`` as float32 ``[samples]``, with a pause before the word at ``place``, where this is not 0."""
+    if not place:
+        return speak(voice, text)
+    words = text.split()
+    first, second = (trim(speak(voice, " ".join(part))) for part in (words[:place], words[place:]))
+    return np.concatenate([first, np.zeros(int(pause_s * 24_000), np.float32), second])
+
+
 def make_shard(
     path: Path, seed: int, asked: Asked, *, threads: int, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
     """Write one shard, ``pcm`` int16, ``ends`` int64 and ``turns`` (JSON); returns its seconds."""
     rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
     plans = [plan(rng, domain, asked) for _ in range(utterances)]
+    pauses = [(0, 0.0) if asked.held_out else hesitation(rng, turn) for turn, *_ in plans]
 
-    def perform(item: tuple[Turn, Voice, float]) -> NDArray[np.float32]:
+    def perform(item: tuple[Turn, Voice, float], pause: tuple[int, float]) -> NDArray[np.float32]:
         turn, voice, factor = item
-        return trim(stretched(speak(voice, turn.question), factor))
+        return trim(stretched(spoken_with(voice, turn.question, *pause), factor))
 
     with ThreadPoolExecutor(threads) as pool:
-        spoken = list(pool.map(perform, plans))
+        spoken = list(pool.map(perform, plans, pauses))
     told = [{"turn": asdict(turn), "voice": asdict(voice), "stretch": f} for turn, voice, f in plans]
     pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
     part = path.with_suffix(".part.npz")

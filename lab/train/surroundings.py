@@ -154,6 +154,7 @@ NOISES: Final[Mapping[str, Noise]] = MappingProxyType(
 ROOMS: Final[Mapping[str, Change]] = MappingProxyType(
     {
         "tail": add_room,
+        "long tail": lambda rng, pcm: add_room(rng, pcm, (0.5, 1.3)),
         "box": _in_box((2.5, 2.5, 2.2), (8.0, 6.0, 3.2), 0.45),
         "hall": _in_box((12.0, 9.0, 5.0), (20.0, 14.0, 8.0), 0.35),
         "stairwell": _in_box((2.2, 2.2, 7.0), (3.0, 3.0, 11.0), 0.25),
@@ -200,6 +201,11 @@ class Surroundings:
             gain=float(10 ** (rng.uniform(-30, 0) / 20)),
             behind_db=float(rng.uniform(10, 25)) if rng.random() < 0.2 else None,
         )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of its noise, room and line, of those that it has."""
+        return tuple(name for name in (self.noise, self.room, self.line) if name)
 
     def heard(
         self, rng: np.random.Generator, pcm: FloatArray, loudness: float, behind: FloatArray | None = None

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from moshi.models import loaders
-from torch import Tensor, nn
-from torch.nn import functional
 
 from lab.train.answers import answers_kept_in
 from lab.train.beginnings import (
@@ -32,237 +28,34 @@ from lab.train.beginnings import (
 )
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
-from lab.train.dialogues import REACTION_FRAMES, Composer, Dialogue, Voicebox
+from lab.train.dialogues import Composer
 from lab.train.domain import Domain
 from lab.train.duplex_accuracy import judge
 from lab.train.loop import (
     Course,
-    Schedule,
     add_arguments,
     fast_arithmetic,
     run_until_stopped,
     write_lm,
 )
 from lab.train.segments import CodeArray, Scene, read_segments
-from lab.train.sequences import ZERO, delay, misheard
 from lab.train.shards import shards_in
-from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from lab.train.talker_model import FURTHER_RATE, RATE, Settings, Talker, collate, lm_config
+from lab.train.talker_tokenizer import TalkerTokenizer
+from lab.train.voicebox import Voicebox
 
-DRILLS = 2
-"""So many rows of a step are drills."""
-RATE, FURTHER_RATE = 1.2e-3, 2e-4
-"""Peaks of the learning rate: from nothing, and from a talker trained before."""
 NEAR_CODES = 8
-FURTHER_SUMS = 6
-"""For a talker that can add already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a run is made of."""
-
-    batch: int = 7
-    """Rows of a step, drills included."""
-    sums: int = 16
-    """So many short rows of sums are read besides, without any sound."""
-    frames: int = 300
-    peak_learning_rate: float = RATE
-    warm_up_steps: int = 200
-    total_steps: int = 14_500
-    weight_decay: float = 0.05
-    padding_weight: float = 0.5
-    """Of a padding token in the text's loss, the mark before a word counting 1."""
-    word_weight: float = 6.0
-    """Of a word's token: few frames have one, and they are what an answer is judged by."""
-    text_weight: float = 2.0
-    audio_weight: float = 0.5
-    words_weight: float = 0.5
-    sums_weight: float = 1.0
-    words_layer: int = 3
-    """The layer that is made to spell the words it hears."""
-    speaking_frames_share: float = 0.4
-    quiet_frames_share: float = 0.03
-    """Of the frames in which the talker speaks, and is silent, so many train its voice."""
-    misheard: float = 0.2
-    """Of what a row hears, at most so many codes are another one that sounds like it."""
-    averaged_steps: int = 400
-    """The average of the weights over about so many steps is judged and shipped."""
-    judge_every_steps: int = 500
-    seed: int = 3
-
-    @property
-    def schedule(self) -> Schedule:
-        """Of the learning rate."""
-        return Schedule(
-            self.peak_learning_rate,
-            self.warm_up_steps,
-            self.total_steps,
-            weight_decay=self.weight_decay,
-        )
+def further(settings: Settings) -> Settings:
+    """The same for a talker that can add, speak and hear already; at 6 sums a step it forgot some."""
+    return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
 
 
-def lm_config(text_card: int) -> dict[str, Any]:
-    """The talker's ``config.json``, with upstream's names."""
-    return {
-        "dim": 320,
-        "text_card": text_card,
-        "existing_text_padding_id": PAD,
-        "n_q": 16,
-        "dep_q": 8,
-        "card": 512,
-        "num_heads": 8,
-        "num_layers": 6,
-        "hidden_scale": 4,
-        "causal": True,
-        "layer_scale": None,
-        "context": 125,
-        "max_period": 10000,
-        "gating": "silu",
-        "norm": "rms_norm_f32",
-        "positional_embedding": "rope",
-        "depformer_dim": 128,
-        "depformer_dim_feedforward": 512,
-        "depformer_num_heads": 4,
-        "depformer_num_layers": 3,
-        "depformer_layer_scale": None,
-        "depformer_multi_linear": True,
-        "depformer_context": 8,
-        "depformer_max_period": 10000,
-        "depformer_gating": "silu",
-        "depformer_pos_emb": "none",
-        "depformer_weights_per_step": True,
-        "delays": [0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1],
-    }
-
-
-class Talker(nn.Module):
-    """Upstream's LM, and beside it a head that spells what it hears (left out of the checkpoint)."""
-
-    def __init__(self, config: Mapping[str, Any], settings: Settings, near: Tensor | None = None) -> None:
-        """``near`` ``[8, card, N]`` are the codes that each may be taken for."""
-        super().__init__()
-        self.settings, self.near = settings, near
-        self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
-        self.words_head = nn.Linear(self.lm.dim, self.lm.text_card)
-        self._hidden: Tensor | None = None
-        self.lm.transformer.layers[settings.words_layer].register_forward_hook(self._keep)
-
-    def _keep(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        self._hidden = output
-
-    def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of the text, what the last layer has ``[B, T, C]``, and all targets ``[B, 17, T]``."""
-        lm, settings, codes = self.lm, self.settings, batch.codes
-        initial = lm._get_initial_token().expand(codes.shape[0], -1, -1)
-        delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
-        inputs = delayed[:, :, :-1].clone()
-        if self.near is not None:  # the stream before those that are heard is left as it is
-            inputs[:, lm.dep_q :] = misheard(inputs[:, lm.dep_q :], self.near, rng, settings.misheard)
-        inputs = forgetful(inputs, rng, lm.dep_q)
-        hidden, text_logits = lm.forward_text(inputs)
-        targets = delayed[:, :, 1:]
-        text = targets[:, 0]
-        weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
-        weight = torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained
-        text_loss = functional.cross_entropy(
-            text_logits[:, 0].float().transpose(1, 2), text, reduction="none"
-        )
-        return (text_loss * weight).sum() / weight.sum(), hidden, targets
-
-    def losses(self, batch: Batch, rng: np.random.Generator) -> dict[str, Tensor]:
-        """The parts of the loss, unweighted."""
-        lm, settings = self.lm, self.settings
-        text_loss, hidden, targets = self.read(batch, rng)
-        share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
-        share = share * batch.is_voice_trained[:, None]
-        chosen = torch.from_numpy(rng.random(share.shape)) < share
-        picked = targets.transpose(1, 2)[chosen][:, :, None]
-        audio_logits = lm.forward_depformer_training(picked, hidden[chosen][:, None])[:, :, 0].float()
-        wanted = picked[:, 1 : 1 + lm.dep_q, 0]
-        audio_loss = functional.cross_entropy(
-            audio_logits.flatten(0, 1), torch.where(wanted >= lm.card, -100, wanted).flatten()
-        )
-        assert self._hidden is not None
-        return {
-            "text": text_loss,
-            "audio": audio_loss,
-            "words": self._words_loss(self._hidden, batch),
-        }
-
-    def _words_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """CTC (Graves et al. 2006) of each question's words, from its first frame to its answer's."""
-        spans = batch.spans
-        if not spans:
-            return hidden.new_zeros(())
-        longest = max(stop - start for _, start, stop, _ in spans)
-        padded = torch.stack(
-            [
-                functional.pad(hidden[row, start:stop], (0, 0, 0, longest - stop + start))
-                for row, start, stop, _ in spans
-            ]
-        )
-        log_probabilities = self.words_head(padded.float()).float().log_softmax(-1).transpose(0, 1)
-        lengths = torch.tensor([stop - start for _, start, stop, _ in spans])
-        words = [torch.tensor(tokens) for *_, tokens in spans]
-        return functional.ctc_loss(
-            log_probabilities,
-            torch.cat(words),
-            lengths,
-            torch.tensor([len(tokens) for tokens in words]),
-            zero_infinity=True,
-        )
-
-
-def forgetful(inputs: Tensor, rng: np.random.Generator, own: int) -> Tensor:
-    """``inputs [B, K, S]`` with some user codebooks, and a few of the talker's own codes, hidden."""
-    inputs = inputs.clone()
-    for row in range(inputs.shape[0]):
-        if rng.random() < 0.2:
-            inputs[row, 1 + own + int(rng.integers(4, 8)) :] = ZERO
-    hidden = torch.from_numpy(rng.random((inputs.shape[0], inputs.shape[2])) < 0.06)
-    inputs[:, 1 : 1 + own] = torch.where(hidden[:, None], ZERO, inputs[:, 1 : 1 + own])
-    heard = torch.from_numpy(rng.random((inputs.shape[0], inputs.shape[2])) < 0.02)
-    inputs[:, 1 + own :] = torch.where(heard[:, None], ZERO, inputs[:, 1 + own :])
-    return inputs
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker makes a sound.
-
-    ``is_text_trained`` bool ``[B, T]`` and ``is_voice_trained`` bool ``[B]`` say what the losses are of.
-    ``spans`` are questions heard: row, first input step, last one, word tokens.
-    """
-
-    codes: Tensor
-    is_speaking: Tensor
-    is_text_trained: Tensor
-    is_voice_trained: Tensor
-    spans: list[tuple[int, int, int, list[int]]]
-
-
-def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
-    """Stack dialogues. A question's span ends before the first step that is fed a word of its answer.
-
-    What is outside the domain has no words, and no span.
-    """
-    codes = np.stack([np.concatenate([d.text[None], d.talker, d.user]) for d in dialogues]).astype(np.int64)
-    loud = (codes[:, 1:9] != silence[None, :, None]).any(1) | (codes[:, 0] != PAD)
-    loud[:, 1:] |= loud[:, :-1].copy()
-    loud[:, :-1] |= loud[:, 1:].copy()
-    spans = [
-        (row, asked.start, asked.end + REACTION_FRAMES + 1, tokenizer.encode(asked.question))
-        for row, dialogue in enumerate(dialogues)
-        for asked in dialogue.asked
-        if asked.question
-    ]
-    return Batch(
-        torch.from_numpy(codes),
-        torch.from_numpy(loud),
-        torch.from_numpy(np.stack([one.is_text_trained for one in dialogues])),
-        torch.tensor([one.is_voice_trained for one in dialogues]),
-        spans,
-    )
+def many_times(settings: Settings, rows: int) -> Settings:
+    """The same with so many times the rows in a step, for a card."""
+    more = {name: rows * getattr(settings, name) for name in ("batch", "drills", "sums")}
+    return replace(settings, **more)
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
@@ -272,6 +65,15 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
         for intent in ("count", "colour", "sound", "next")
         for fact in domain.facts[intent]
     ]
+
+
+def voicebox_in(folder: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
+    """Every answer in codes, kept in a trainer's folder; only the first time they are spoken and encoded."""
+    path = folder / "voicebox.npz"
+    if not path.exists():
+        answers = answers_kept_in(folder / "answers.npz", Domain().answers())
+        Voicebox.encoded(mimi, answers, tokenizer).keep(path)
+    return Voicebox.kept_in(path, tokenizer)
 
 
 class Trainer:
@@ -285,6 +87,7 @@ class Trainer:
         codec: Path,
         out: Path,
         start: Path | None = None,
+        device: str = "cpu",
     ) -> None:
         self.settings, self.segments, self.test, self.out = settings, segments, test, out
         out.mkdir(parents=True, exist_ok=True)
@@ -292,8 +95,7 @@ class Trainer:
         self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
         mimi = load_mimi(codec)
         mimi.eval()
-        answers = answers_kept_in(out / "answers.npz", Domain().answers())
-        self.voicebox = Voicebox(mimi, answers, self.tokenizer)
+        self.voicebox = voicebox_in(out, mimi, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
         self.talker = Talker(self.config, settings, nearest_codes(mimi, NEAR_CODES))
         if start is None:
@@ -301,6 +103,7 @@ class Trainer:
             start_from_number_line(self.talker.lm, self.tokenizer)
         else:
             start_from_talker(self.talker.lm, start, self.tokenizer)
+        self.talker.to(device)
         self.course = Course(self.talker, settings.schedule, out, settings.averaged_steps)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
@@ -333,25 +136,26 @@ class Trainer:
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
-        rng = np.random.default_rng((self.settings.seed, self.step))
-        dialogues = [self.composer.draw(rng) for _ in range(self.settings.batch - DRILLS)]
-        dialogues += [self.composer.draw_drill(rng) for _ in range(DRILLS)]
+        settings = self.settings
+        rng = np.random.default_rng((settings.seed, self.step))
+        dialogues = [self.composer.draw(rng) for _ in range(settings.batch - settings.drills)]
+        dialogues += [self.composer.draw_drill(rng) for _ in range(settings.drills)]
         batch = collate(dialogues, self.voicebox.silence, self.tokenizer)
         sums = collate(
-            [self.composer.draw_sums(rng) for _ in range(self.settings.sums)],
+            [self.composer.draw_sums(rng) for _ in range(settings.sums)],
             self.voicebox.silence,
             self.tokenizer,
         )
-        with fast_arithmetic():
-            parts = self.talker.losses(batch, rng)
+        with fast_arithmetic(self.talker.device.type):
+            parts = self.talker.losses(batch, rng, self.step)
             parts["sums"], *_ = self.talker.read(sums, rng)
-        settings = self.settings
-        self.course.update(
-            settings.text_weight * parts["text"]
-            + settings.audio_weight * parts["audio"]
-            + settings.words_weight * parts["words"]
-            + settings.sums_weight * parts["sums"]
-        )
+        weights = {
+            "text": settings.text_weight,
+            "audio": settings.audio_weight,
+            "words": settings.words_weight,
+            "sums": settings.sums_weight,
+        }
+        self.course.update(torch.stack([weights[name] * part for name, part in parts.items()]).sum())
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
@@ -385,14 +189,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )
+    parser.add_argument("--device", default="cpu", help="of torch [%(default)s]")
+    parser.add_argument("--rows", type=int, default=1, help="times the rows of a step [%(default)s]")
     add_arguments(parser, steps=Settings().total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
-    sums = Settings().sums if options.start is None else FURTHER_SUMS
-    settings = Settings(total_steps=options.steps, peak_learning_rate=rate, sums=sums)
+    settings = Settings(total_steps=options.steps, peak_learning_rate=rate)
+    if options.start is not None:
+        settings = further(settings)
     trainer = Trainer(
-        settings, options.segments, options.test, options.codec, options.out, start=options.start
+        many_times(settings, options.rows),
+        options.segments,
+        options.test,
+        options.codec,
+        options.out,
+        start=options.start,
+        device=options.device,
     )
     sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
     return run_until_stopped(trainer, options.steps, options.minutes)

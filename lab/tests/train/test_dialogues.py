@@ -16,28 +16,28 @@ from moshi.utils.compile import no_compile
 from safetensors.torch import load_file
 
 from lab.train import talker as talker_module
+from lab.train import talker_model
 from lab.train.answers import Answer
 from lab.train.beginnings import start_from_codec, start_from_talker
 from lab.train.chains import Chains
 from lab.train.codec import load_mimi
 from lab.train.dialogues import (
-    LEAD_FRAMES,
     REACTION_FRAMES,
     REFUSAL_FRAMES,
     STOP_FRAMES,
     Composer,
-    Voicebox,
     spaced,
-    text_stream,
-    words_at,
 )
 from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, WEIGHTS, Domain
 from lab.train.duplex_accuracy import marked
+from lab.train.quick_lm import Read, read
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 from lab.train.sequences import delay
-from lab.train.talker import Batch, Settings, Talker, Trainer, collate, lm_config
+from lab.train.talker import Trainer
+from lab.train.talker_model import Batch, Settings, Talker, collate, lm_config
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
+from lab.train.voicebox import LEAD_FRAMES, Voicebox, text_stream, words_at
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
 SENTENCES = ("two plus three is five", "the sky is blue", "hello nice to meet you")
@@ -59,7 +59,7 @@ def voicebox(tokenizer: TalkerTokenizer) -> Voicebox:
         words = tuple(sentence.split())
         pcm = (rng.standard_normal(int(0.3 * len(words) * 24_000)) * 0.1).astype(np.float32)
         answers[sentence] = Answer(words, tuple(0.3 * i for i in range(len(words))), pcm)
-    return Voicebox(mimi, answers, tokenizer)
+    return Voicebox.encoded(mimi, answers, tokenizer)
 
 
 def _scene(rng: np.random.Generator, frames: int = 20) -> Scene:
@@ -98,6 +98,19 @@ def test_text_runs_in_order_with_a_mark_before_each_pause(tokenizer: TalkerToken
     assert said == tokenizer.encode(" ".join(words))
     assert [int(frame) for frame in np.flatnonzero((text != EPAD) & (text != PAD))] == [0, 1, 6, 7, 15]
     assert [int(frame) for frame in np.flatnonzero(text == EPAD)] == [5, 14]
+
+
+def test_a_voicebox_is_kept_whole(voicebox: Voicebox, tokenizer: TalkerTokenizer, tmp_path: Path) -> None:
+    voicebox.keep(tmp_path / "voicebox.npz")
+    kept = Voicebox.kept_in(tmp_path / "voicebox.npz", tokenizer)
+    np.testing.assert_array_equal(kept.silence, voicebox.silence)
+    assert list(kept.codes) == [*SENTENCES, REFUSAL]
+    for sentence, codes in voicebox.codes.items():
+        np.testing.assert_array_equal(kept.codes[sentence], codes)
+        np.testing.assert_array_equal(kept.text[sentence], voicebox.text[sentence])
+    said = tokenizer.encode("two plus three is")
+    assert kept.has_said(said)
+    assert not kept.has_said(tokenizer.encode("five"))
 
 
 def test_a_dialogue_answers_after_the_question_and_falls_silent_when_interrupted(voicebox: Voicebox) -> None:
@@ -179,8 +192,7 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "0000.npz").touch()
     monkeypatch.setattr(talker_module, "read_segments", lambda _: ([scene], quiet))
-    monkeypatch.setattr(talker_module, "answers_kept_in", lambda *_: {})
-    monkeypatch.setattr(talker_module, "Voicebox", lambda *_: voicebox)
+    monkeypatch.setattr(talker_module, "voicebox_in", lambda *_: voicebox)
     small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 4, "depformer_dim": 16}
     monkeypatch.setattr(talker_module, "lm_config", lambda _: small)
     settings = replace(Settings(), batch=4, frames=100, total_steps=4, warm_up_steps=1)
@@ -203,16 +215,18 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     assert (folder / "model.safetensors").stat().st_size > 100_000
 
 
-def test_a_talker_mishears_others_and_not_itself(tokenizer: TalkerTokenizer) -> None:
+def test_a_talker_mishears_others_and_not_itself(
+    tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = {**lm_config(tokenizer.size), "dim": 64, "num_heads": 2, "num_layers": 4, "depformer_dim": 16}
     talker = Talker(small, Settings(misheard=0.9), torch.full((8, 512, 2), 511))
-    heard, forward = list[torch.Tensor](), talker.lm.forward_text
+    heard = list[torch.Tensor]()
 
-    def listen(inputs: torch.Tensor) -> object:
+    def listen(lm: object, inputs: torch.Tensor) -> Read:
         heard.append(inputs)
-        return forward(inputs)
+        return read(lm, inputs)
 
-    talker.lm.forward_text = listen
+    monkeypatch.setattr(talker_model, "read", listen)
     everywhere = torch.ones(2, 40, dtype=torch.bool)
     codes = torch.full((2, 17, 40), 5)
     with no_compile():
@@ -388,3 +402,21 @@ def test_silence_around_what_is_heard_is_cut_off() -> None:
     assert without_silence(sound).size == pytest.approx(12_000 + 2 * 2400, abs=480)
     assert (without_silence(sound) == sound[12_000 - 2400 :][: without_silence(sound).size]).all()
     assert without_silence(sound * 0.01).size == sound.size  # nothing to be heard: all of it
+
+
+def test_a_voice_is_trained_in_some_steps_and_a_new_head_alone_at_first(tokenizer: TalkerTokenizer) -> None:
+    small = {**lm_config(tokenizer.size), "dim": 64, "num_heads": 2, "num_layers": 4, "depformer_dim": 16}
+    talker = Talker(small, Settings(voice_every_steps=2, head_alone_steps=1))
+    everywhere = torch.ones(2, 40, dtype=torch.bool)
+    batch = Batch(torch.full((2, 17, 40), 5), everywhere, everywhere, everywhere[:, 0], [(0, 3, 30, [7, 8])])
+
+    def hearing(step: int) -> tuple[set[str], bool]:
+        parts = talker.losses(batch, np.random.default_rng(0), step)
+        talker.zero_grad()
+        torch.autograd.backward(parts["words"])
+        assert talker.words_head.weight.grad is not None
+        return set(parts), talker.lm.emb[8].weight.grad is not None
+
+    with no_compile():
+        assert hearing(0) == ({"text", "words", "audio"}, False)
+        assert hearing(1) == ({"text", "words"}, True)

@@ -24,10 +24,10 @@ def replied(words: str, at_s: list[float], *sounds: Stretch) -> Reply:
 
 
 def asked(
-    kind: str, *parts: Stretch, right: str = "", voice: str = "en-gb+f5", is_clean: bool = True
+    kind: str, *parts: Stretch, right: str = "", voice: str = "en-gb+f5", around: tuple[str, ...] = ()
 ) -> Track:
     """A turn whose parts are heard in these stretches."""
-    return Track(kind, np.zeros(0, np.float32), parts, right, voice, is_clean)
+    return Track(kind, np.zeros(0, np.float32), parts, right, voice, not around, around)
 
 
 SILENT = replied("", [])
@@ -105,7 +105,7 @@ def test_a_refusal_in_words_and_silence_are_told_from_answers() -> None:
     unfinished = replied("nine plus six is", [3.0, 3.2, 3.4, 3.6], (3.0, 4.0))
     right = replied("the sky is blue", [3.0, 3.2, 3.4, 3.6], (3.0, 4.0))
     question = asked("colour", (1.0, 2.0), right="the sky is blue")
-    noisy = asked("colour", (1.0, 2.0), right="the sky is blue", voice="rms warp", is_clean=False)
+    noisy = asked("colour", (1.0, 2.0), right="the sky is blue", voice="rms warp", around=("rain", "hall"))
     table = confusion(
         [(question, right), (noisy, SILENT), (asked("half"), refusal), (asked("prose"), unfinished)]
     )
@@ -118,6 +118,7 @@ def test_a_refusal_in_words_and_silence_are_told_from_answers() -> None:
     report = answering([(question, right), (question, unfinished), (noisy, SILENT), (noisy, refusal)])
     assert report["all"] == {"asked": 4, "right": 0.25, "unfinished": 0.25, "refused": 0.5}
     assert report["clean"]["right"] == 0.5
+    assert report["by_surroundings"] == dict.fromkeys(("hall", "rain"), report["in_surroundings"])
     assert report["by_voice"]["rms warp"]["refused"] == 1.0
     assert report["by_intent"]["colour"]["asked"] == 4
 

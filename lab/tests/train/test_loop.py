@@ -66,6 +66,18 @@ def test_a_line_is_the_mean_of_the_steps_since_the_last_or_since_the_run_went_on
     assert [line["way"] for line in lines if "way" in line] == [4.0, 6.5]
 
 
+def test_a_part_of_some_steps_is_the_mean_of_these(tmp_path: Path) -> None:
+    walker = Walker(tmp_path)
+
+    def step() -> Mapping[str, float]:
+        walker.step += 1
+        return {"voice": float(walker.step)} if walker.step % 2 else {}
+
+    walker.train_step = step  # type: ignore[method-assign]
+    run(walker, 4, minutes=1, log_every=4)
+    assert json.loads((tmp_path / "log.jsonl").read_text())["voice"] == 2.0
+
+
 def test_a_run_ends_with_its_time_and_saves_on_the_way(tmp_path: Path) -> None:
     walker = Walker(tmp_path)
     run(walker, 10_000, minutes=20, clock=lambda: walker.step * 60.0)

@@ -22,7 +22,7 @@ from lab.train import __main__ as whole
 from lab.train import questions
 from lab.train.augment import add_noise, coloured_noise, disturb, equalise
 from lab.train.codec import SCHEDULE, Settings, Speech, Trainer
-from lab.train.domain import Domain
+from lab.train.domain import PHRASINGS, Domain
 from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.questions import Asked, plan
 from lab.train.recipe import Recipe
@@ -36,6 +36,27 @@ from lab.train.synthetic_voices import (
 from lab.train.throats import Throat
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+
+
+def test_a_speaker_who_hesitates_says_the_same_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "speak", lambda _, text: np.ones(1000 * len(text.split()), np.float32))
+    voice = Voice("flite", "slt")
+    whole = questions.spoken_with(voice, "what is two plus three")
+    assert whole.size == 5000
+    paused = questions.spoken_with(voice, "what is two plus three", 3, 0.25)
+    assert np.flatnonzero(paused == 0).tolist() == list(range(3000, 9000))
+    assert paused.size == 11_000
+
+
+def test_in_training_one_question_in_ten_has_a_pause_and_no_other_turn() -> None:
+    rng, domain = random.Random(1), Domain()
+    turns = [plan(rng, domain, Asked())[0] for _ in range(1500)]
+    pauses = [questions.hesitation(rng, turn) for turn in turns]
+    hesitant = [(turn, place, pause_s) for turn, (place, pause_s) in zip(turns, pauses, strict=True) if place]
+    assert {turn.intent for turn, *_ in hesitant} <= set(PHRASINGS)
+    assert all(1 < place < len(turn.question.split()) for turn, place, _ in hesitant)
+    assert all(0.2 <= pause_s <= 0.55 for *_, pause_s in hesitant)
+    assert 40 < len(hesitant) < 150
 
 
 def test_a_seed_is_a_corpus() -> None:
