@@ -219,13 +219,15 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
     calls = len(found)
     alive = sum(bool(it.thread.moves and it.thread.resumptions and not it.thread.reason) for it in found)
     same = sum("".join(it.text) == "".join(whole.text) for it in found)
-    lost = sum(len(set(whole.frames) - set(it.frames)) for it in found)
+    lost = sum(len(whole.frames.keys() - it.frames.keys()) for it in found)
+    different = sum(it.frames[at] != whole.frames.get(at) for it in found for at in it.frames)
     lines = (
         f"{model}: {calls} calls, each handed over while it spoke; load {os.getloadavg()[0]:.1f}",
         f"{'alive':<24} {alive} of {calls}",
         f"{'words as unmoved':<24} {same} of {calls}, {len(''.join(whole.text))} bytes each",
         f"{'frames not answered':<24} {lost} of {calls * len(whole.frames)}",
-        shown("told to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
+        f"{'frames that sound else':<24} {different}",
+        shown("moved to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
         shown("gap in the audio", [it.gap_ms for it in found]),
         shown("the same, unmoved", [whole.gap_ms]),
     )

@@ -119,7 +119,7 @@ async def _hand_over(
         "".join(it.text) != "".join(whole.text)
         or not it.thread.resumptions
         or it.thread.reason
-        or set(whole.frames) - set(it.frames)
+        or whole.frames.keys() - it.frames.keys()
         for it in found
     ):
         raise StackError(
