@@ -222,12 +222,13 @@ def went_on(spoken: Spoken) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that went on, those with the words of the one that stayed, and answers that they lack."""
+    """Calls that went on, those with the words of the one that stayed, answers they lack or that sound else."""
 
     calls: int
     alive: int
     same: int
     lost: int
+    different: int
 
     @classmethod
     def of(cls, whole: Spoken, found: list[Spoken]) -> Tally:
@@ -236,7 +237,8 @@ class Tally:
             calls=len(found),
             alive=sum(went_on(it) for it in found),
             same=sum("".join(it.text) == "".join(whole.text) for it in found),
-            lost=sum(len(set(whole.frames) - set(it.frames)) for it in found),
+            lost=sum(len(whole.frames.keys() - it.frames.keys()) for it in found),
+            different=sum(it.frames[at] != whole.frames.get(at) for it in found for at in it.frames),
         )
 
     @property
@@ -254,7 +256,8 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
         f"{'alive':<24} {tally.alive} of {calls}",
         f"{'words as unmoved':<24} {tally.same} of {calls}, {len(''.join(whole.text))} bytes each",
         f"{'frames not answered':<24} {tally.lost} of {calls * len(whole.frames)}",
-        shown("told to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
+        f"{'frames that sound else':<24} {tally.different}",
+        shown("moved to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
         shown("gap in the audio", [it.gap_ms for it in found]),
         shown("the same, unmoved", [whole.gap_ms]),
     )

@@ -65,9 +65,9 @@ A day begins with the fewest workers. What the largest one refuses by every rule
 %) is its first minutes. There are never more than 100 workers that stay: at 1,200 calls, 40 % free
 would be 125.
 
-A worker in a container is ready {start:.0f} s after its start on a quiet machine ([the
-stack](stack.md)); 60 and 300 s are assumed, not measured: a model of gigabytes from a disk, and
-the longest that `compose.yaml` waits for a worker.
+A worker in a container is ready 2 s after its start on a quiet machine, and the load balancer
+knows it within 5 s ([the stack](stack.md)): {start:.0f} s has some room. 60 and 300 s are assumed, not
+measured: a model of gigabytes from a disk, and the longest that `compose.yaml` waits for a worker.
 
 ![Refused and queued callers against idle rows](scale-out.png)
 

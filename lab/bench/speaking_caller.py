@@ -21,10 +21,10 @@ IN_FLIGHT_FRAMES = 10
 
 @dataclass
 class Spoken:
-    """One call as its caller hears it."""
+    """One call as its caller hears it; ``frames`` has the sound of each."""
 
     text: list[str] = field(default_factory=list)
-    frames: list[int] = field(default_factory=list)
+    frames: dict[int, bytes] = field(default_factory=dict)
     heard_s: list[float] = field(default_factory=list)
     resumed_ms: float | None = None
     missed: int = 0
@@ -114,7 +114,7 @@ class SpeakingCaller:
             spoken.text.append(message.text)
         elif isinstance(message, moshi.StampedAudio):
             if message.frame not in spoken.frames:
-                spoken.frames.append(message.frame)
+                spoken.frames[message.frame] = message.data
                 spoken.heard_s.append(now_s)
             if message.frame >= self.alarm_frame >= 0:
                 self.reached.set()

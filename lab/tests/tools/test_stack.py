@@ -99,6 +99,16 @@ def test_a_bill_lists_what_is_installed_and_is_the_same_bytes_each_time(tmp_path
     }
 
 
+def test_a_bill_names_each_licence_of_a_package_that_spdx_has_not() -> None:
+    licence = "MIT AND LicenseRef-NVIDIA-Proprietary"
+    found = [BillPackage("pypi", name, "1.0", licence) for name in ("cublas", "cudnn")]
+    (own,) = bill("antiphon:cuda", found, 0)["hasExtractedLicensingInfos"]
+    assert own["licenseId"] == "LicenseRef-NVIDIA-Proprietary"
+    assert own["extractedText"]
+    listed = bill("antiphon:cpu", [BillPackage("pypi", "a", "1.0", "MIT")], 0)
+    assert listed["hasExtractedLicensingInfos"] == []
+
+
 def test_a_page_tells_a_second_build_that_differs_from_one_that_does_not() -> None:
     same = BuiltImage("a:1", 60.0, 565_000_000, "10001:10001", 90, 8000, (), True)
     files = BuiltImage("b:1", 6.0, 170_000_000, "99:99", 80, 9000, ())

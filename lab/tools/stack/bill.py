@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+OWN_LICENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
+"""A licence that is not on SPDX's list: a document names each that its packages refer to."""
+
 
 @dataclass(frozen=True, order=True)
 class BillPackage:
@@ -55,6 +58,7 @@ def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
     """The document; the same packages at the same time make the same bytes."""
     created = datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     names = {package: f"SPDXRef-{_letters(f'{package.kind}-{package.name}')}" for package in found}
+    own = sorted({licence for package in found for licence in OWN_LICENCE.findall(package.licence)})
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -70,6 +74,10 @@ def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
                 "relatedSpdxElement": name,
             }
             for name in names.values()
+        ],
+        "hasExtractedLicensingInfos": [
+            {"licenseId": licence, "extractedText": "Its text is in the packages that name it."}
+            for licence in own
         ],
     }
 

@@ -12,7 +12,7 @@ import aiohttp
 
 from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
-from lab.bench.hand_over import measure, one_call, report
+from lab.bench.hand_over import Tally, measure, one_call, report
 from lab.tools.stack.container_engine import ContainerEngine, StackError, lines
 
 NETWORK = "antiphon_inside"
@@ -115,13 +115,7 @@ async def _hand_over(
         ]
         roll.is_by_command = False
         whole, found = await measure(roll, model, calls)
-    if any(
-        "".join(it.text) != "".join(whole.text)
-        or not it.thread.resumptions
-        or it.thread.reason
-        or set(whole.frames) - set(it.frames)
-        for it in found
-    ):
+    if not Tally.of(whole, found).is_whole:
         raise StackError(
             "a call was not moved, lost frames, or its words changed:\n" + report(model, whole, found)
         )

@@ -71,13 +71,16 @@ def run(engine: ContainerEngine, steps: StackLog, plan: StackPlan) -> None:
     steps.say(f"down in {time.monotonic() - started_s:.1f} s: no container is left")
 
 
-def first_answer(engine: ContainerEngine, image: str, folder: Path) -> tuple[float, float]:
-    """Seconds from ``podman run`` of a hardened container to ready, and to the first sound of a call."""
+def first_answer(engine: ContainerEngine, image: str, folder: Path, *options: str) -> tuple[float, float]:
+    """Seconds from ``podman run`` of a hardened container to ready, and to the first sound of a call.
+
+    ``options`` are those of ``antiphon serve``.
+    """
     started_s = time.monotonic()
     name = "antiphon-first-answer"
     hardened = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
     serve = ("serve", "--host=127.0.0.1", "--port=18998", "--slots=2")
-    engine.podman("run", "--detach", "--name", name, "--network", "host", *hardened, image, *serve)
+    engine.podman("run", "--detach", "--name", name, "--network", "host", *hardened, image, *serve, *options)
     try:
         _until(lambda: _status("http://127.0.0.1:18998/readyz") == 200, "the container is ready")
         ready_s = time.monotonic() - started_s

@@ -1,0 +1,97 @@
+"""Calls of clients that cannot resume, at a worker that hands its calls over: they stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.config import Limits
+from antiphon.protocol import moshi
+from antiphon.protocol.chat import AudioFormat
+from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.operator import drain
+from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
+from tests.serve.resuming import QUERY
+from tests.serve.test_chat import STOCK_QUERY
+from tests.serve.test_hand_over import MovingCaller
+
+FRAMES = 16
+STEP = 6
+"""Frames that are sent at once: no bound of the server is reached at any speed."""
+
+
+class StockCaller:
+    """Speaks Ogg/Opus as Moshi's own clients do, and hears the audio that answers it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._encoder, self._decoder = AudioEncoder(AudioFormat.OGG), AudioDecoder(AudioFormat.OGG)
+        self._sent_frames = self._heard_samples = 0
+
+    async def speak(self) -> None:
+        """Send some frames, and wait for the answer to all but the last, which the codec holds."""
+        for frame in speech(STEP).reshape(STEP, FRAME_SAMPLES):
+            for payload in self._encoder.encode(frame):
+                await self.client.send(moshi.Audio(payload))
+        self._sent_frames += STEP
+        while self._heard_samples < (self._sent_frames - DUPLEX.delay_frames - 1) * FRAME_SAMPLES:
+            message = await self.client.until(lambda it: isinstance(it, moshi.Audio))
+            self._heard_samples += self._decoder.feed(message.data).size
+
+
+@asynccontextmanager
+async def two_workers(folder: Path) -> AsyncIterator[tuple[Server, Server]]:
+    """Servers that share a secret."""
+    (folder / "secret").write_text("a secret of two workers\n")
+    common: dict[str, Any] = {"spec": DUPLEX, "slots": 3, "hand_over_secret": str(folder / "secret")}
+    async with serving(**common, worker="a") as a, serving(**common, worker="b") as b:
+        yield a, b
+
+
+@asynccontextmanager
+async def draining(a: Server, b: Server, folder: Path, limit_s: float) -> AsyncIterator[asyncio.Task[int]]:
+    """``antiphon drain --hand-over`` has been typed for the first of two; the task is its end."""
+    lifecycle = Lifecycle(Limits(drain_timeout_s=limit_s))
+    lifecycle.watch(a.app)
+    ending = asyncio.create_task(lifecycle.wait())
+    said = [a.url(""), "--hand-over", b.url(""), "--secret", str(folder / "secret")]
+    assert await asyncio.to_thread(drain.main, said) == 0
+    yield ending
+
+
+async def test_a_stock_call_stays_until_it_ends_while_one_that_can_be_resumed_goes(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as (a, b), a.call(STOCK_QUERY) as client:
+        stock = StockCaller(client)
+        await stock.speak()
+        moving = MovingCaller(a.http, a.url(f"/api/chat?{QUERY}"), speech(FRAMES), DUPLEX.delay_frames)
+        moving.workers = {"a": a.url(""), "b": b.url("")}
+        moving.sends_until = FRAMES // 2
+        running = asyncio.create_task(moving.run())
+        await moving.until_answered(FRAMES // 2 - DUPLEX.delay_frames)
+        async with draining(a, b, tmp_path, limit_s=600.0) as ending:
+            await b.eventually(lambda: moving.thread.resumptions == 1)
+            moving.go_on()
+            await running
+            await stock.speak()
+            assert len(a.calls) == 1
+            assert not ending.done()
+            await client.ws.close()
+            assert await ending == 0
+    assert moving.thread.worker == "b"
+    assert {type(it) for it in client.messages} == {moshi.Handshake, moshi.Audio, moshi.Text}
+    assert b.engine.health().active == 0
+
+
+async def test_a_stock_call_that_does_not_end_is_closed_at_the_limit(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as (a, b), a.call(STOCK_QUERY) as client:
+        stock = StockCaller(client)
+        await stock.speak()
+        async with draining(a, b, tmp_path, limit_s=0.1) as ending:
+            closed = await client.closed()
+            assert await ending == 0
+        assert b.engine.health().active == 0
+    assert (closed.code, closed.reason) == (1001, "the server is leaving; calls had 0.1 s to finish")
