@@ -222,7 +222,7 @@ def went_on(spoken: Spoken) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that went on, those with the words of the one that stayed, answers they lack or that sound else."""
+    """Calls that went on, and had the words of the one that stayed; answers they lack, or that sound else."""
 
     calls: int
     alive: int

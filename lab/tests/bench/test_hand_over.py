@@ -11,7 +11,7 @@ from lab.bench.speaking_caller import Spoken
 
 
 def moved(text: str = "a word", frames: tuple[int, ...] = (0, 1), *, reason: str = "") -> Spoken:
-    spoken = Spoken([text], {frame: b"" for frame in frames}, [0.08 * frame for frame in frames])
+    spoken = Spoken([text], dict.fromkeys(frames, b""), [0.08 * frame for frame in frames])
     spoken.thread.moves, spoken.thread.resumptions, spoken.thread.reason = 1, int(not reason), reason
     return spoken
 
