@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames, thread_words
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
-from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.onnx.trial import Times, Way
 from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -195,22 +196,27 @@ def test_threads_may_spin_and_say_the_same() -> None:
 
 
 def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts_ms = {"encode": 1.0, "decode": 3.0}
-    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 2.0)
     backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=True)
     assert isinstance(backend, HostBackend)
     stages = executor_of(backend).stages
-    names = {stage: name for name, stage in stages.items()}
-    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms[names[self]])
+    parts_ms = iter((1.0, 3.0))
+
+    def timed(runs: Mapping[Way, object], slots: int, counts: Sequence[int]) -> Times:
+        ms = {Way.SPINNING: 2.0, Way.PARTS: next(parts_ms)}
+        return {way: {count: [ms[way]] for count in counts} for way in runs}
+
+    monkeypatch.setattr("antiphon.backends.onnx.stage.time_ways", timed)
     before = backend.info
     assert before.threads == ""
     backend.warm_up(lambda *_: None)
-    assert backend.info.threads == "2 threads, spinning; in parts: encode from 2 rows on"
+    assert backend.info.threads == "2 threads, spinning; in parts: encode"
     freed = before.memory["weights"] - backend.info.memory["weights"]
     assert 0 < freed < before.memory["weights"] / 2
     stages["decode"].is_spinning = False
     stages["encode"].apart_from = None
     assert thread_words(stages) == "2 threads, spinning in encode; no stage in parts"
+    stages["decode"].apart_from = 4
+    assert thread_words(stages) == "2 threads, spinning in encode; in parts: decode from 4 rows on"
     backend.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor as Pool
 
 import numpy as np
@@ -15,6 +15,7 @@ from antiphon.backends.onnx import stage as module
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.onnx.trial import Times, Way
 from antiphon.backends.onnx.windows import RunCost
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.graphs import Array
@@ -156,44 +157,40 @@ def test_a_part_that_fails_is_raised_when_no_other_runs(monkeypatch: pytest.Monk
         assert ended == [2]
 
 
-def test_parts_are_chosen_from_the_rows_at_which_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole_ms = {1: 1.0, 2: 1.5, 4: 3.0, 7: 6.0}
-    parts_ms = {2: 1.6, 4: 2.9, 7: 4.0}
-    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: whole_ms[len(window)])
-    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms[len(window)])
-    with Pool(1) as pool:
-        stage = stage_in_parts("decode", pool)
-        stage.warm_up((1, 2, 4, 7))
-        assert stage.apart_from == 4
-        parts_ms[7] = 7.0
-        stage.warm_up((1, 2, 4, 7))
-        assert stage.apart_from is None
-    plain = stage_of("decode")
-    plain.warm_up((1, 2, 4, 7))
-    assert plain.apart_from is None
+def given(monkeypatch: pytest.MonkeyPatch, ms: dict[Way, float]) -> list[set[Way]]:
+    """Let every run of a way take so long; which ways were timed."""
+    asked: list[set[Way]] = []
+
+    def timed(runs: Mapping[Way, Callable[[range], object]], slots: int, counts: Sequence[int]) -> Times:
+        asked.append(set(runs))
+        for run in runs.values():
+            run(range(slots))
+        return {way: {count: [ms[way]] for count in counts} for way in runs}
+
+    monkeypatch.setattr(module, "time_ways", timed)
+    return asked
 
 
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts_ms = 1.0
-    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 2.0)
-    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: parts_ms)
+    ms = {Way.SLEEPING: 2.0, Way.PARTS: 1.0}
+    given(monkeypatch, ms)
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
-        parts_ms = 3.0
-        second = weakref.ref(opened(stage))
+        assert (stage.apart_from, stage.spare_bytes) == (1, 0)
+        ms[Way.PARTS] = 3.0
+        second = weakref.ref(second_session(stage))
         stage.warm_up((1, 2, 4, 7))
         assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)
         assert second() is None
-        parts_ms = 1.0
+        ms[Way.PARTS] = 1.0
         stage.warm_up((1, 2, 4, 7))  # as a backend that is warmed again
-        assert stage.apart_from == 2
+        assert stage.apart_from == 1
         assert run(stage)[-1].shape == (5, 1920)
 
 
-def opened(stage: Stage) -> object:
-    """The second session of a stage."""
+def second_session(stage: Stage) -> object:
+    """What runs the parts of a stage."""
     assert stage._apart is not None
     return stage._apart.session
 
@@ -202,30 +199,29 @@ def opened(stage: Stage) -> object:
 def test_threads_spin_where_that_was_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, spinning_ms: float, is_spinning: bool
 ) -> None:
-    asked: list[bool] = []
-    open_session = Opener.open
-
-    def opens(self: Opener, *, spin: bool) -> object:
-        asked.append(spin)
-        return open_session(self, spin=spin)
-
-    monkeypatch.setattr(Opener, "open", opens)
-    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: spinning_ms if self.is_spinning else 2.0)
-    monkeypatch.setattr(Stage, "_time_apart_ms", lambda self, window: 9.0)
+    asked = given(monkeypatch, {Way.SLEEPING: 2.0, Way.SPINNING: spinning_ms, Way.PARTS: 9.0})
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool, spin=None)
         for _ in range(2):
             stage.warm_up((1, 2, 4, 7))
             assert stage.is_spinning is is_spinning
-    assert asked[-1] is is_spinning
-    assert stage.cost.run_ms == pytest.approx(min(spinning_ms, 2.0) if is_spinning else 2.0)
-    assert run(stage)[-1].shape == (5, 1920)
+        assert asked == [set(Way)] * 2
+        assert run(stage)[-1].shape == (5, 1920)
 
 
-@pytest.mark.parametrize("spin", [False, True])
-def test_what_was_asked_for_is_not_measured(monkeypatch: pytest.MonkeyPatch, spin: bool) -> None:
-    monkeypatch.setattr(Stage, "_time_ms", lambda self, window: 1.0 if self.is_spinning is spin else 0.1)
+@pytest.mark.parametrize(("spin", "way"), [(False, Way.SLEEPING), (True, Way.SPINNING)])
+def test_what_was_asked_for_is_not_measured(monkeypatch: pytest.MonkeyPatch, spin: bool, way: Way) -> None:
+    asked = given(monkeypatch, {way: 1.0, Way.PARTS: 2.0})
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool, spin=spin)
         stage.warm_up((1, 2))
-        assert stage.is_spinning is spin
+        assert (stage.is_spinning, asked) == (spin, [{way, Way.PARTS}])
+
+
+def test_a_graph_that_a_machine_may_hold_once_is_not_opened_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRIED_BYTES", FILE_BYTES - 1)
+    asked = given(monkeypatch, {Way.SLEEPING: 1.0})
+    opener = opener_of("decode", 2, spin=None)
+    stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
+    stage.warm_up((1, 2))
+    assert (stage.is_spinning, asked) == (False, [{Way.SLEEPING}])

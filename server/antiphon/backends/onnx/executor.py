@@ -204,6 +204,10 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
         return "1 thread"
     spinning = [name for name, stage in stages.items() if stage.is_spinning]
     waiting = "spinning" if len(spinning) == len(stages) else f"spinning in {', '.join(spinning)}"
-    apart = [f"{name} from {stage.apart_from} rows on" for name, stage in stages.items() if stage.apart_from]
+    apart = [
+        name if stage.apart_from == 1 else f"{name} from {stage.apart_from} rows on"
+        for name, stage in stages.items()
+        if stage.apart_from is not None
+    ]
     parts = f"in parts: {', '.join(apart)}" if apart else "no stage in parts"
     return f"{count} threads, {waiting if spinning else 'sleeping'}; {parts}"

@@ -46,22 +46,26 @@ class Graph:
         self.outputs = {t.name: t.allocate(rows) for t in form.outputs if t.name not in produced}
         self.state = RowState(form, rows)
         self._aside = {e.name: form.input(e.name).allocate(rows) for e in written if not e.aliased}
-        self._bindings: OrderedDict[tuple[range, bool], onnxruntime.IOBinding] = OrderedDict()
+        self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
-    def use(self, session: onnxruntime.InferenceSession | None, apart: Apart | None = None) -> None:
-        """Run by other sessions from now on; None lets go of those there were, and nothing can run."""
+    def use(self, session: onnxruntime.InferenceSession, apart: Apart | None) -> None:
+        """Run by these sessions from now on, and let go of those there were."""
         self._session, self._apart = session, apart
         self._bindings.clear()
 
-    def run(self, window: range) -> None:
-        """Run over neighbouring rows: from ``inputs`` and the state to ``outputs`` and the new state."""
-        self._run(self._session, self._binding(window), window)
+    def run(self, window: range, session: onnxruntime.InferenceSession | None = None) -> None:
+        """Run over neighbouring rows: from ``inputs`` and the state to ``outputs`` and the new state.
+
+        ``session`` is another one of the same graph.
+        """
+        session = session or self._session
+        self._run(session, self._binding(window, session), window)
 
     def run_apart(self, parts: Sequence[Sequence[range]]) -> None:
         """Run several parts at the same time, the windows of each one after the other on one thread."""
         assert self._apart is not None
         session = self._apart.session
-        bound = [[(self._binding(window, alone=True), window) for window in part] for part in parts]
+        bound = [[(self._binding(window, session), window) for window in part] for part in parts]
 
         def run(part: Sequence[tuple[onnxruntime.IOBinding, range]]) -> None:
             for binding, window in part:
@@ -83,17 +87,16 @@ class Graph:
         for name, aside in self._aside.items():
             self.state.arrays[name][part] = aside[part]
 
-    def _binding(self, window: range, *, alone: bool = False) -> onnxruntime.IOBinding:
-        key = window, alone
+    def _binding(self, window: range, session: onnxruntime.InferenceSession) -> onnxruntime.IOBinding:
+        key = window, id(session)
         if key not in self._bindings:
-            self._bindings[key] = self._bind(window, alone=alone)
+            self._bindings[key] = self._bind(window, session)
             if len(self._bindings) > BINDINGS:
                 self._bindings.popitem(last=False)
         self._bindings.move_to_end(key)
         return self._bindings[key]
 
-    def _bind(self, window: range, *, alone: bool) -> onnxruntime.IOBinding:
-        session = self._apart.session if alone and self._apart is not None else self._session
+    def _bind(self, window: range, session: onnxruntime.InferenceSession) -> onnxruntime.IOBinding:
         binding = session.io_binding()
         for name, array in (*self.inputs.items(), *self.state.arrays.items()):
             binding.bind_input(name, "cpu", 0, array.dtype.type, *_place(array, window))

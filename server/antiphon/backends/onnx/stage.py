@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from statistics import geometric_mean, median
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,16 +15,16 @@ from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.neighbour import neighbour
 from antiphon.backends.onnx.rows import RowState
 from antiphon.backends.onnx.sessions import Apart, Opener
+from antiphon.backends.onnx.trial import Choice, Way, time_ways
 from antiphon.backends.onnx.windows import RunCost, cut, split
 from antiphon.models.graphs import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
 """The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
 graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
-TIMED_RUNS: Final = 5
-SPIN_GAIN: Final = 0.95
-"""Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
-from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
+TRIED_BYTES: Final = 2_000_000_000
+"""The largest graph that is opened twice at the start, to see whether its threads should spin: they sleep in
+a larger one, whose weights a machine may have room for just once."""
 
 EXEC: Final = "exec"
 """The input that says which rows advance, of graphs that have state."""
@@ -38,8 +37,8 @@ class Stage:
     copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
     ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
-    time. ``is_spinning``: threads keep their cores while they wait within a run. Both are measured where an
-    ``opener`` is given.
+    time, each on one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait
+    within a run. All three are measured, the last two where there is an ``opener``.
     """
 
     def __init__(
@@ -114,74 +113,38 @@ class Stage:
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
+        sessions = self._open_ways()
+        runs: dict[Way, Callable[[range], object]] = {
+            way: partial(self.graph.run, session=session) for way, session in sessions.items()
+        }
+        if self._apart is not None:
+            threads = self._apart.threads
+            runs[Way.PARTS] = lambda window: self.graph.run_apart(cut([window], threads))
         with neighbour(self.threads):
-            times_ms = self._time_waiting(counts)
+            choice = Choice.by(time_ways(runs, self.slots, counts))
+        self.cost, self.apart_from, self.is_spinning = choice.cost, choice.apart_from, choice.is_spinning
+        apart = None if self.apart_from is None else self._apart
+        self._use(sessions[Way.SPINNING if self.is_spinning else Way.SLEEPING], apart)
+
+    def _open_ways(self) -> dict[Way, onnxruntime.InferenceSession]:
+        """The sessions to be compared: the one there is, and one whose threads wait in the other way."""
+        ways = (Way.SLEEPING, Way.SPINNING)
+        sessions = {ways[self.is_spinning]: self._session}
+        opener = self._opener
+        if opener is not None:
             self.open_apart()
-            self.apart_from = self._find_apart_from(times_ms)
-        self.cost = RunCost.fit({count: min(found) for count, found in times_ms.items()})
-        if self.apart_from is None:
-            self._use(self._session)
+            if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
+                sessions[ways[not self.is_spinning]] = opener.open(spin=not self.is_spinning)
+        return sessions
 
     def open_apart(self) -> None:
         """Open the session for parts, unless it is open or there are none."""
         if self._opener is not None and self._apart is None:
             self._use(self._session, self._opener.open_apart())
 
-    def _time_waiting(self, counts: Sequence[int]) -> dict[int, list[float]]:
-        """Milliseconds by number of rows, of threads that sleep or that spin: those that were faster stay."""
-        if self._opener is None or self._opener.spin is not None:
-            return self._time_counts(counts)
-        if self.is_spinning:  # since an earlier warm-up
-            self._reopen(spin=False)
-        sleeping_ms = self._time_counts(counts)
-        self._reopen(spin=True)
-        spinning_ms = self._time_counts(counts)
-        ratios = [median(spinning_ms[count]) / median(sleeping_ms[count]) for count in counts]
-        if geometric_mean(ratios) < SPIN_GAIN:
-            return spinning_ms
-        self._reopen(spin=False)
-        return sleeping_ms
-
-    def _reopen(self, *, spin: bool) -> None:
-        assert self._opener is not None
-        self._use(None)  # the weights are in memory once
-        self._use(self._opener.open(spin=spin))
-        self.is_spinning = spin
-
-    def _use(self, session: onnxruntime.InferenceSession | None, apart: Apart | None = None) -> None:
+    def _use(self, session: onnxruntime.InferenceSession, apart: Apart | None) -> None:
         self._session, self._apart = session, apart
         self.graph.use(session, apart)
-
-    def _time_counts(self, counts: Sequence[int]) -> dict[int, list[float]]:
-        self._time_ms(range(self.slots))
-        return {count: list(map(self._time_ms, self._spaced(count))) for count in counts}
-
-    def _find_apart_from(self, times_ms: Mapping[int, Sequence[float]]) -> int | None:
-        """The number of rows from which on parts at the same time took less than one run of all threads."""
-        found = None
-        if self._apart is not None:
-            for count in sorted(times_ms, reverse=True):
-                parts_ms = median(map(self._time_apart_ms, self._spaced(count)))
-                if count < self._apart.threads or parts_ms >= median(times_ms[count]):
-                    break
-                found = count
-        return found
-
-    def _spaced(self, count: int) -> list[range]:
-        """Windows of so many rows, as far from each other as there is room."""
-        starts = np.linspace(0, self.slots - count, TIMED_RUNS).astype(int).tolist()
-        return [range(start, start + count) for start in starts]
-
-    def _time_ms(self, window: range) -> float:
-        begin_s = time.perf_counter()
-        self.graph.run(window)
-        return 1000.0 * (time.perf_counter() - begin_s)
-
-    def _time_apart_ms(self, window: range) -> float:
-        assert self._apart is not None
-        begin_s = time.perf_counter()
-        self.graph.run_apart(cut([window], self._apart.threads))
-        return 1000.0 * (time.perf_counter() - begin_s)
 
     def close(self) -> None:
         """Let go of the other threads."""
