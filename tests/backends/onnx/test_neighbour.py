@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from antiphon.backends.onnx import neighbour as module
 from antiphon.backends.onnx.neighbour import neighbour
 
 NAME = "antiphon-neighbour"
@@ -23,7 +22,7 @@ def test_a_neighbour_works_where_threads_leave_no_core(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     bursts = threading.Semaphore(0)
-    monkeypatch.setattr(module.zlib, "crc32", lambda data: bursts.release())
+    monkeypatch.setattr("zlib.crc32", lambda data: bursts.release())
     with neighbour(threads) as found:
         assert found is is_there
         assert (NAME in names()) is is_there
