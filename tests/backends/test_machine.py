@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends import machine
-from antiphon.backends.machine import Gpu, list_gpus, look_at_machine
+from antiphon.backends.machine import Gpu, give_back_memory, list_gpus, look_at_machine
+from antiphon.engine.memory import process_bytes
 
 
 class Driver:
@@ -43,3 +44,15 @@ def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(machine, "_driver", lambda: None)
     assert list_gpus() == []
     assert not look_at_machine().has_cuda
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    """The last piece stays, so that what lies below it is not at the heap's end."""
+    piece_bytes = 60_000
+    pieces = [b"x" * piece_bytes for _ in range(1000)]
+    last = pieces[-1]
+    held = process_bytes()
+    pieces.clear()
+    give_back_memory()
+    assert held - process_bytes() > 30_000_000
+    assert len(last) == piece_bytes

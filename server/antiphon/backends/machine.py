@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def give_back_memory() -> None:
+    """Let the C library return to the system what was freed, where it is glibc; it keeps a part by itself."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 @dataclass(frozen=True, slots=True)

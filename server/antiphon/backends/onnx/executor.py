@@ -11,6 +11,7 @@ import numpy as np
 from antiphon.backends.arrays import HostArrays
 from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray, Progress
 from antiphon.backends.executor import ExecutorFacts, Result, TextResult, TextStep, Work
+from antiphon.backends.machine import give_back_memory
 from antiphon.backends.onnx.language import Language
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.snapshots import Form, check_tensors
@@ -58,6 +59,7 @@ class OnnxRows(HostArrays):
             stage.warm_up(row_counts(stage.slots))
         progress(len(self.stages), len(self.stages), "ready")
         weights = self._most_weight_bytes - sum(stage.spare_bytes for stage in self.stages.values())
+        give_back_memory()  # sessions that were only timed
         threads = thread_words(self.stages) if self.facts.device == "cpu" else ""
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
