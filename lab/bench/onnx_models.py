@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -26,11 +26,12 @@ from antiphon.backends.onnx.windows import cut
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.models.graphs import graph_to_json
+from antiphon_quantize.onnx_convolutions import round_convolutions
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, ExportedStage, LanguageStage
 from antiphon_quantize.onnx_rings import round_rings
 from antiphon_quantize.onnx_weights import quantize_graph
-from antiphon_quantize.recipe import load_recipe
+from antiphon_quantize.recipe import Recipe, load_recipe
 from lab.bench.harness import Values, tell
 from lab.bench.onnx_graphs import GraphFile
 from lab.bench.seeded_models import MODELS, Seeded, upstream_calls, upstream_model
@@ -130,17 +131,16 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
         return
     part = folder.with_name(folder.name + ".part")
     recipes = {name: load_recipe("onnx", name) for name in forms}
-    if "lm" not in seeded.stages:
-        recipes = {name: replace(recipe, int8_ring_bytes=None) for name, recipe in recipes.items()}
-    for ring_bytes in dict.fromkeys(recipe.int8_ring_bytes for recipe in recipes.values()):
-        whole = part / f"whole-{ring_bytes}"
+    made_from = {name: _form(seeded, recipe) for name, recipe in recipes.items()}
+    for number, form in enumerate(dict.fromkeys(made_from.values())):
+        whole = part / f"whole-{number}"
         whole.mkdir(parents=True, exist_ok=True)
-        for name, stage in seeded_stages(seeded, ring_bytes):
+        for name, stage in seeded_stages(seeded, form):
             tell(f"exporting {folder.name} {name}")
             source = whole / f"{name}.onnx"
             table = json.dumps(graph_to_json(export_stage(stage, source, name)))
             for recipe_name, recipe in recipes.items():
-                if recipe.int8_ring_bytes == ring_bytes:
+                if made_from[recipe_name] == form:
                     target = part / recipe_name / source.name
                     target.parent.mkdir(exist_ok=True)
                     quantize_graph(source, target, recipe)
@@ -150,16 +150,22 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
     gc.collect()
 
 
-def seeded_stages(seeded: Seeded, int8_ring_bytes: int | None = None) -> Iterator[tuple[str, ExportedStage]]:
+def _form(seeded: Seeded, recipe: Recipe) -> int | None:
+    """What a recipe makes INT8 before the export: the least bytes of a ring, or weights of a convolution."""
+    return recipe.int8_ring_bytes if "lm" in seeded.stages else recipe.int8_convolution_weights
+
+
+def seeded_stages(seeded: Seeded, form: int | None = None) -> Iterator[tuple[str, ExportedStage]]:
     """The stages of a language model, or of a Mimi."""
     with torch.device("meta"):
         is_lm = "lm" in seeded.stages
         model = LanguageModel(seeded.config, steps=0) if is_lm else Mimi(seeded.config, seeded.codebooks)
     with_weights(model)
     if isinstance(model, LanguageModel):
-        round_rings(model.transformer, int8_ring_bytes)
+        round_rings(model.transformer, form)
         yield "lm", LanguageStage(model.prepare())
         return
+    round_convolutions(model, form)
     mimi = model.prepare()
     if "encode" in seeded.stages:
         yield "encode", EncodeStage(mimi)

@@ -25,7 +25,7 @@ KERNEL: Final = "_kernel_time"
 RUN: Final = "model_run"
 SUMMED: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm"})
 """Operators that multiply in float32."""
-ROUNDED: Final = frozenset({"MatMulNBits", "MatMulInteger"})
+ROUNDED: Final = frozenset({"MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat"})
 """Operators that multiply in INT8."""
 LOOK_UPS: Final = IN_PLACE | {"Gather", "GatherND"}
 """Operators that touch little of their first input."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, helper
 
@@ -36,7 +37,7 @@ def fuse_file(path: Path) -> None:
 def fuse_graph(model: onnx.ModelProto) -> None:
     """Apply every rule to a graph in place."""
     graph = model.graph
-    for rule in (_one_view, _squeeze, _scatter, _norm):
+    for rule in (_one_view, _squeeze, _scatter, _norm, _scaled_product):
         _apply(graph, rule)
     fuse_rotations(graph)
     fuse_short_attention(graph)
@@ -156,3 +157,16 @@ def _sum_and_norm(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
             epsilon=view.attribute(norm, "epsilon"),
         )
     ]
+
+
+def _scaled_product(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
+    """A product of integers that is scaled by column: the node that scales the sums while it has them."""
+    if node.op_type != "Mul":
+        return None
+    product = view.chain(node.input[0], "Cast", "MatMulInteger")
+    scale = view.shape(node.input[1])
+    if product is None or len(product.input) != 3 or scale is None or len(scale) != 1:
+        return None
+    values, weight, middle = product.input
+    inputs = [values, weight, view.constant(1, dtype=np.float32), node.input[1], middle]
+    return [helper.make_node("MatMulIntegerToFloat", inputs, node.output, domain=DOMAIN)]

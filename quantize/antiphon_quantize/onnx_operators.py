@@ -9,12 +9,12 @@ from typing import Any
 import onnxscript
 import torch
 
-from antiphon_quantize import onnx_rings  # noqa: F401  (two of the operators below are its own)
+from antiphon_quantize import onnx_convolutions, onnx_rings  # noqa: F401  (their operators are below)
 
 op: Any = onnxscript.opset20  # its annotations do not know that Python's numbers become constants
 
-UINT8 = 2
-"""ONNX's number of the type."""
+FLOAT, UINT8 = 1, 2
+"""ONNX's numbers of the types."""
 
 OPSET = 20
 """The lowest opset with everything the graphs need (Gelu)."""
@@ -76,11 +76,25 @@ def nearest_bytes(values: Any) -> Any:
     return op.QuantizeLinear(values, 1.0, op.Cast(0, to=UINT8))
 
 
+def round_by_row(values: Any, scale: Any) -> Any:
+    """Bytes around a middle, a scale for each row."""
+    middle = op.Expand(op.Cast(onnx_convolutions.MIDDLE, to=UINT8), op.Shape(scale))
+    return op.QuantizeLinear(values, scale, middle, axis=0)
+
+
+def multiply_rounded(values: Any, weight: Any, scale: Any) -> Any:
+    """A product of integers, scaled by column; a rule of ``onnx_fusions`` makes it one node."""
+    middle = op.Cast(onnx_convolutions.MIDDLE, to=UINT8)
+    return op.Mul(op.Cast(op.MatMulInteger(values, weight, middle), to=FLOAT), scale)
+
+
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.scaled_dot_product_attention.default: attention,
     torch.ops.aten.elu.default: elu,
     torch.ops.aten.div.Tensor_mode: divide,
     torch.ops.antiphon.multiply_bytes.default: multiply_bytes,
     torch.ops.antiphon.nearest_bytes.default: nearest_bytes,
+    torch.ops.antiphon.round_by_row.default: round_by_row,
+    torch.ops.antiphon.multiply_rounded.default: multiply_rounded,
 }
 """For ``torch.onnx.export(custom_translation_table=...)``."""

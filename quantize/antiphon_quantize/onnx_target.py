@@ -33,6 +33,7 @@ from antiphon.models.source import Folder
 from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize.folder import Approve, appearing, approve_all
+from antiphon_quantize.onnx_convolutions import round_convolutions
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import (
     DecodeStage,
@@ -106,7 +107,11 @@ def write_graphs(
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
     """
-    made = stage_makers(checkpoint, int8_ring_bytes=recipe.int8_ring_bytes)
+    made = stage_makers(
+        checkpoint,
+        int8_ring_bytes=recipe.int8_ring_bytes,
+        int8_convolution_weights=recipe.int8_convolution_weights,
+    )
     makers = {name: make for name, make in made.items() if name not in leave_out}
     graphs: dict[str, GraphFormat] = {}
     lines: list[str] = []
@@ -185,16 +190,21 @@ def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
 
 
 def stage_makers(
-    checkpoint: Checkpoint, *, int8_ring_bytes: int | None = None
+    checkpoint: Checkpoint,
+    *,
+    int8_ring_bytes: int | None = None,
+    int8_convolution_weights: int | None = None,
 ) -> Mapping[str, Callable[[], ExportedStage]]:
-    """What makes each stage a checkpoint has, in float32; for ``int8_ring_bytes`` see the recipe.
+    """What makes each stage a checkpoint has, in float32; for what is INT8 all the same see the recipe.
 
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
         CheckpointFormatError: weights that do not fit their configuration.
     """
     spec = checkpoint.spec
-    mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks).prepare()
+    mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
+    round_convolutions(mimi, int8_convolution_weights)
+    mimi.prepare()
     makers: dict[str, Callable[[], ExportedStage]] = {}
     if spec.kind is not PipelineKind.TTS:
         makers["encode"] = lambda: EncodeStage(mimi)

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from shutil import which
 
-from tests.quantize.worst_case import nbits_error
+from tests.quantize.worst_case import nbits_error, rows_error
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_largest_integers_do_not_saturate_here() -> None:
     assert nbits_error() < 1e-6
+    assert rows_error() < 1e-6
 
 
 def test_they_do_not_saturate_without_vnni() -> None:
@@ -29,6 +30,7 @@ def test_they_do_not_saturate_without_vnni() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["nbits"] < 1e-6
+    assert found["rows"] < 1e-6
     if emulated:  # it is such a CPU: what is known to saturate there does
         saturated, exact = found["control"]
         assert saturated < 0.6 * exact

@@ -4,6 +4,7 @@
     qemu-x86_64 -cpu Haswell .venv/bin/python -m tests.quantize.worst_case      without VNNI
 
 ``nbits``: the largest relative error of MatMulNBits over all cases, whose exact results are known.
+``rows``: that of products with a scale for each row, as a session for a CPU without VNNI has them.
 ``control``: a product by MatMulInteger that is known to saturate without VNNI, and what it should be.
 """
 
@@ -20,6 +21,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from antiphon.backends.onnx.sessions import session_options
+
+MIDDLE = 128
+"""The byte that stands for nothing, where rows have a scale."""
 IN, OUT = 512, 48
 GRAPHS = tuple(itertools.product((4, 8), (16, 32, 64, 128, 256)))
 """Bits and block; the runtime has other routines for others, and for other numbers of rows."""
@@ -29,10 +34,11 @@ ROWS = (1, 2, 3, 8)
 Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-def runner(model: ModelProto) -> Runner:
+def runner(model: ModelProto, options: onnxruntime.SessionOptions | None = None) -> Runner:
     """The graph as a function from "x" to "y"."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    if options is None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return lambda x: session.run(None, {"x": x})[0]
 
@@ -83,6 +89,29 @@ def nbits_error() -> float:
     return worst
 
 
+def rows_error() -> float:
+    """The largest error of bytes from 1 to 255 around 128 times weights of -127 and 127."""
+    ends = np.random.default_rng(0).integers(0, 2, (IN, OUT)) * 254 - 127
+    ends[:, :16] = 127
+    tensors: dict[str, NDArray[Any]] = {
+        "q": ends.astype(np.int8),
+        "one": np.array(1, np.float32),
+        "scale": np.ones(OUT, np.float32),
+        "middle": np.array(MIDDLE, np.uint8),
+    }
+    node = helper.make_node(
+        "MatMulIntegerToFloat", ["x", "q", "one", "scale", "middle"], ["y"], domain="com.microsoft"
+    )
+    made = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+    run = runner(model_of(node, made, (TensorProto.UINT8, TensorProto.FLOAT)), session_options(1, vnni=False))
+    worst = 0.0
+    for rows in ROWS:
+        for x in (np.full((rows, IN), 255), np.full((rows, IN), 1)):
+            exact = (x - MIDDLE) @ ends.astype(np.int64)
+            worst = max(worst, float(np.abs(run(x.astype(np.uint8)) - exact).max() / np.abs(exact).max()))
+    return worst
+
+
 def control() -> tuple[int, int]:
     """A product of 512 times 255 and 127 by MatMulInteger, and the exact one."""
     node = helper.make_node("MatMulInteger", ["x", "q"], ["y"])
@@ -92,4 +121,4 @@ def control() -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    json.dump({"nbits": nbits_error(), "control": control()}, sys.stdout)
+    json.dump({"nbits": nbits_error(), "rows": rows_error(), "control": control()}, sys.stdout)

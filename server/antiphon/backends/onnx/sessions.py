@@ -19,6 +19,9 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 """ONNX Runtime's names of the devices."""
 
+VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
+"""Flags of CPUs whose products of bytes do not saturate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Apart:
@@ -83,14 +86,30 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
     return device or kind, [(PROVIDERS[kind], options), cpu]
 
 
-def session_options(threads: int, *, spin: bool = False) -> onnxruntime.SessionOptions:
-    """What sessions are opened with; see :func:`open_session`."""
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU says that it sums products of bytes in 32 bits; another x86 saturates in 16."""
+    if not cpuinfo.is_file():
+        return False
+    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
+    return not VNNI.isdisjoint(flags.split())
+
+
+def session_options(
+    threads: int, *, spin: bool = False, vnni: bool | None = None
+) -> onnxruntime.SessionOptions:
+    """What sessions are opened with; see :func:`open_session`. ``vnni`` None: as the CPU says.
+
+    Without VNNI the runtime turns signed weights into bytes, whose products it adds in 32 bits: slower, and
+    exact.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    is_exact = has_vnni() if vnni is None else vnni
+    options.add_session_config_entry("session.x64quantprecision", "0" if is_exact else "1")
     return options
 
 

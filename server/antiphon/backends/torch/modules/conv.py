@@ -29,7 +29,18 @@ def _parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape), requires_grad=False)
 
 
-class CausalConv1d(nn.Module):
+class StreamingConv(nn.Module):
+    """A convolution that keeps as state what the next frame needs of this one."""
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """After loading: derive what is computed from the weights."""
+
+
+class CausalConv1d(StreamingConv):
     """Causal convolution. State ``{name}.past``: the last ``kernel - stride`` inputs.
 
     With ``replicate`` the first frame of a row is preceded by copies of its first input instead of
@@ -54,7 +65,8 @@ class CausalConv1d(nn.Module):
         self.past_positions = (kernel - 1) * dilation + 1 - stride
         self.weight = _parameter(shape.outputs, shape.inputs, kernel)
         self.bias = _parameter(shape.outputs) if shape.bias else None
-        self.is_short = positions // stride <= SHORT_POSITIONS and dilation == 1 and kernel % stride == 0
+        self.is_whole = dilation == 1 and kernel % stride == 0
+        self.is_short = positions // stride <= SHORT_POSITIONS and self.is_whole
         self.linear: Linear | None = None
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -119,7 +131,7 @@ class CausalConv1d(nn.Module):
         return torch.cat([strides[:, part : part + positions] for part in range(parts)], dim=2)
 
 
-class CausalConvTranspose1d(nn.Module):
+class CausalConvTranspose1d(StreamingConv):
     """Transposed convolution. State ``{name}.tail``: the overlap owed to the next frame, without bias."""
 
     bias: Tensor | None
@@ -140,7 +152,8 @@ class CausalConvTranspose1d(nn.Module):
         self.tail_positions = kernel - stride
         self.weight = _parameter(shape.inputs, shape.outputs // groups, kernel)
         self.bias = _parameter(shape.outputs) if shape.bias else None
-        self.is_short = positions <= SHORT_POSITIONS and groups == 1 and kernel == 2 * stride
+        self.is_whole = groups == 1 and kernel == 2 * stride
+        self.is_short = positions <= SHORT_POSITIONS and self.is_whole
         self.linear: Linear | None = None
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -159,6 +172,8 @@ class CausalConvTranspose1d(nn.Module):
 
     def _spread(self, x: Tensor) -> Tensor:
         """Overlap-add without the bias: ``[n, in, T]`` to ``[n, out, T * stride + tail]``."""
+        if x.shape[-1] == 1 and self.groups == self.in_channels:
+            return x * self.weight[:, 0]  # which ONNX Runtime takes for a convolution of many groups
         if self.linear is None:
             return functional.conv_transpose1d(x, self.weight, stride=self.stride, groups=self.groups)
         blocks = self.linear(x.transpose(1, 2)).view(*x.shape[::2], self.out_channels, 2, self.stride)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.modules.attention import Compute
-from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d
+from antiphon.backends.torch.modules.conv import CausalConv1d, CausalConvTranspose1d, StreamingConv
 from antiphon.backends.torch.modules.linear import pack_linears
 from antiphon.backends.torch.modules.quantizer import ResidualQuantizer, SplitQuantizer
 from antiphon.backends.torch.modules.seanet import Seanet
@@ -55,7 +55,7 @@ class Mimi(nn.Module):
     def prepare(self, *, pack: bool = False) -> Mimi:
         """After loading: derive what is computed from the weights; ``pack`` the linears for a CPU."""
         for child in self.modules():
-            if isinstance(child, CausalConv1d | CausalConvTranspose1d | ResidualQuantizer):
+            if isinstance(child, StreamingConv | ResidualQuantizer):
                 child.prepare()
         if pack:
             pack_linears(self)
@@ -64,7 +64,7 @@ class Mimi(nn.Module):
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the codec."""
         for child in self.modules():
-            if isinstance(child, CausalConv1d | CausalConvTranspose1d | StreamingTransformer):
+            if isinstance(child, StreamingConv | StreamingTransformer):
                 yield from child.specs()
 
     def encode(self, pcm: Tensor, step: Step) -> Tensor:
