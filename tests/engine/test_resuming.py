@@ -156,6 +156,22 @@ def test_replies_that_were_flushed_are_not_in_what_comes_with_the_call() -> None
     assert second.stats().frames_out - begun_with == second.resumption.replayed
 
 
+def test_frames_that_were_recorded_before_the_model_heard_them_count_once() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.take()
+    bench.push(first, 3)
+    first.detach()  # its front end records three frames
+    second = resume(bench, claim(frame=1))
+    bench.push(second, 4)
+    bench.ticks()
+    assert heard(second.take()) == [3, 4]
+    lose_front_end(bench, NEXT)
+    third = resume(bench, claim(NEXT, THIRD, frame=3))
+    assert third.resumption is not None
+    assert (third.resumption.unrecorded_in, third.resumption.unrecorded_out) == (1, 2)
+
+
 def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledged() -> None:
     bench = Bench()
     armed(bench).detach()

@@ -58,9 +58,9 @@ class ResumableCall:
     def use(self, now: FramesUsed, guest: Guest) -> FramesUsed:
         """The call leaves a connection; returns what its front end, if it was killed, has not recorded."""
         self.given = max(self.given, now.given)
-        used = FramesUsed(now.heard, self.given)
+        used = FramesUsed(now.came, self.given)
         if isinstance(guest.listener, NoListener):
-            return FramesUsed(used.heard - self.recorded.heard, used.given - self.recorded.given)
+            return FramesUsed(used.came - self.recorded.came, used.given - self.recorded.given)
         self.recorded = used
         return NOTHING
 

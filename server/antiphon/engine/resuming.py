@@ -341,8 +341,8 @@ class Resuming:
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
             assert guest.lease is not None
-            heard = self._rows.used(guest.lease).heard
-            call.recorded = FramesUsed(min(facts.recorded_in, heard), facts.recorded_out)
+            came = self._rows.used(guest.lease).came
+            call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
             call.given = facts.given
             self._detached[call] = None
             guest.resumable = call

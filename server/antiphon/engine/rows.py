@@ -36,9 +36,9 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: how many the model heard, and how many replies were given to its connections."""
+    """Frames of a call: how many came, heard or not yet, and how many replies its connections were given."""
 
-    heard: int
+    came: int
     given: int
 
 
@@ -182,7 +182,8 @@ class Rows:
     def used(self, lease: int) -> FramesUsed:
         """What was used of a call so far; a reply that is taken again counts as not given."""
         self.arena.look()
-        return FramesUsed(int(self.arena.engine.taken[lease]), int(self.arena.caller.given[lease]))
+        counts = self.arena.caller
+        return FramesUsed(int(counts.written[lease]), int(counts.given[lease]))
 
     def ready(self, now_s: float) -> Counts:
         """The leases with something for the next tick and room for its reply, int64 ``[m]``.
