@@ -21,7 +21,7 @@ from antiphon.serve.access.other_worker import OtherWorker, check_target
 from antiphon.serve.access.shared_secret import CERTIFICATE, HEADER, SharedSecret
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.ports import port_tls
-from antiphon.serve.operator.drain import check_pair
+from antiphon.serve.operator.drain import check_pair, wait_for_end
 from antiphon.serve.routes import hand_over
 from tests.serve.harness import Server, serving
 
@@ -196,6 +196,27 @@ def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_dr
             check_pair(ours, theirs)
         assert str(error.value) == words
     assert check_pair(ours, {**ours, "worker": "b"}) == "b"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), 0, "gone\n"),
+        (TimeoutError("timed out"), 1, "it still answers after 0.5 s\n"),
+        (None, 1, "it still answers after 0.5 s\n"),
+    ],
+)
+def test_a_worker_that_is_too_busy_to_answer_is_not_gone(
+    answer: OSError | None, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def ask(_: object) -> dict[str, Any]:
+        if answer is not None:
+            raise HandOverError("cannot be reached") from answer
+        return {}
+
+    monkeypatch.setattr(OtherWorker, "facts", ask)
+    assert wait_for_end(OtherWorker("https://a.example", SECRET, timeout_s=1.0), 0.5) == code
+    assert capsys.readouterr().out == said
 
 
 def test_a_secret_that_is_a_certificate_is_all_that_workers_trust(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.errors import ConfigError, HandOverError
+from antiphon.errors import ConfigError, HandOverError, HandOverRefusedError
 from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     name = check_pair(leaving.facts(), target.facts())
     leaving.drain(options.hand_over)
     print(f"draining; calls that can be resumed go to {name}")  # noqa: T201
-    return _wait(leaving, options.wait) if options.wait else 0
+    return wait_for_end(leaving, options.wait) if options.wait else 0
 
 
 def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
@@ -77,15 +77,17 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
     return str(target["worker"] or "the other worker")
 
 
-def _wait(leaving: OtherWorker, limit_s: float) -> int:
-    """Wait until a worker answers no more; 1 when it still does after the limit."""
+def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
+    """Wait until a worker answers no more; 1 when it still does after the limit, or is too busy to."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
+        time.sleep(LOOK_S)
         try:
             leaving.facts()
-        except HandOverError:
+        except HandOverError as error:
+            if isinstance(error, HandOverRefusedError) or isinstance(error.__cause__, TimeoutError):
+                continue
             print("gone")  # noqa: T201
             return 0
-        time.sleep(LOOK_S)
     print(f"it still answers after {limit_s:g} s")  # noqa: T201
     return 1
