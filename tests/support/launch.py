@@ -54,9 +54,14 @@ def free_port() -> int:
 @cache
 def _ports() -> Iterator[int]:
     """The ports of this process of the tests, in any order, each once before any again."""
+    return itertools.cycle(random.sample(port_range(), PORTS_EACH))
+
+
+def port_range() -> range:
+    """The ports that this process of the tests, and what it starts, may choose from."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     first = FIRST_PORT + worker * PORTS_EACH
-    return itertools.cycle(random.sample(range(first, first + PORTS_EACH), PORTS_EACH))
+    return range(first, first + PORTS_EACH)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.calm import CALM_OPTIONS
+from tests.support.launch import port_range
 
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / "node_modules"
@@ -82,6 +83,8 @@ def browser_env(clip: Path) -> dict[str, str]:
         "ANTIPHON_TEST_PYTHON": sys.executable,
         "ANTIPHON_TEST_CHROMIUM": find_chromium(),
         "ANTIPHON_TEST_CALM": " ".join(CALM_OPTIONS),
+        "ANTIPHON_TEST_FIRST_PORT": str(port_range().start),
+        "ANTIPHON_TEST_PORTS": str(len(port_range())),
         "ANTIPHON_TEST_CLIP": str(clip),
     }
 

@@ -20,13 +20,13 @@ function given(name) {
 /** The recording that the microphone hears, over and over: WAV, 24 kHz, mono. */
 export const clipPath = () => given("ANTIPHON_TEST_CLIP");
 
-/** A port of this machine that nobody listens on. @returns {Promise<number>} */
+/** A port of this machine that nobody listens on, and that connections are not given. @returns {Promise<number>} */
 export function freePort() {
+  const port = Number(given("ANTIPHON_TEST_FIRST_PORT")) + Math.floor(Math.random() * Number(given("ANTIPHON_TEST_PORTS")));
   return new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === "object" && address ? address.port : 0));
-    });
+    const server = createServer();
+    server.once("error", () => resolve(freePort()));
+    server.listen(port, "127.0.0.1", () => server.close(() => resolve(port)));
   });
 }
 
