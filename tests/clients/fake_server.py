@@ -155,6 +155,7 @@ class FakeServer:
             before, samples = samples, samples + meter.samples(said.data)
             for frame in range(before // FRAME_SAMPLES, samples // FRAME_SAMPLES):
                 if frame == behaviour.closes_at:
+                    await asyncio.gather(*replies)  # to the frames before it
                     await _say(socket, moshi.Event("error", {"code": 1011, "message": "the step failed"}))
                     await socket.close(code=1011)
                     return

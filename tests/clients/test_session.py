@@ -131,6 +131,8 @@ async def test_in_the_queue_it_waits_and_is_let_in_when_a_row_is_free() -> None:
         server.active = 1
 
         async def leave() -> None:
+            while not server.queries:  # noqa: ASYNC110 (the caller has not come yet)
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)
             server.active = 0
             server.freed.set()

@@ -16,7 +16,7 @@ from tests.serve.tts_fakes import levels, speaking
 
 
 async def test_every_session_is_told_the_text_and_measured() -> None:
-    async with speaking(slots=2, engine={"max_queue": 0}) as (server, _):
+    async with speaking(slots=2, step_s=0.02, engine={"max_queue": 0}) as (server, _):
         url = f"127.0.0.1:{server.port}"
         options = parse_arguments([url, "--protocol", "tts", "--text", "abc de", "--sessions", "2"])
         speeches = await speak_all(options)

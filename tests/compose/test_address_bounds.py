@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 
 from antiphon.protocol import moshi
-from tests.serve.harness import Client, Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
 from tests.support.launch import free_port
 from tests.support.stack.composefile import services
 from tests.support.stack.names import name_server
+from tests.support.stack.process import until
 from tests.support.stack.stack import Balancer, answers, balancer_environment
 
 STRANGER, CALLER = "127.0.0.2", "127.0.0.3"
@@ -75,8 +76,9 @@ async def test_an_address_over_its_rate_is_refused_while_another_talks(
         ws = await caller.ws_connect(f"{url.replace('http', 'ws', 1)}/api/chat?ext=1&format=pcm_f32le")
         client = Client(ws)
         await client.event("ready")
-        found = [(await status(stranger, url))[0] for _ in range(requests + 4)]
-        assert found == [200] * (requests - 1) + [429] * 5
+        found = [(await status(stranger, url))[0] for _ in range(requests - 1)]
+        assert set(found) == {200}
+        await eventually(429, stranger, url)  # the very next one, where all of it took less than 10 s
         code, words, headers = await status(stranger, url)
         assert (code, words, headers["Retry-After"]) == (429, TOO_MANY, "10")
         for index in range(3):
@@ -99,14 +101,11 @@ async def connected(port: int, stack: contextlib.AsyncExitStack) -> asyncio.Stre
 
 
 async def is_cut(reader: asyncio.StreamReader | None) -> bool:
-    """Whether HAProxy has closed a connection without a word; it does not when it holds it for 2 s."""
+    """Wait until HAProxy has closed a connection; whether it did so without a word."""
     if reader is None:
         return True
     try:
-        async with asyncio.timeout(2.0):
-            return await reader.read() == b""
-    except TimeoutError:
-        return False
+        return await reader.read() == b""
     except ConnectionError:
         return True
 
@@ -124,16 +123,20 @@ async def test_an_address_with_too_many_connections_is_refused_then_cut(
             held = [await connected(port, stack) for _ in range(3)]
             await eventually(429, stranger, url)  # HAProxy's threads take connections in any order
             held += [await connected(port, stack) for _ in range(7)]
-            cut = await asyncio.gather(*map(is_cut, held))
+            ends = [asyncio.ensure_future(is_cut(reader)) for reader in held]
+            await until(lambda: sum(end.done() for end in ends) >= 4, PATIENCE_S)
+            assert (await status(caller, url))[0] == 200
+            cut = [end.done() and end.result() for end in ends]
             assert not any(cut[:3])
             assert 4 <= sum(cut) <= 5  # six are twice the bound; the refused one may still count
-            assert (await status(caller, url))[0] == 200
+            for end in ends:
+                end.cancel()
         await eventually(200, stranger, url)
 
 
 async def eventually(wanted: int, http: aiohttp.ClientSession, url: str) -> None:
     """Ask until the answer has this status."""
-    async with asyncio.timeout(120.0):
+    async with asyncio.timeout(PATIENCE_S):
         while await status_or_cut(http, url) != wanted:  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.05)
 

@@ -76,6 +76,7 @@ async def test_keys_give_access_as_long_as_they_are_in_the_file(
     values = {**VALUES, "ANTIPHON_KEYS": str(folder)}
     async with running_stack(tmp_path, {"echo": 1}, values, certificate, overrides=[KEYS]) as stack:
         await stack.sees("echo", {worker.host: 2 for worker in stack.of("echo")})
+        await stack.sees("echo-queue", {worker.host: 1 for worker in stack.of("echo")})  # it lists models
         assert (await stack.get(stack.url + BUILD_INFO))[0] == 401
         assert await status(stack, alice) == 200
         # The list of all models is the load balancer's, for those whom a worker lets in.

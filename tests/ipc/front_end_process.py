@@ -1,7 +1,8 @@
 """A front end with calls that check what comes back: ``python -m tests.ipc.front_end_process FD JSON``.
 
 It says "ready" once its calls have begun, and at the end what it counted, as JSON. Each of ``calls`` sends
-frames, ``pace_s`` apart, for ``seconds``; with ``frames`` it hangs up after so many, and calls again.
+frames, ``pace_s`` apart, for ``seconds``, or for longer on a machine so slow that they were few; with
+``frames`` it hangs up after so many, and calls again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import Frames
 from tests.engine.fakes import MODEL
 
+LEAST_FRAMES = 50
+"""Of each call; in real time they take half a second."""
+
 COUNTS = ("frames_in", "frames_out", "lost", "dropped_in", "dropped_out", "late")
 
 
@@ -31,9 +35,10 @@ class Talk:
         self._port, self._owner = port, owner
         self._pace_s, self._frames = facts["pace_s"], facts.get("frames", sys.maxsize)
         self.totals = dict.fromkeys((*COUNTS, "checked", "calls"), 0)
+        self._pushed = 0
 
     async def run(self, end_s: float) -> None:
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s or self._pushed < LEAST_FRAMES:
             await self._call(end_s)
 
     async def _call(self, end_s: float) -> None:
@@ -45,8 +50,9 @@ class Talk:
         self.totals["calls"] += 1
         frames = Frames(self._owner * 10_000 + self.totals["calls"])
         for number in range(self._frames):
-            if time.monotonic() >= end_s:
+            if time.monotonic() >= end_s and self._pushed >= LEAST_FRAMES:
                 break
+            self._pushed += 1
             session.push(frames.make(number), time.monotonic())
             await asyncio.sleep(self._pace_s)
             for reply in session.take():
