@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -71,6 +72,21 @@ class ScribeRow:
     unwritten: tuple[int, ...] = (3,) * DELAY_FRAMES
 
 
+class Hold:
+    """A backend stands still before its step ``at``, where there is one, until it may go on."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self._goes_on = threading.Event()
+
+    def pass_by(self, step: int) -> None:
+        if step == self.at:
+            assert self._goes_on.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        self._goes_on.set()
+
+
 class ScribeBackend:
     """Writes the token that a frame's samples spell, ``DELAY_FRAMES`` later; one a frame of silence is 3."""
 
@@ -80,6 +96,7 @@ class ScribeBackend:
         self.step_s = step_s
         self.steps = 0
         self.breaks_at: int | None = None  # the step of a row that hears this fails, once
+        self.hold = Hold()
 
     def warm_up(self, progress: Progress) -> None:
         progress(1, 1, "scribe")
@@ -91,6 +108,7 @@ class ScribeBackend:
         assert inputs.pcm is not None
         if self.step_s:
             time.sleep(self.step_s)
+        self.hold.pass_by(self.steps)
         self.steps += 1
         n, rows = inputs.count, inputs.rows.tolist()
         failed: set[int] = set()

@@ -89,6 +89,12 @@ class LiveClient:
         delta = (await self.event("session.output_audio.delta"))["delta"]
         return np.frombuffer(base64.b64decode(delta), "<i2").astype(np.float32) / np.float32(32768)
 
+    async def heard(self, frames: int) -> FloatArray:
+        """So many frames from the first that is no silence: the server is silent while nothing comes."""
+        while not (first := await self.audio()).any():
+            pass
+        return np.concatenate([first, *[await self.audio() for _ in range(frames - 1)]])
+
     async def closed(self) -> Closed:
         while not isinstance(event := await self.receive(), Closed):
             pass

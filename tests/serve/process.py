@@ -45,6 +45,9 @@ if role == "engine" or (role == "serve" and {is_alone}):
     import antiphon.serve.hosting.engines as engines
     engines.make_backend = make_backend
 if role == "serve":
+    import antiphon.supervisor.children as children
+
+    children.RESPONSIVE_S = {patience_s}  # a front end that waits for the machine gets its share of callers
     # It is ignored when a shell has begun us in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from antiphon import cli
@@ -115,7 +118,8 @@ async def start_process(
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
     front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")
     facts["is_alone"] = front_ends == "0"
-    script = SCRIPT.format(**facts, open_files=open_files, spec=spec, calm=CALM_OPTIONS, room=ROOM)
+    facts |= {"calm": CALM_OPTIONS, "room": ROOM, "patience_s": PATIENCE_S}
+    script = SCRIPT.format(**facts, open_files=open_files, spec=spec)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),
         cwd=REPOSITORY,

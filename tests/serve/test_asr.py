@@ -79,9 +79,14 @@ async def test_a_marker_comes_back_without_silence_and_leaves_no_trace() -> None
 
 async def test_a_marker_is_due_after_the_delay_while_the_caller_goes_on() -> None:
     async with transcribing() as (server, backend), scribe(server) as client:
+        backend.hold.at = 1 + 3  # until all that the caller says is there
         await client.speak(spoken([3] * 4))
         await client.send(Marker(1))
         await client.speak(spoken([3] * (DELAY_FRAMES + 2)))
+        (call,) = server.services.calls
+        wanted = 1 + 4 + DELAY_FRAMES + 2
+        await server.eventually(lambda: (it := call._session) is not None and it.next_frame == wanted)  # type: ignore[attr-defined]
+        backend.hold.end()
         await client.until(Marker)
         kinds = [type(message) for message in client.messages]
         assert kinds == [Ready, *[Step] * (4 + DELAY_FRAMES), Marker]

@@ -246,7 +246,6 @@ async def test_who_leaves_the_queue_makes_room_in_it() -> None:
 
 async def test_giving_up_the_wait_is_1013_with_when_to_come_again() -> None:
     async with serving(slots=1) as server, server.caller(), server.call("ext=1&wait=1.5") as waiting:
-        await waiting.event("queued")
         error = await waiting.event("error")
         assert error.fields["code"] == 1013
         assert error.fields["retry_after_s"] >= 1

@@ -216,7 +216,7 @@ async def status_of(server: Server, request: str) -> int | None:
 @pytest.mark.parametrize("route", [route for route in SESSIONS if route.startswith("POST")])
 async def test_a_request_against_the_rules_is_refused(route: str, caplog: pytest.LogCaptureFixture) -> None:
     method, _, path = route.partition(" ")
-    async with everything(upload_timeout_s=0.3) as server:
+    async with everything(upload_timeout_s=1.0) as server:
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
         async with asyncio.TaskGroup() as group:
             answers = {

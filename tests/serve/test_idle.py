@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,8 @@ async def let_go(say: Say, receive: Callable[[], Awaitable[Any]]) -> str:
     words = ""
     async with asyncio.timeout(ROWS_BACK_S):
         while True:
-            await say()
+            with suppress(ConnectionError):  # it may have ended, with words that are still to be read
+                await say()
             try:
                 async with asyncio.timeout(0.02):
                     message = await receive()

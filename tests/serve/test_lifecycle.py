@@ -22,6 +22,7 @@ from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import serving, speech
 from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
 from tests.support.calm import SERVE
+from tests.support.launch import free_port
 
 TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
@@ -194,9 +195,7 @@ async def test_a_taken_port_is_found_before_any_model_is_looked_at() -> None:
 
 @pytest.mark.parametrize("front_ends", ["0", "1"])
 async def test_a_port_is_held_while_the_models_load(front_ends: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     first = await start_process("--port", port, "--front-ends", front_ends, make_s=60.0)
     try:
         await asyncio.wait_for(said(first, "making the backend"), START_S)
@@ -210,10 +209,10 @@ async def test_a_port_is_held_while_the_models_load(front_ends: str) -> None:
 
 
 async def test_a_server_begins_again_where_one_has_just_ended(split: tuple[str, str]) -> None:
-    options = (*split, "--drain-timeout-s", "0.3")
+    port = str(free_port())
+    options = (*split, "--drain-timeout-s", "0.3", "--port", port)
     async with serve_process(*options) as server, server.call("") as stock:
         await stock.receive()
-        port = server.url.rsplit(":", 1)[1]
         server.signal(signal.SIGTERM)  # it closes the connection first, so its address is kept a while
         await stock.closed()
         await server.exit_code()

@@ -20,7 +20,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
-from tests.serve.harness import DUPLEX, LM, Server, null_checkpoint, serving, speech
+from tests.serve.harness import DUPLEX, LM, PATIENCE_S, Server, null_checkpoint, serving, speech
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import realtime_client
 from tests.support.make_checkpoint import make_checkpoint
@@ -28,7 +28,9 @@ from tests.support.make_checkpoint import make_checkpoint
 pytestmark = pytest.mark.product
 
 FRAMES = 12
-"""Sent at once: no silence stands in for audio, and nothing is dropped."""
+"""Sent at once, with more behind them; nothing is dropped."""
+MORE = 3
+"""The model answers late, and its text comes behind its audio."""
 KIND, RUDE = "You are kind and patient.", "You are a rude pirate."
 
 
@@ -61,13 +63,19 @@ async def persona_server(checkpoint: Checkpoint, voices: Path | None) -> AsyncIt
         yield server
 
 
+@pytest.fixture
+def _no_silence_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a machine keeps a caller's audio, the model hears nothing before it."""
+    monkeypatch.setattr("antiphon.audio.clock.OVERDUE_S", PATIENCE_S)
+
+
 async def live_words(server: Server, **session: Any) -> str:
     """What the model says to the same audio in a live session."""
     async with live_client(server) as client:
         await client.start(model=server.services.models.first.name, **session)
-        await client.speak(0.2 * speech(FRAMES, seed=3))
+        await client.speak(0.2 * speech(FRAMES + MORE, seed=3))
         while len(client.of("session.output_audio.delta")) <= FRAMES:
-            await client.receive()
+            await client.event("session.output_audio.delta")
         assert client.of("info") == []
     said = [it for it in client.of("session.output_transcript.delta") if it["end_ms"] <= FRAMES * 80]
     return "".join(it["delta"] for it in said)
@@ -86,6 +94,7 @@ async def chat_words(server: Server, **query: str) -> str:
     return words
 
 
+@pytest.mark.usefixtures("_no_silence_stands_in")
 async def test_instructions_and_voice_are_the_persona(persona: Checkpoint, voices: Path) -> None:
     async with persona_server(persona, voices) as server:
         plain = await live_words(server)
@@ -147,6 +156,7 @@ async def test_instructions_beyond_the_models_context_are_refused(persona: Check
         await server.is_empty()
 
 
+@pytest.mark.usefixtures("_no_silence_stands_in")
 async def test_the_first_update_of_a_realtime_session_is_the_persona(
     persona: Checkpoint, voices: Path
 ) -> None:
@@ -156,7 +166,7 @@ async def test_the_first_update_of_a_realtime_session_is_the_persona(
             async with realtime_client(server) as client:
                 session = await client.update(instructions=said, audio={"output": {"voice": voice}})
                 assert (session["instructions"], session["audio"]["output"]["voice"]) == (said, voice)
-                await client.speak(0.2 * speech(FRAMES, seed=3))
+                await client.speak(0.2 * speech(FRAMES + MORE, seed=3))
                 words = ""
                 while len(words) < len(wanted):
                     words += (await client.event("response.output_audio_transcript.delta"))["delta"]

@@ -41,12 +41,14 @@ def events_of(data: bytes) -> list[dict[str, Any]]:
 
 
 async def test_the_words_are_heard_and_begin_before_they_are_whole() -> None:
-    async with speaking(step_s=0.05) as (server, _):
+    async with speaking() as (server, backend):
+        backend.hold.at = 1
         body = {"input": SENTENCE, "response_format": "pcm"}
         async with server.http.post(server.url(PATH), json=body) as response:
             assert response.status == 200
             assert response.headers["Content-Type"] == "audio/pcm"
             first = await response.content.readany()
+            backend.hold.end()
             data = first + await response.read()
         assert levels(pcm_of(data)) == SAID
         assert len(first) == FRAME_SAMPLES * 2

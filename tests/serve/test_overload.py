@@ -70,8 +70,19 @@ async def is_ready(server: Server, status: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def caller(server: Server, stack: contextlib.AsyncExitStack) -> None:
+    """Call until somebody is let in: a machine that is busy otherwise makes the loop late too."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(aiohttp.WSServerHandshakeError):
+                await (await stack.enter_async_context(server.call(""))).receive()
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> None:
-    async with serving(engine={"host_lag_ms": LAG_MS}) as server, server.caller():
+    async with serving(engine={"host_lag_ms": LAG_MS}) as server, contextlib.AsyncExitStack() as stack:
+        await caller(server, stack)
         with busy_loop(3 * LAG_MS / 1000.0):
             await is_ready(server, 503)
             _, text, _ = await server.get("/readyz")
@@ -86,8 +97,7 @@ async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> Non
             _, text, _ = await server.get("/healthz", Accept="application/json")
             assert json.loads(text)["loop"]["lag_ms"] > LAG_MS
         await is_ready(server, 200)
-        async with server.call("") as client:
-            await client.receive()
+        await caller(server, stack)
 
 
 @pytest.fixture

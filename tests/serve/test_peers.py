@@ -109,29 +109,29 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
 
 async def test_a_flooding_writer_is_not_taken_for_dead() -> None:
     """While we do not read, the peer's silence says nothing."""
-    limits = {"max_messages_per_s": 50, "liveness_timeout_s": 1.5}
+    limits = {"max_messages_per_s": 50, "liveness_timeout_s": 2.0}
     async with serving(limits=limits) as server, server.caller() as client:
         for index in range(300):
             await client.speak(speech(1, index)[:240])
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(3.5)
         assert server.calls
 
 
 async def test_a_half_open_peer_is_closed_after_the_liveness_timeout() -> None:
-    async with serving(limits={"liveness_timeout_s": 0.5}) as server, server.caller() as client:
+    async with serving(limits={"liveness_timeout_s": 1.5}) as server, server.caller() as client:
+        start = time.monotonic()
         await client.speak(speech(1))
         await client.reply()
         stop_reading(client)  # no pong will be sent: to the server this is a cable that was pulled
-        start = time.monotonic()
         await server.is_empty()
-        assert 0.25 < time.monotonic() - start < PATIENCE_S / 2
+        assert 1.5 < time.monotonic() - start < PATIENCE_S / 2
         client.cut()
 
 
 async def test_a_silent_peer_that_answers_pings_lives() -> None:
-    async with serving(limits={"liveness_timeout_s": 1.5}) as server, server.caller() as client:
+    async with serving(limits={"liveness_timeout_s": 2.0}) as server, server.caller() as client:
         reading = asyncio.create_task(client.closed())
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(4.5)
         assert not reading.done()
         assert server.calls
         reading.cancel()

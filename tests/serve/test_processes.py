@@ -379,7 +379,8 @@ async def test_a_keys_day_is_that_of_all_front_ends(tmp_path: Path, has_file: bo
             for call in calls:
                 await call.event("ready")
                 await call.speak(speech(15))  # 1.2 s
-                await call.reply()
+                while (await call.reply())[0].frame < 14:
+                    pass
 
         async def call_again() -> None:
             async with server.http.ws_connect(url, headers=headers):

@@ -49,7 +49,7 @@ def live_caller_of(http: object, url: str) -> ResumingLiveCaller:
 def used(usage: Path) -> list[tuple[int, int]]:
     """Frames heard and said of each call, over all of its connections."""
     frames: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for line in usage.read_text().splitlines():
+    for line in usage.read_text().rpartition("\n")[0].splitlines():  # the last may be on its way
         record = json.loads(line)
         heard, said = (round(record[name] / 0.08) for name in ("seconds_in", "seconds_out"))
         frames[record["session"]] = frames[record["session"]][0] + heard, frames[record["session"]][1] + said

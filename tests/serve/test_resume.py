@@ -99,26 +99,19 @@ async def test_of_two_racing_resumes_one_wins_and_the_old_token_fails_afterwards
             assert "resumed" in outcomes
             assert set(outcomes) <= {"resume_failed", "replaced", "resumed"}
             await server.eventually(lambda: len(server.calls) == 1)
-            ends = [it for it in (one, two) if await _is_over(it)]
-            assert len(ends) == 1  # the other one speaks and is answered
-            (winner,) = {one, two} - set(ends)
+            ends = {asyncio.ensure_future(it.closed()): it for it in (one, two)}
+            done, going_on = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            assert [end.result().code in (4404, 4409) for end in done] == [True]
+            (unfinished,) = going_on  # it speaks and is answered
+            unfinished.cancel()
+            await asyncio.gather(unfinished, return_exceptions=True)
+            winner = ends[unfinished]
             await winner.ws.send_bytes(resume.encode_ack(resume.Ack(-1, -1)))
             await winner.speak(speech(1))
             assert (await winner.reply())[0].frame == 0
             failed = await claim_again(server, claim)
             assert (failed.type, failed.fields) == ("resume_failed", {"reason": "replaced"})
         await server.is_empty()
-
-
-async def _is_over(client: Client) -> bool:
-    """Whether a connection is closed by the server, within a moment."""
-    try:
-        async with asyncio.timeout(2.0):
-            closed = await client.closed()
-    except TimeoutError:
-        return False
-    assert closed.code in (4404, 4409)
-    return True
 
 
 async def test_a_connection_that_still_stands_is_replaced() -> None:
@@ -156,8 +149,6 @@ async def test_a_call_that_is_not_resumed_in_time_gives_its_row_back() -> None:
         async with server.caller("resume=1") as client:
             thread = thread_of(client)
             client.cut()
-        await server.eventually(lambda: server.engine.resuming.detached == 1)
-        assert server.engine.health().active == 1
         await server.is_empty()
         failed = await claim_again(server, thread.claim(0))
         assert failed.fields == {"reason": "expired"}
@@ -169,7 +160,6 @@ async def test_a_detached_call_gives_way_to_a_caller_that_waits() -> None:
             client.cut()
         await server.eventually(lambda: server.engine.resuming.detached == 1)
         async with server.call("ext=1&format=pcm_f32le&wait=20") as waiting:
-            await waiting.event("queued")
             await waiting.event("ready")
         await server.is_empty()
 

@@ -119,7 +119,6 @@ async def test_a_listener_that_takes_nothing_is_let_go() -> None:
         client.transport.pause_reading()
         for _ in range(4):
             await client.send(Text("abcdefgh " * 5000))
-        await server.eventually(lambda: server.engine.health().active == 1)
         await server.is_empty()
         client.transport.abort()
 
@@ -219,7 +218,7 @@ async def test_a_step_that_fails_ends_who_it_was_for() -> None:
 
 
 async def test_who_says_nothing_is_let_go_and_who_waits_for_us_is_not() -> None:
-    limits = {"handshake_timeout_s": 0.3, "idle_timeout_s": 0.3, "liveness_timeout_s": 5.0}
+    limits = {"handshake_timeout_s": 1.0, "idle_timeout_s": 0.5, "liveness_timeout_s": 5.0}
     async with speaking(step_s=0.02, limits=limits) as (server, _):
         async with listening(server) as client:
             assert "no first text for" in (await client.until(kyutai.Error)).message

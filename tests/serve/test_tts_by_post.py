@@ -126,12 +126,13 @@ async def test_a_model_of_one_voice_has_no_other() -> None:
 
 
 async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:
-    async with speaking(voices=voices, step_s=0.05) as (server, _):
-        url = server.url(kyutai_tts.PATH)
+    async with speaking(voices=voices) as (server, backend):
+        url, backend.hold.at = server.url(kyutai_tts.PATH), len(SAID) - 1
         async with server.http.post(url, json={"text": SENTENCE, "voice": "deep/bass"}) as response:
             assert response.status == 200
             assert response.content_type == "audio/wav"
             first = await response.content.readany()
+            backend.hold.end()
             data = first + await response.read()
         pcm, rate = decode_wav(data)
         assert rate == 24_000

@@ -34,6 +34,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai, kyutai_tts
+from tests.serve.asr_fakes import Hold
 from tests.serve.harness import FRAME_SAMPLES, MIMI, PATIENCE_S, Closed, Server, serving
 
 Kind = TypeVar("Kind")
@@ -88,6 +89,7 @@ class SpeakerBackend:
         self.steps = 0
         self.failing_rows: set[int] = set()
         self.named: list[int] = []  # the rows of the last tick
+        self.hold = Hold()
 
     def warm_up(self, progress: Progress) -> None:
         progress(1, 1, "speaker")
@@ -98,6 +100,7 @@ class SpeakerBackend:
     def step(self, inputs: StepInputs) -> StepOutputs:
         if self.step_s:
             time.sleep(self.step_s)
+        self.hold.pass_by(self.steps)
         self.steps += 1
         n, rows = inputs.count, inputs.rows.tolist()
         self.named = rows
