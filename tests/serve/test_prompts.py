@@ -180,7 +180,8 @@ async def test_a_server_without_voices_says_how_to_get_them(backend: Noting) -> 
 
 
 async def test_a_backend_that_reads_no_prompts_is_named(backend: Noting) -> None:
-    backend._info = replace(backend.info, can_prime=False, name="reference")
+    without = replace(backend.info, can_prime=False, name="reference")
+    backend._info, backend._describe = without, lambda _slots: without  # type: ignore[method-assign, assignment]
     async with persona_server(backend, None) as server:
         status, words = await refusal(server, "text_prompt=be+kind")
     assert (status, words) == (400, "the reference backend reads no prompts; the torch backend does\n")
