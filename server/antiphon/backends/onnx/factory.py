@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 VOICE: Final = "voice"
 """The graph that turns voices into what a tts row remembers of them."""
 
-APART_BYTES: Final = 100_000_000
-"""The largest graph that is loaded once more, for parts of a tick at the same time: Mimi's, not a language
-model of a thousand million weights, whose products are long enough for several threads each."""
+APART_BYTES: Final = 150_000_000
+"""The largest graph that is loaded once more, for parts of a tick at the same time: Mimi's, with the 32
+codebooks of a recogniser too (109 MB in INT8), and not a language model of a thousand million weights, whose
+products are long enough for several threads each."""
 
 
 def make(
