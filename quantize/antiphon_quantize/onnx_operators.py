@@ -77,15 +77,13 @@ def nearest_bytes(values: Any) -> Any:
 
 
 def round_by_row(values: Any, scale: Any) -> Any:
-    """Bytes around a middle, a scale for each row."""
-    middle = op.Expand(op.Cast(onnx_convolutions.MIDDLE, to=UINT8), op.Shape(scale))
-    return op.QuantizeLinear(values, scale, middle, axis=0)
+    """Bytes from 0, a scale for each row."""
+    return op.QuantizeLinear(values, scale, axis=0)
 
 
 def multiply_rounded(values: Any, weight: Any, scale: Any) -> Any:
     """A product of integers, scaled by column; a rule of ``onnx_fusions`` makes it one node."""
-    middle = op.Cast(onnx_convolutions.MIDDLE, to=UINT8)
-    return op.Mul(op.Cast(op.MatMulInteger(values, weight, middle), to=FLOAT), scale)
+    return op.Mul(op.Cast(op.MatMulInteger(values, weight), to=FLOAT), scale)
 
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
