@@ -1,10 +1,11 @@
-"""A codec's convolutions behind an ELU as products of INT8 over windows, positions first, for exported graphs.
+"""A codec's convolutions behind an ELU as products of INT8 over windows, positions first, for exports.
 
-Nothing behind an ELU is below -1, so bytes count from there upwards. A window has a scale of its own, or,
-where there are many, a row's frame has: no other row has a part in it. Sums of integers are exact, so that a
-row's results do not depend on how many rows there are. A transposed convolution whose kernel is two strides
-is a product over windows of two positions, which gives all positions of a stride side by side: nothing is
-overlapped and added.
+Nothing behind an ELU is below -1: in an encoder bytes count from there upwards, which leaves more codes as
+they were. In a decoder they are symmetric, so that what is quiet is rounded finely. A window has a scale of
+its own, or, where there are many, a row's frame has: no other row has a part in it. Sums of integers are
+exact, so that a row's results do not depend on how many rows there are. A transposed convolution whose kernel
+is two strides is a product over windows of two positions, which gives all positions of a stride side by side:
+nothing is overlapped and added.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
 
 LARGEST: Final = 127.0
-"""Of a rounded weight."""
+"""Of a rounded weight, and of an input on either side of a middle."""
 TOP: Final = 255.0
-"""Of a rounded input; nothing is -1."""
+"""Of an input that counts from the least."""
+MIDDLE: Final = 128
+"""The byte that stands for zero in a decoder."""
 SMALLEST: Final = 1e-20
 """A scale is no smaller."""
 FINE_POSITIONS: Final = 96
@@ -32,24 +35,24 @@ FINE_POSITIONS: Final = 96
 
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
-def round_by_row(values: Tensor, scale: Tensor) -> Tensor:
-    """Numbers ``[r, A, B]`` from 0 as bytes, a step of row r being ``scale [r]`` of r."""
-    return (values / scale[:, None, None]).round().clamp(0, TOP).to(torch.uint8)
+def round_by_row(values: Tensor, scale: Tensor, middle: int) -> Tensor:
+    """Numbers ``[r, A, B]`` as bytes, ``middle`` being 0 and a step of row r being ``scale [r]`` of r."""
+    return ((values / scale[:, None, None]).round() + middle).clamp(0, TOP).to(torch.uint8)
 
 
 @round_by_row.register_fake
-def _(values: Tensor, scale: Tensor) -> Tensor:  # noqa: ARG001
+def _(values: Tensor, scale: Tensor, middle: int) -> Tensor:  # noqa: ARG001
     return values.to(torch.uint8)
 
 
 @torch.library.custom_op("antiphon::multiply_rounded", mutates_args=())
-def multiply_rounded(values: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Bytes ``[n, T, K]`` times ``weight`` int8 ``[K, N]`` times ``scale [N]``: float32."""
-    return torch.matmul(values.int(), weight.int()).float() * scale
+def multiply_rounded(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:
+    """Bytes ``[n, T, K]``, less ``middle``, times ``weight`` int8 ``[K, N]`` times ``scale [N]``: float32."""
+    return torch.matmul(values.int() - middle, weight.int()).float() * scale
 
 
 @multiply_rounded.register_fake
-def _(values: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+def _(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:  # noqa: ARG001
     return torch.matmul(values.float(), weight.float()) * scale
 
 
@@ -60,10 +63,10 @@ class IntegerConv(StreamingConv):
     first: ``{name}.past`` float32 ``[positions, in]``, the inputs that the first window looks back to.
     """
 
-    def __init__(self, layer: CausalConv1d | CausalConvTranspose1d) -> None:
-        """Round the weights of a layer that was loaded, and not prepared yet."""
+    def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
+        """Round the weights of a layer that was loaded, and not prepared yet; ``middle`` 0: bytes from -1."""
         super().__init__()
-        matrix, self.name = _matrix(layer), layer.name
+        matrix, self.name, self.middle = _matrix(layer), layer.name, middle
         if isinstance(layer, CausalConv1d):
             self.stride, self.places = layer.stride, 1
             self.parts, self.past_positions = layer.kernel // layer.stride, layer.past_positions
@@ -74,8 +77,10 @@ class IntegerConv(StreamingConv):
         self.weight = nn.Parameter((matrix / scale).round().to(torch.int8), requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
         bias = torch.zeros(self.out_channels) if layer.bias is None else layer.bias.data
-        risen = (self.weight.float() * scale).sum(dim=0)  # what inputs that count from -1 make too much
-        self.bias = nn.Parameter(bias.repeat(self.places) - risen, requires_grad=False)
+        bias = bias.repeat(self.places)
+        if not middle:
+            bias -= (self.weight.float() * scale).sum(dim=0)  # what inputs from -1 make too much
+        self.bias = nn.Parameter(bias, requires_grad=False)
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
@@ -89,19 +94,26 @@ class IntegerConv(StreamingConv):
             step.write(f"{self.name}.past", x[:, -self.past_positions :])
         count, width = x.shape[1] // self.stride, self.stride * self.in_channels
         positions = count - self.parts + 1
-        strides = (x + 1).reshape(-1, count, width)
+        strides = (x if self.middle else x + 1).reshape(-1, count, width)
         if positions <= FINE_POSITIONS:
             windows = self._windows(strides, positions)
-            scale = (windows.amax(dim=2) / TOP).clamp_min(SMALLEST)
+            scale = self._scale(windows, (2,))
             rows = windows.reshape(-1, 1, self.parts * width)
-            rounded = round_by_row(rows, scale.reshape(-1)).reshape(-1, positions, self.parts * width)
+            rounded = round_by_row(rows, scale.reshape(-1), self.middle)
+            rounded = rounded.reshape(-1, positions, self.parts * width)
         else:
-            scale = (strides.amax(dim=(1, 2)) / TOP).clamp_min(SMALLEST)
-            rounded = self._windows(round_by_row(strides, scale), positions)
+            scale = self._scale(strides, (1, 2))
+            rounded = self._windows(round_by_row(strides, scale, self.middle), positions)
             scale = scale[:, None]
-        out = multiply_rounded(rounded, self.weight, self.scale) * scale[:, :, None] + self.bias
+        out = multiply_rounded(rounded, self.weight, self.scale, self.middle) * scale[:, :, None] + self.bias
         found: Tensor = out.reshape(-1, positions * self.places, self.out_channels)
         return found
+
+    def _scale(self, values: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """The step of bytes that just hold what lies along some axes."""
+        most = values.amax(dim=axes)
+        step = torch.maximum(most, -values.amin(dim=axes)) / LARGEST if self.middle else most / TOP
+        return step.clamp_min(SMALLEST)
 
     def _windows(self, strides: Tensor, positions: int) -> Tensor:
         """``[n, count, width]`` to ``[n, positions, parts * width]``."""
@@ -134,17 +146,17 @@ def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
     where one is not named; of a transposed convolution those that it takes. A residual block's are rounded
     all or none.
     """
-    round_network(mimi.encoder, most_positions.get("encoder", 0))
-    round_network(mimi.decoder, most_positions.get("decoder", 0))
+    round_network(mimi.encoder, most_positions.get("encoder", 0), middle=0)
+    round_network(mimi.decoder, most_positions.get("decoder", 0), middle=MIDDLE)
 
 
-def round_network(network: Seanet, most_positions: int) -> None:
-    """See :func:`round_convolutions`."""
+def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
+    """See :func:`round_convolutions`; bytes count from -1 where ``middle`` is 0, else are symmetric."""
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
         is_behind = bool(layers) and isinstance(layers[-1], nn.ELU)
-        rounded = _rounded(layer, most_positions, is_behind=is_behind)
+        rounded = _rounded(layer, most_positions, middle, is_behind=is_behind)
         if not isinstance(layer, nn.ELU) and is_turned != (rounded is not None):
             layers.append(Turn())
             is_turned = not is_turned
@@ -152,14 +164,14 @@ def round_network(network: Seanet, most_positions: int) -> None:
     network.model = nn.Sequential(*layers, *([Turn()] if is_turned else []))
 
 
-def _rounded(layer: nn.Module, most_positions: int, *, is_behind: bool) -> nn.Module | None:
+def _rounded(layer: nn.Module, most_positions: int, middle: int, *, is_behind: bool) -> nn.Module | None:
     """What takes a layer's place, which ``is_behind`` an ELU or not; None where it stays."""
     if isinstance(layer, CausalConv1d | CausalConvTranspose1d):
         is_chosen = is_behind and layer.is_whole and layer.positions <= most_positions
-        return IntegerConv(layer) if is_chosen else None
+        return IntegerConv(layer, middle=middle) if is_chosen else None
     if isinstance(layer, ResidualBlock):
         inner = [
-            child if isinstance(child, nn.ELU) else _rounded(child, most_positions, is_behind=True)
+            child if isinstance(child, nn.ELU) else _rounded(child, most_positions, middle, is_behind=True)
             for child in layer.block
         ]
         if None not in inner:

@@ -88,22 +88,25 @@ def nbits_error() -> float:
 
 
 def rows_error() -> float:
-    """The largest error of bytes of 255 times weights of -127 and 127."""
+    """The largest error of bytes at their ends, around 0 or 128, times weights of -127 and 127."""
     ends = np.random.default_rng(0).integers(0, 2, (IN, OUT)) * 254 - 127
     ends[:, :16] = 127
-    tensors: dict[str, NDArray[Any]] = {
-        "q": ends.astype(np.int8),
-        "one": np.array(1, np.float32),
-        "scale": np.ones(OUT, np.float32),
-    }
-    node = helper.make_node("MatMulIntegerToFloat", ["x", "q", "one", "scale"], ["y"], domain="com.microsoft")
-    made = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
-    run = runner(model_of(node, made, (TensorProto.UINT8, TensorProto.FLOAT)), session_options(1, vnni=False))
     worst = 0.0
-    for rows in ROWS:
-        x = np.full((rows, IN), 255)
-        exact = x @ ends.astype(np.int64)
-        worst = max(worst, float(np.abs(run(x.astype(np.uint8)) - exact).max() / np.abs(exact).max()))
+    for middle in (0, 128):
+        tensors: dict[str, NDArray[Any]] = {
+            "q": ends.astype(np.int8),
+            "one": np.array(1, np.float32),
+            "scale": np.ones(OUT, np.float32),
+            "middle": np.array(middle, np.uint8),
+        }
+        node = helper.make_node("MatMulIntegerToFloat", ["x", *tensors], ["y"], domain="com.microsoft")
+        made = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+        model = model_of(node, made, (TensorProto.UINT8, TensorProto.FLOAT))
+        run = runner(model, session_options(1, vnni=False))
+        for rows, byte in itertools.product(ROWS, (255, 1)):
+            x = np.full((rows, IN), byte)
+            exact = (x - middle) @ ends.astype(np.int64)
+            worst = max(worst, float(np.abs(run(x.astype(np.uint8)) - exact).max() / np.abs(exact).max()))
     return worst
 
 
