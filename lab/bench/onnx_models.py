@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -132,7 +132,8 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
     part = folder.with_name(folder.name + ".part")
     recipes = {name: load_recipe("onnx", name) for name in forms}
     made_from = {name: _form(seeded, recipe) for name, recipe in recipes.items()}
-    for number, form in enumerate(dict.fromkeys(made_from.values())):
+    asked = list(made_from.values())
+    for number, form in enumerate(form for index, form in enumerate(asked) if form not in asked[:index]):
         whole = part / f"whole-{number}"
         whole.mkdir(parents=True, exist_ok=True)
         for name, stage in seeded_stages(seeded, form):
@@ -150,22 +151,25 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
     gc.collect()
 
 
-def _form(seeded: Seeded, recipe: Recipe) -> int | None:
-    """What a recipe makes INT8 before the export: the least bytes of a ring, or weights of a convolution."""
-    return recipe.int8_ring_bytes if "lm" in seeded.stages else recipe.int8_convolution_weights
+def _form(seeded: Seeded, recipe: Recipe) -> Recipe:
+    """A recipe as far as it changes what is exported: two that agree in that are rounded from one graph."""
+    plain = Recipe("", "", 0, (), (), {})
+    if "lm" in seeded.stages:
+        return replace(plain, int8_ring_bytes=recipe.int8_ring_bytes)
+    return replace(plain, int8_convolution_positions=recipe.int8_convolution_positions)
 
 
-def seeded_stages(seeded: Seeded, form: int | None = None) -> Iterator[tuple[str, ExportedStage]]:
+def seeded_stages(seeded: Seeded, recipe: Recipe) -> Iterator[tuple[str, ExportedStage]]:
     """The stages of a language model, or of a Mimi."""
     with torch.device("meta"):
         is_lm = "lm" in seeded.stages
         model = LanguageModel(seeded.config, steps=0) if is_lm else Mimi(seeded.config, seeded.codebooks)
     with_weights(model)
     if isinstance(model, LanguageModel):
-        round_rings(model.transformer, form)
+        round_rings(model.transformer, recipe.int8_ring_bytes)
         yield "lm", LanguageStage(model.prepare())
         return
-    round_convolutions(model, form)
+    round_convolutions(model, recipe.int8_convolution_positions)
     mimi = model.prepare()
     if "encode" in seeded.stages:
         yield "encode", EncodeStage(mimi)

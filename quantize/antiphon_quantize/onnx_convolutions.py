@@ -1,14 +1,16 @@
-"""A codec's convolutions as products of INT8 over windows, for exported graphs; positions first.
+"""A codec's convolutions behind an ELU as products of INT8 over windows, positions first, for exports.
 
-A row's frame is rounded to bytes with a scale of its own, which no other row has a part in, and windows are
-copied as bytes. Sums of integers are exact, so that a row's results do not depend on how many rows there are.
-A transposed convolution whose kernel is two strides is a product over windows of two positions, which gives
-all positions of a stride side by side: nothing is overlapped and added.
+Nothing behind an ELU is below -1: in an encoder bytes count from there upwards, which leaves more codes as
+they were. In a decoder they are symmetric, so that what is quiet is rounded finely. A window has a scale of
+its own, or, where there are many, a row's frame has: no other row has a part in it. Sums of integers are
+exact, so that a row's results do not depend on how many rows there are. A transposed convolution whose kernel
+is two strides is a product over windows of two positions, which gives all positions of a stride side by side:
+nothing is overlapped and added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import torch
@@ -21,46 +23,50 @@ from antiphon.backends.torch.state import TensorSpec
 from antiphon.backends.torch.step import Step
 
 LARGEST: Final = 127.0
-"""Of a rounded number, on either side of nothing."""
+"""Of a rounded weight, and of an input on either side of a middle."""
+TOP: Final = 255.0
+"""Of an input that counts from the least."""
 MIDDLE: Final = 128
-"""The byte that stands for nothing."""
+"""The byte that stands for zero in a decoder."""
 SMALLEST: Final = 1e-20
-"""A scale is no smaller; that of a row of zeros is this."""
+"""A scale is no smaller."""
+FINE_POSITIONS: Final = 96
+"""Up to so many windows a frame, each has a scale of its own."""
 
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
-def round_by_row(values: Tensor, scale: Tensor) -> Tensor:
-    """Numbers ``[n, T, C]`` as bytes around ``MIDDLE``, a step of row r being ``scale [n]`` of r."""
-    return ((values / scale[:, None, None]).round() + MIDDLE).clamp(0, 2 * MIDDLE - 1).to(torch.uint8)
+def round_by_row(values: Tensor, scale: Tensor, middle: int) -> Tensor:
+    """Numbers ``[r, A, B]`` as bytes, ``middle`` being 0 and a step of row r being ``scale [r]`` of r."""
+    return ((values / scale[:, None, None]).round() + middle).clamp(0, TOP).to(torch.uint8)
 
 
 @round_by_row.register_fake
-def _(values: Tensor, scale: Tensor) -> Tensor:  # noqa: ARG001
+def _(values: Tensor, scale: Tensor, middle: int) -> Tensor:  # noqa: ARG001
     return values.to(torch.uint8)
 
 
 @torch.library.custom_op("antiphon::multiply_rounded", mutates_args=())
-def multiply_rounded(values: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Bytes around ``MIDDLE`` ``[n, T, K]`` times ``weight`` int8 ``[K, N]`` times ``scale [N]``: float32."""
-    return torch.matmul(values.int() - MIDDLE, weight.int()).float() * scale
+def multiply_rounded(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:
+    """Bytes ``[n, T, K]``, less ``middle``, times ``weight`` int8 ``[K, N]`` times ``scale [N]``: float32."""
+    return torch.matmul(values.int() - middle, weight.int()).float() * scale
 
 
 @multiply_rounded.register_fake
-def _(values: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+def _(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:  # noqa: ARG001
     return torch.matmul(values.float(), weight.float()) * scale
 
 
 class IntegerConv(StreamingConv):
-    """A convolution, or a transposed one, of positions first: ``[n, T, in]`` to ``[n, T', out]``.
+    """A convolution behind an ELU, or a transposed one, positions first: ``[n, T, in]`` to ``[n, T', out]``.
 
     A window is ``parts`` strides of inputs, a window's product ``places`` positions of the output. State, row
     first: ``{name}.past`` float32 ``[positions, in]``, the inputs that the first window looks back to.
     """
 
-    def __init__(self, layer: CausalConv1d | CausalConvTranspose1d) -> None:
-        """Round the weights of a layer that was loaded, and not prepared yet."""
+    def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
+        """Round the weights of a layer that was loaded, and not prepared yet; ``middle`` 0: bytes from -1."""
         super().__init__()
-        matrix, self.name = _matrix(layer), layer.name
+        matrix, self.name, self.middle = _matrix(layer), layer.name, middle
         if isinstance(layer, CausalConv1d):
             self.stride, self.places = layer.stride, 1
             self.parts, self.past_positions = layer.kernel // layer.stride, layer.past_positions
@@ -71,7 +77,10 @@ class IntegerConv(StreamingConv):
         self.weight = nn.Parameter((matrix / scale).round().to(torch.int8), requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
         bias = torch.zeros(self.out_channels) if layer.bias is None else layer.bias.data
-        self.bias = nn.Parameter(bias.repeat(self.places), requires_grad=False)
+        bias = bias.repeat(self.places)
+        if not middle:
+            bias -= (self.weight.float() * scale).sum(dim=0)  # what inputs from -1 make too much
+        self.bias = nn.Parameter(bias, requires_grad=False)
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
@@ -83,16 +92,34 @@ class IntegerConv(StreamingConv):
         if self.past_positions:
             x = torch.cat([step.read(f"{self.name}.past"), x], dim=1)
             step.write(f"{self.name}.past", x[:, -self.past_positions :])
-        loudest = torch.maximum(x.amax(dim=(1, 2)), -x.amin(dim=(1, 2)))
-        scale = (loudest / LARGEST).clamp_min(SMALLEST)
         count, width = x.shape[1] // self.stride, self.stride * self.in_channels
-        strides = round_by_row(x, scale).reshape(-1, count, width)
         positions = count - self.parts + 1
-        windows = [strides[:, part : part + positions] for part in range(self.parts)]
-        joined = windows[0] if self.parts == 1 else torch.cat(windows, dim=2)
-        out = multiply_rounded(joined, self.weight, self.scale) * scale[:, None, None] + self.bias
+        strides = (x if self.middle else x + 1).reshape(-1, count, width)
+        if positions <= FINE_POSITIONS:
+            windows = self._windows(strides, positions)
+            scale = self._scale(windows, (2,))
+            rows = windows.reshape(-1, 1, self.parts * width)
+            rounded = round_by_row(rows, scale.reshape(-1), self.middle)
+            rounded = rounded.reshape(-1, positions, self.parts * width)
+        else:
+            scale = self._scale(strides, (1, 2))
+            rounded = self._windows(round_by_row(strides, scale, self.middle), positions)
+            scale = scale[:, None]
+        out = multiply_rounded(rounded, self.weight, self.scale, self.middle) * scale[:, :, None] + self.bias
         found: Tensor = out.reshape(-1, positions * self.places, self.out_channels)
         return found
+
+    def _scale(self, values: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """The step of bytes that just hold what lies along some axes."""
+        most = values.amax(dim=axes)
+        step = torch.maximum(most, -values.amin(dim=axes)) / LARGEST if self.middle else most / TOP
+        return step.clamp_min(SMALLEST)
+
+    def _windows(self, strides: Tensor, positions: int) -> Tensor:
+        """``[n, count, width]`` to ``[n, positions, parts * width]``."""
+        if self.parts == 1:
+            return strides
+        return torch.cat([strides[:, part : part + positions] for part in range(self.parts)], dim=2)
 
 
 def _matrix(layer: CausalConv1d | CausalConvTranspose1d) -> Tensor:
@@ -112,23 +139,24 @@ class Turn(nn.Module):
         return x.transpose(1, 2)
 
 
-def round_convolutions(mimi: Mimi, least_weights: int | None) -> None:
+def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
     """Let convolutions of a loaded codec, not prepared yet, multiply in INT8.
 
-    Those that have ``least_weights`` or more; none, where that is None. A residual block's are rounded all or
-    none.
+    Those behind an ELU of at most so many positions a frame, of the ``encoder`` and of the ``decoder``, 0
+    where one is not named; of a transposed convolution those that it takes. A residual block's are rounded
+    all or none.
     """
-    if least_weights is not None:
-        for network in (mimi.encoder, mimi.decoder):
-            round_network(network, least_weights)
+    round_network(mimi.encoder, most_positions.get("encoder", 0), middle=0)
+    round_network(mimi.decoder, most_positions.get("decoder", 0), middle=MIDDLE)
 
 
-def round_network(network: Seanet, least_weights: int) -> None:
-    """See :func:`round_convolutions`."""
+def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
+    """See :func:`round_convolutions`; bytes count from -1 where ``middle`` is 0, else are symmetric."""
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
-        rounded = _rounded(layer, least_weights)
+        is_behind = bool(layers) and isinstance(layers[-1], nn.ELU)
+        rounded = _rounded(layer, most_positions, middle, is_behind=is_behind)
         if not isinstance(layer, nn.ELU) and is_turned != (rounded is not None):
             layers.append(Turn())
             is_turned = not is_turned
@@ -136,12 +164,16 @@ def round_network(network: Seanet, least_weights: int) -> None:
     network.model = nn.Sequential(*layers, *([Turn()] if is_turned else []))
 
 
-def _rounded(layer: nn.Module, least_weights: int) -> nn.Module | None:
-    """What takes a layer's place; None where it stays."""
+def _rounded(layer: nn.Module, most_positions: int, middle: int, *, is_behind: bool) -> nn.Module | None:
+    """What takes a layer's place, which ``is_behind`` an ELU or not; None where it stays."""
     if isinstance(layer, CausalConv1d | CausalConvTranspose1d):
-        return IntegerConv(layer) if layer.is_whole and layer.weight.numel() >= least_weights else None
+        is_chosen = is_behind and layer.is_whole and layer.positions <= most_positions
+        return IntegerConv(layer, middle=middle) if is_chosen else None
     if isinstance(layer, ResidualBlock):
-        inner = [c if isinstance(c, nn.ELU) else _rounded(c, least_weights) for c in layer.block]
+        inner = [
+            child if isinstance(child, nn.ELU) else _rounded(child, most_positions, middle, is_behind=True)
+            for child in layer.block
+        ]
         if None not in inner:
             layer.block = nn.Sequential(*(child for child in inner if child is not None))
             return layer

@@ -165,8 +165,8 @@ def _scaled_product(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
         return None
     product = view.chain(node.input[0], "Cast", "MatMulInteger")
     scale = view.shape(node.input[1])
-    if product is None or len(product.input) != 3 or scale is None or len(scale) != 1:
+    if product is None or scale is None or len(scale) != 1:
         return None
-    values, weight, middle = product.input
-    inputs = [values, weight, view.constant(1, dtype=np.float32), node.input[1], middle]
+    values, weight, *middle = product.input
+    inputs = [values, weight, view.constant(1, dtype=np.float32), node.input[1], *middle]
     return [helper.make_node("MatMulIntegerToFloat", inputs, node.output, domain=DOMAIN)]

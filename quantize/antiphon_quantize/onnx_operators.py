@@ -76,16 +76,18 @@ def nearest_bytes(values: Any) -> Any:
     return op.QuantizeLinear(values, 1.0, op.Cast(0, to=UINT8))
 
 
-def round_by_row(values: Any, scale: Any) -> Any:
+def round_by_row(values: Any, scale: Any, middle: int) -> Any:
     """Bytes around a middle, a scale for each row."""
-    middle = op.Expand(op.Cast(onnx_convolutions.MIDDLE, to=UINT8), op.Shape(scale))
-    return op.QuantizeLinear(values, scale, middle, axis=0)
+    if not middle:
+        return op.QuantizeLinear(values, scale, axis=0)
+    zeros = op.Expand(op.Cast(middle, to=UINT8), op.Shape(scale))
+    return op.QuantizeLinear(values, scale, zeros, axis=0)
 
 
-def multiply_rounded(values: Any, weight: Any, scale: Any) -> Any:
+def multiply_rounded(values: Any, weight: Any, scale: Any, middle: int) -> Any:
     """A product of integers, scaled by column; a rule of ``onnx_fusions`` makes it one node."""
-    middle = op.Cast(onnx_convolutions.MIDDLE, to=UINT8)
-    return op.Mul(op.Cast(op.MatMulInteger(values, weight, middle), to=FLOAT), scale)
+    found = op.MatMulInteger(values, weight, *([op.Cast(middle, to=UINT8)] if middle else []))
+    return op.Mul(op.Cast(found, to=FLOAT), scale)
 
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -110,7 +110,7 @@ def write_graphs(
     made = stage_makers(
         checkpoint,
         int8_ring_bytes=recipe.int8_ring_bytes,
-        int8_convolution_weights=recipe.int8_convolution_weights,
+        int8_convolution_positions=recipe.int8_convolution_positions,
     )
     makers = {name: make for name, make in made.items() if name not in leave_out}
     graphs: dict[str, GraphFormat] = {}
@@ -193,7 +193,7 @@ def stage_makers(
     checkpoint: Checkpoint,
     *,
     int8_ring_bytes: int | None = None,
-    int8_convolution_weights: int | None = None,
+    int8_convolution_positions: Mapping[str, int] | None = None,
 ) -> Mapping[str, Callable[[], ExportedStage]]:
     """What makes each stage a checkpoint has, in float32; for what is INT8 all the same see the recipe.
 
@@ -203,7 +203,7 @@ def stage_makers(
     """
     spec = checkpoint.spec
     mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
-    round_convolutions(mimi, int8_convolution_weights)
+    round_convolutions(mimi, int8_convolution_positions or {})
     mimi.prepare()
     makers: dict[str, Callable[[], ExportedStage]] = {}
     if spec.kind is not PipelineKind.TTS:

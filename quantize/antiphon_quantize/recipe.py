@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
@@ -24,7 +24,7 @@ OPTIONAL: Mapping[str, type] = {
     "format": str,
     "method": str,
     "int8_ring_bytes": int,
-    "int8_convolution_weights": int,
+    "int8_convolution_positions": dict,
     "gate": list,
 }
 
@@ -51,9 +51,10 @@ class Recipe:
     where there are blocks (onnx, torch's int4). ``format`` and ``method``, for torch: what a weight becomes
     (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static).
     ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
-    would take so many bytes or more in float32; None: in no layer. ``int8_convolution_weights``, for onnx: a
-    codec's convolutions of so many weights or more are products of INT8, each frame of a row with one scale;
-    None: none. ``gate``: the limits that what it makes is held to, before those common to all recipes.
+    would take so many bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for onnx:
+    a codec's convolutions behind an ELU of up to so many positions a frame are products of INT8, of its
+    "encoder" and of its "decoder"; none of one that is not named. ``gate``: the limits that what it makes is
+    held to, before those that are common to all recipes.
     """
 
     description: str
@@ -67,7 +68,7 @@ class Recipe:
     format: str = "int8"
     method: str = "nearest"
     int8_ring_bytes: int | None = None
-    int8_convolution_weights: int | None = None
+    int8_convolution_positions: Mapping[str, int] = field(default_factory=dict)
     gate: tuple[Limit, ...] = ()
 
     def bits_of(self, name: str) -> int | None:

@@ -22,7 +22,7 @@ from antiphon.backends.torch.modules.seanet import ResidualBlock, Seanet
 from antiphon.backends.torch.step import MaskedStep, Step
 from antiphon.models.codec_architecture import SeanetConfig
 from antiphon.models.graphs import GraphFormat
-from antiphon_quantize.onnx_convolutions import IntegerConv, Turn, round_network
+from antiphon_quantize.onnx_convolutions import MIDDLE, IntegerConv, Turn, round_network
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.recipe import load_recipe
@@ -43,6 +43,8 @@ CONFIG: Final = SeanetConfig(
     compress=2,
     alpha=1.0,
 )
+PLAIN: Final = replace(CONFIG, n_residual_layers=0)
+"""What is exported."""
 
 
 class Codec(ExportedStage):
@@ -68,21 +70,20 @@ class Codec(ExportedStage):
         return (torch.zeros(rows, SAMPLES),)
 
 
-def networks(config: SeanetConfig = CONFIG, least_weights: int | None = None) -> list[Seanet]:
+def networks(config: SeanetConfig = CONFIG, most_positions: int = 0) -> list[Seanet]:
     random, inner = torch.Generator().manual_seed(1), SAMPLES // math.prod(config.ratios)
     found = [Seanet("encoder", config, SAMPLES), Seanet("decoder", config, inner)]
-    for network in found:
+    for network, middle in zip(found, (0, MIDDLE), strict=True):
         for tensor in network.state_dict().values():
             tensor.copy_(torch.randn(tensor.shape, generator=random) * (2 / tensor[0].numel()) ** 0.5)
-        if least_weights is not None:
-            round_network(network, least_weights)
+        round_network(network, most_positions, middle=middle)
     return found
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GraphFormat]:
     path = tmp_path_factory.mktemp("convolutions") / "codec.onnx"
-    return path, export_stage(Codec(networks(least_weights=0)), path, "codec")
+    return path, export_stage(Codec(networks(PLAIN, most_positions=SAMPLES)), path, "codec")
 
 
 def opened(graph: tuple[Path, GraphFormat]) -> Stage:
@@ -112,7 +113,7 @@ def distance(found: FloatArray, wanted: FloatArray) -> float:
 def test_they_give_what_float_ones_do_frame_by_frame() -> None:
     frames = sound(2)
     wanted = eager(Codec(networks()), frames)
-    found = eager(Codec(networks(least_weights=0)), frames)
+    found = eager(Codec(networks(most_positions=SAMPLES)), frames)
     assert 0.001 < distance(found, wanted) < 0.05
 
 
@@ -120,13 +121,13 @@ def test_a_graph_computes_what_the_modules_do(graph: tuple[Path, GraphFormat]) -
     stage, frames = opened(graph), sound(3)
     rows = np.arange(ROWS, dtype=np.int32)
     found = np.stack([stage.run(rows, {"pcm": frame})["heard"] for frame in frames])
-    assert distance(found, eager(Codec(networks(least_weights=0)), frames)) < 0.005
+    assert distance(found, eager(Codec(networks(PLAIN, most_positions=SAMPLES)), frames)) < 0.005
 
 
-def test_every_convolution_is_one_product_of_integers(graph: tuple[Path, GraphFormat]) -> None:
+def test_every_convolution_behind_an_elu_is_one_product_of_integers(graph: tuple[Path, GraphFormat]) -> None:
     kinds = [node.op_type for node in onnx.load(graph[0]).graph.node]
-    assert kinds.count("MatMulIntegerToFloat") == 10
-    assert not {"Conv", "ConvTranspose", "MatMulInteger", "MatMul", "Gemm"}.intersection(kinds)
+    assert kinds.count("MatMulIntegerToFloat") == 4
+    assert not {"ConvTranspose", "MatMulInteger"}.intersection(kinds)
 
 
 def test_a_row_is_the_same_bits_alone_beside_loud_ones_and_after_it_stood_still(
@@ -162,8 +163,8 @@ def test_a_reset_row_is_a_fresh_one(graph: tuple[Path, GraphFormat]) -> None:
         np.testing.assert_array_equal(array, fresh.state.arrays[name], err_msg=name)
 
 
-def test_the_largest_are_chosen_and_a_block_as_a_whole() -> None:
-    encoder, _ = networks(replace(CONFIG, ratios=(3, 4)), least_weights=128)
+def test_the_shortest_behind_an_elu_are_chosen_and_a_block_as_a_whole() -> None:
+    encoder, _ = networks(replace(CONFIG, ratios=(3, 4)), most_positions=SAMPLES // 4)
     kinds = [type(layer) for layer in encoder.model if not isinstance(layer, nn.ELU)]
     first = [CausalConv1d, ResidualBlock, Turn, IntegerConv]
     assert kinds == [*first, ResidualBlock, IntegerConv, IntegerConv, Turn]
@@ -173,14 +174,15 @@ def test_the_largest_are_chosen_and_a_block_as_a_whole() -> None:
 
 
 def test_what_has_gaps_between_its_taps_stays() -> None:
-    encoder, _ = networks(replace(CONFIG, n_residual_layers=2), least_weights=0)
+    encoder, _ = networks(replace(CONFIG, n_residual_layers=2), most_positions=SAMPLES)
     blocks = [layer for layer in encoder.model if isinstance(layer, ResidualBlock)]
     assert [type(block.block[1]) for block in blocks] == [IntegerConv, CausalConv1d]
 
 
-def test_recipes_of_8_and_4_bits_choose_by_weights() -> None:
-    wanted = {"float32": None, "int8": 8000, "int4": 8000, "small": None}
-    assert {name: load_recipe("onnx", name).int8_convolution_weights for name in wanted} == wanted
+def test_recipes_of_8_and_4_bits_choose_by_positions() -> None:
+    most = {"encoder": 96, "decoder": 96}
+    wanted = {"float32": {}, "int8": most, "int4": most, "small": {}}
+    assert {name: load_recipe("onnx", name).int8_convolution_positions for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(

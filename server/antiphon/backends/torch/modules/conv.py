@@ -65,8 +65,8 @@ class CausalConv1d(StreamingConv):
         self.past_positions = (kernel - 1) * dilation + 1 - stride
         self.weight = _parameter(shape.outputs, shape.inputs, kernel)
         self.bias = _parameter(shape.outputs) if shape.bias else None
-        self.is_whole = dilation == 1 and kernel % stride == 0
-        self.is_short = positions // stride <= SHORT_POSITIONS and self.is_whole
+        self.positions, self.is_whole = positions // stride, dilation == 1 and kernel % stride == 0
+        self.is_short = self.positions <= SHORT_POSITIONS and self.is_whole
         self.linear: Linear | None = None
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -152,7 +152,7 @@ class CausalConvTranspose1d(StreamingConv):
         self.tail_positions = kernel - stride
         self.weight = _parameter(shape.inputs, shape.outputs // groups, kernel)
         self.bias = _parameter(shape.outputs) if shape.bias else None
-        self.is_whole = groups == 1 and kernel == 2 * stride
+        self.positions, self.is_whole = positions, groups == 1 and kernel == 2 * stride
         self.is_short = positions <= SHORT_POSITIONS and self.is_whole
         self.linear: Linear | None = None
 
