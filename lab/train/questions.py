@@ -36,7 +36,7 @@ WORDS_SHARE = 0.15
 HALF_SHARE, OUTSIDE_SHARE = 0.08, 0.22
 """So many are half a question, and outside the domain; of the tests, so many each, and no words."""
 HESITANT_SHARE, PAUSES_S = 0.1, (0.2, 0.55)
-"""Of the training's questions, so many are asked with a pause to think, shorter than what ends a turn."""
+"""Of the training's questions, so many are asked with a pause to think, before they are stretched."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""
 
@@ -93,7 +93,8 @@ def _asked_in_the_domain(rng: random.Random, domain: Domain, asked: Asked, kind:
 
 def hesitation(rng: random.Random, turn: Turn) -> tuple[int, float]:
     """Before which word of a question its speaker stops to think, 0 for none, and for how many seconds."""
-    count = len(turn.question.split())
+    words = turn.question.split()
+    count = len(words) - (words[-1] == "please")  # what is before that is a whole question
     if turn.intent not in PHRASINGS or count < 4 or rng.random() >= HESITANT_SHARE:
         return 0, 0.0
     return rng.randint(2, count - 1), rng.uniform(*PAUSES_S)

@@ -32,7 +32,7 @@ class Windowed(torch.autograd.Function):
             delta = frames[start:stop, None] - frames[low:stop]
             bias = torch.where((delta >= 0) & (delta < context), 0.0, -math.inf).to(queries.dtype)
             scores = torch.baddbmm(bias, queries[:, start:stop], keys[:, low:stop].transpose(1, 2))
-            shares.append(scores.softmax(-1))
+            shares.append(scores.softmax(-1).to(values.dtype))  # autocast on a card makes it float32
             heard[:, start:stop] = torch.bmm(shares[-1], values[:, low:stop])
         ctx.save_for_backward(queries, keys, values, *shares)
         ctx.context = context

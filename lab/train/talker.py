@@ -11,6 +11,7 @@ that answers best, and goes on where it was when run again. New segments are use
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -67,12 +68,13 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
     ]
 
 
-def voicebox_in(folder: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
-    """Every answer in codes, kept in a trainer's folder; only the first time they are spoken and encoded."""
-    path = folder / "voicebox.npz"
+def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
+    """Every answer in codes, kept in a trainer's folder by what they are made of: codec and answers."""
+    wanted = Domain().answers()
+    made_of = hashlib.sha256((codec / "mimi.safetensors").read_bytes() + repr(wanted).encode())
+    path = folder / f"voicebox-{made_of.hexdigest()[:12]}.npz"
     if not path.exists():
-        answers = answers_kept_in(folder / "answers.npz", Domain().answers())
-        Voicebox.encoded(mimi, answers, tokenizer).keep(path)
+        Voicebox.encoded(mimi, answers_kept_in(folder / "answers.npz", wanted), tokenizer).keep(path)
     return Voicebox.kept_in(path, tokenizer)
 
 
@@ -95,7 +97,7 @@ class Trainer:
         self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
         mimi = load_mimi(codec)
         mimi.eval()
-        self.voicebox = voicebox_in(out, mimi, self.tokenizer)
+        self.voicebox = voicebox_in(out, codec, mimi, self.tokenizer)
         self.config = lm_config(self.tokenizer.size)
         self.talker = Talker(self.config, settings, nearest_codes(mimi, NEAR_CODES))
         if start is None:

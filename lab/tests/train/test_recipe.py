@@ -55,6 +55,7 @@ def test_in_training_one_question_in_ten_has_a_pause_and_no_other_turn() -> None
     hesitant = [(turn, place, pause_s) for turn, (place, pause_s) in zip(turns, pauses, strict=True) if place]
     assert {turn.intent for turn, *_ in hesitant} <= set(PHRASINGS)
     assert all(1 < place < len(turn.question.split()) for turn, place, _ in hesitant)
+    assert not any(turn.question.split()[place:] == ["please"] for turn, place, _ in hesitant)
     assert all(0.2 <= pause_s <= 0.55 for *_, pause_s in hesitant)
     assert 40 < len(hesitant) < 150
 
