@@ -1,8 +1,9 @@
 """A codec's convolutions behind an ELU as products of INT8 over windows, positions first, for exports.
 
-Nothing behind an ELU is below -1: in an encoder bytes count from there upwards, which leaves more codes as
-they were. In a decoder they are symmetric, so that what is quiet is rounded finely. A window has a scale of
-its own, or, where there are many, a row's frame has: no other row has a part in it. Sums of integers are
+Nothing behind an ELU is below -1 (where its alpha is 1 or less; behind another one a convolution stays as it
+is): in an encoder bytes count from there upwards, which leaves more codes as they were. In a decoder they are
+symmetric, so that what is quiet is rounded finely. A window has a scale of its own, or, where there are many,
+a row's frame has: no other row has a part in it. Sums of integers are
 exact, so that a row's results do not depend on how many rows there are. A transposed convolution whose kernel
 is two strides is a product over windows of two positions, which gives all positions of a stride side by side:
 nothing is overlapped and added.
@@ -155,7 +156,7 @@ def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
-        is_behind = bool(layers) and isinstance(layers[-1], nn.ELU)
+        is_behind = bool(layers) and _is_bounded(layers[-1])
         rounded = _rounded(layer, most_positions, middle, is_behind=is_behind)
         if not isinstance(layer, nn.ELU) and is_turned != (rounded is not None):
             layers.append(Turn())
@@ -164,14 +165,22 @@ def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
     network.model = nn.Sequential(*layers, *([Turn()] if is_turned else []))
 
 
+def _is_bounded(layer: nn.Module) -> bool:
+    """Whether a layer is an ELU that gives nothing below -1."""
+    return isinstance(layer, nn.ELU) and layer.alpha <= 1
+
+
 def _rounded(layer: nn.Module, most_positions: int, middle: int, *, is_behind: bool) -> nn.Module | None:
     """What takes a layer's place, which ``is_behind`` an ELU or not; None where it stays."""
     if isinstance(layer, CausalConv1d | CausalConvTranspose1d):
         is_chosen = is_behind and layer.is_whole and layer.positions <= most_positions
         return IntegerConv(layer, middle=middle) if is_chosen else None
     if isinstance(layer, ResidualBlock):
+        is_behind = all(_is_bounded(child) for child in layer.block if isinstance(child, nn.ELU))
         inner = [
-            child if isinstance(child, nn.ELU) else _rounded(child, most_positions, middle, is_behind=True)
+            child
+            if isinstance(child, nn.ELU)
+            else _rounded(child, most_positions, middle, is_behind=is_behind)
             for child in layer.block
         ]
         if None not in inner:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from antiphon.errors import ConfigError, hint
+from antiphon.errors import CheckpointFormatError, ConfigError, hint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import sha256
 from antiphon.models.strict import check_keys, check_type
 from antiphon_quantize.gate_limits import Limit, read_limits
 
+POSITIONS: Final = "int8_convolution_positions"
 OPTIONAL: Mapping[str, type] = {
     "keep": list,
     "options": dict,
@@ -24,9 +25,10 @@ OPTIONAL: Mapping[str, type] = {
     "format": str,
     "method": str,
     "int8_ring_bytes": int,
-    "int8_convolution_positions": dict,
+    POSITIONS: dict,
     "gate": list,
 }
+CODEC_PARTS: Final = ("encoder", "decoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,10 @@ def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> di
     """
     rounded = [rule.tensors for rule in recipe.quantize]
     options: dict[str, object] = {"recipe": recipe_name, "quantize": rounded}
+    if recipe.int8_ring_bytes is not None:
+        options["int8_ring_bytes"] = recipe.int8_ring_bytes
+    if recipe.int8_convolution_positions:
+        options[POSITIONS] = dict(recipe.int8_convolution_positions)
     if "gguf" in checkpoint.files:
         path = checkpoint.file("gguf")
         options["gguf"] = {"name": path.name, "sha256": sha256(path)}
@@ -139,7 +145,22 @@ def read_recipe(path: Path) -> Recipe:
     found = check_keys(table, str(path), required=required, optional=OPTIONAL)
     rules = {part: _rules(found.get(part, []), f"{path}: {part}") for part in ("quantize", "keep")}
     gate = read_limits(found.get("gate", []), f"{path}: gate")
-    return Recipe(**{"options": {}, **found, **rules, "gate": gate})
+    rounded = _positions(found.get(POSITIONS, {}), f"{path}: {POSITIONS}")
+    return Recipe(**{"options": {}, **found, **rules, "gate": gate, POSITIONS: rounded})
+
+
+def _positions(table: Mapping[str, Any], where: str) -> Mapping[str, int]:
+    unknown = [key for key in table if key not in CODEC_PARTS]
+    if unknown:
+        raise CheckpointFormatError(
+            f"{where} has an unknown key '{unknown[0]}'{hint(unknown[0], CODEC_PARTS)}; it may have "
+            f"{', '.join(CODEC_PARTS)}"
+        )
+    for key, value in table.items():
+        check_type(value, int, f"{where}.{key}")
+        if value < 0:
+            raise CheckpointFormatError(f"{where}.{key} is {value}; it can be 0 or more")
+    return table
 
 
 def _rules(tables: list[Any], where: str) -> tuple[Rule, ...]:

@@ -141,8 +141,8 @@ def test_parameters_that_the_row_did_not_have_yet_go_along() -> None:
             "the row's state is of backend fake, this process has fake 2",
         ),
         (
-            {"identity": StateIdentity("a1", "fake", "float32", "none", schema=2)},
-            "the row's state is of schema 1, this process has 2",
+            {"identity": StateIdentity("a1", "fake", "float32", "none", schema=1)},
+            "the row's state is of schema 2, this process has 1",
         ),
     ],
 )

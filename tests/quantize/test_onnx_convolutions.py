@@ -179,6 +179,11 @@ def test_what_has_gaps_between_its_taps_stays() -> None:
     assert [type(block.block[1]) for block in blocks] == [IntegerConv, CausalConv1d]
 
 
+def test_what_is_behind_an_elu_that_goes_below_minus_one_stays() -> None:
+    for network in networks(replace(CONFIG, alpha=1.5), most_positions=SAMPLES):
+        assert not any(isinstance(module, IntegerConv) for module in network.modules())
+
+
 def test_recipes_of_8_and_4_bits_choose_by_positions() -> None:
     most = {"encoder": 96, "decoder": 96}
     wanted = {"float32": {}, "int8": most, "int4": most, "small": {}}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import CheckpointFormatError, ConfigError
+from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.main import TARGETS
-from antiphon_quantize.recipe import load_recipe, read_recipe, recipe_names
+from antiphon_quantize.recipe import load_recipe, read_recipe, recipe_names, told_options
 
 TEXT = """
 description = "half of it"
@@ -21,6 +22,8 @@ why = "large"
 tensors = "*.norm.*"
 why = "small"
 """
+
+POSITIONS = "int8_convolution_positions = "
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -63,6 +66,10 @@ def test_a_file_of_ones_own_is_read_and_keep_wins(tmp_path: Path) -> None:
         (TEXT.replace("scheme", "schema"), r"unknown key 'schema' \(did you mean 'scheme'\?\)"),
         (TEXT.replace('why = "small"', ""), "keep lacks why"),
         (TEXT.replace("bits = 8", 'bits = "8"'), "bits"),
+        (POSITIONS + "{ encodr = 9 }" + TEXT, r"'encodr' \(did you mean 'encoder'\?\); .* encoder, decoder$"),
+        (POSITIONS + "{ decoder = 9.5 }" + TEXT, r"positions\.decoder is 9\.5, expected int"),
+        (POSITIONS + "{ decoder = true }" + TEXT, r"positions\.decoder is True, expected int"),
+        (POSITIONS + "{ encoder = -1 }" + TEXT, r"positions\.encoder is -1; it can be 0 or more"),
     ],
 )
 def test_a_recipe_is_read_strictly(tmp_path: Path, text: str, message: str) -> None:
@@ -83,3 +90,12 @@ def test_what_is_no_recipe_is_said(tmp_path: Path) -> None:
     path.write_text("= 1")
     with pytest.raises(ConfigError, match="is not TOML"):
         load_recipe("torch", str(path))
+
+
+def test_a_manifest_says_what_runs_in_bytes() -> None:
+    checkpoint = load_checkpoint("tiny")
+    told = told_options(load_recipe("onnx", "int8"), "int8", checkpoint)
+    assert told["int8_ring_bytes"] == 1_000_000
+    assert told["int8_convolution_positions"] == {"encoder": 96, "decoder": 96}
+    whole = told_options(load_recipe("onnx", "float32"), "float32", checkpoint)
+    assert whole.keys() == {"recipe", "quantize"}

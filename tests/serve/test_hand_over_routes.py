@@ -202,8 +202,8 @@ def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_dr
     ("answer", "code", "said"),
     [
         (ConnectionRefusedError(111, "Connection refused"), 0, "gone\n"),
-        (TimeoutError("timed out"), 1, "it still answers after 0.5 s\n"),
-        (None, 1, "it still answers after 0.5 s\n"),
+        (TimeoutError("timed out"), 1, "not gone after 0.5 s\n"),
+        (None, 1, "not gone after 0.5 s\n"),
     ],
 )
 def test_a_worker_that_is_too_busy_to_answer_is_not_gone(
@@ -217,6 +217,18 @@ def test_a_worker_that_is_too_busy_to_answer_is_not_gone(
     monkeypatch.setattr(OtherWorker, "facts", ask)
     assert wait_for_end(OtherWorker("https://a.example", SECRET, timeout_s=1.0), 0.5) == code
     assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("status", "data"),
+    [(503, b'{"error": "no row is free"}'), (502, b"<html>Bad Gateway</html>"), (403, b'{"error": "no"}')],
+)
+def test_a_worker_whose_answer_is_an_error_is_not_gone(
+    status: int, data: bytes, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(OtherWorker, "facts", lambda self: self._read(status, data))
+    assert wait_for_end(OtherWorker("https://a.example", SECRET, timeout_s=1.0), 0.5) == 1
+    assert capsys.readouterr().out == "not gone after 0.5 s\n"
 
 
 def test_a_secret_that_is_a_certificate_is_all_that_workers_trust(tmp_path: Path) -> None:

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Final
 
 from antiphon.errors import ConfigError
+
+CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+"""What a container may take of all cores: microseconds of CPU time, and of how many."""
+
+
+def usable_cores(quota: Path = CPU_QUOTA) -> int:
+    """The cores that this process may run on, or as many whole ones as its container's quota is."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        limit, _, period = quota.read_text().strip().partition(" ")
+    except OSError:
+        return cores
+    if not (limit.isdecimal() and period.isdecimal() and int(period)):
+        return cores  # "max": no limit
+    return max(1, min(cores, int(limit) // int(period)))
 
 
 def model_threads(asked: int | None = None) -> int:

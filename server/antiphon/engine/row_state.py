@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from antiphon.errors import UnsupportedError
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Raised with every change that an older reader would not notice."""
 
 METADATA: Final = "__metadata__"

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor as Pool
 
 import numpy as np
 import pytest
 
 from antiphon.backends.base import IntArray
+from antiphon.backends.onnx import sessions
 from antiphon.backends.onnx import stage as module
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.onnx.trial import Times, Way
+from antiphon.backends.onnx.trial import Prepare, Times, Way
 from antiphon.backends.onnx.windows import RunCost
+from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.graphs import Array
 
@@ -161,10 +163,10 @@ def given(monkeypatch: pytest.MonkeyPatch, ms: dict[Way, float]) -> list[set[Way
     """Let every run of a way take so long; which ways were timed."""
     asked: list[set[Way]] = []
 
-    def timed(runs: Mapping[Way, Callable[[range], object]], slots: int, counts: Sequence[int]) -> Times:
+    def timed(runs: Mapping[Way, Prepare], slots: int, counts: Sequence[int]) -> Times:
         asked.append(set(runs))
         for run in runs.values():
-            run(range(slots))
+            run(range(slots))()
         return {way: {count: [ms[way]] for count in counts} for way in runs}
 
     monkeypatch.setattr(module, "time_ways", timed)
@@ -225,3 +227,21 @@ def test_a_graph_that_a_machine_may_hold_once_is_not_opened_twice(monkeypatch: p
     stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
     stage.warm_up((1, 2))
     assert (stage.is_spinning, asked) == (False, [{Way.SLEEPING}])
+
+
+def test_a_second_session_that_cannot_be_opened_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise CheckpointFormatError("decode.onnx cannot be run: bad allocation")
+
+    asked = given(monkeypatch, {Way.SLEEPING: 1.0})
+    with Pool(1) as pool:
+        opener = opener_of("decode", 2, spin=None, pool=pool)
+        stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
+        monkeypatch.setattr(sessions, "open_session", full)
+        stage.warm_up((1, 2))
+        assert (stage.is_spinning, stage.apart_from, asked) == (False, None, [{Way.SLEEPING}])
+        assert stage.spare_bytes == FILE_BYTES
+        assert run(stage)[-1].shape == (5, 1920)
+    assert caplog.text.count("graph not opened twice") == 2

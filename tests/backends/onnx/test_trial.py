@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 
 from antiphon.backends.onnx import trial
@@ -50,13 +53,30 @@ def test_parts_are_held_against_the_way_that_was_chosen() -> None:
 def test_ways_take_turns_over_other_rows(monkeypatch: pytest.MonkeyPatch, trial_s: float, turns: int) -> None:
     monkeypatch.setattr(trial, "TRIAL_S", trial_s)
     seen: list[tuple[Way, range]] = []
-    runs = {way: (lambda window, way=way: seen.append((way, window))) for way in Way}
+    runs = {way: (lambda window, way=way: lambda: seen.append((way, window))) for way in Way}
     times = time_ways(runs, 70, (1, 4))
     assert {way: {count: len(ms) for count, ms in found.items()} for way, found in times.items()} == {
         way: {1: turns, 4: turns} for way in Way
     }
     assert seen[:3] == [(way, range(70)) for way in Way]  # which pages in
-    assert [way for way, _ in seen] == list(Way) * (1 + 2 * turns)
+    turned = [[*Way][turn % 3 :] + [*Way][: turn % 3] for turn in range(turns)]
+    assert [way for way, _ in seen[3:]] == [way for ways in turned for way in 2 * ways]
     assert all(len(window) in (1, 4) and window.stop <= 70 for _, window in seen[3:])
     for place in range(3, len(seen), 3):
         assert len({window for _, window in seen[place : place + 3]}) == 3
+
+
+def test_binding_rows_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def prepare(window: range) -> Callable[[], None]:
+        spend(0.5)
+        return lambda: spend(0.002 * len(window))
+
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    times = time_ways({Way.SLEEPING: prepare}, 4, (1, 4))
+    assert times == {Way.SLEEPING: {1: [pytest.approx(2.0)] * 3, 4: [pytest.approx(8.0)] * 3}}

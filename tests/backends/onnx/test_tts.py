@@ -223,3 +223,10 @@ def test_a_row_with_another_voice_says_something_else(backend: TtsBackend, check
         backend.prime(0, speaker(checkpoint, 1, count))
         said.append([driver.tick({0: frame})[0] for frame in voice(2, FRAMES, backend.info)])
     assert differ(*said)
+
+
+def test_the_graph_of_voices_is_in_memory_once(checkpoint: Checkpoint) -> None:
+    weights = [make(checkpoint, slots=1, threads=n).info.memory["weights"] for n in (1, 2)]
+    voice = checkpoint.graphs["voice"].file
+    once = sum(path.stat().st_size for role, path in checkpoint.files.items() if role.startswith(voice))
+    assert weights[1] == 2 * weights[0] - once

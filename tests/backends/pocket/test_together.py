@@ -132,6 +132,47 @@ def test_rows_are_dealt_by_what_they_take() -> None:
     assert deal([1.0], 4) == [[0]]
 
 
+def test_an_opening_is_timed_when_the_model_is_warm(
+    backend: PocketBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms, cold_ms = 0.0, [50.0]
+    opens, thinks = PocketModel.open, PocketModel.next_latent
+
+    def open_slowly(self: PocketModel, voice: Any, text: str) -> Any:
+        nonlocal now_ms
+        now_ms += cold_ms.pop() if cold_ms else 5.0
+        return opens(self, voice, text)
+
+    def think_slowly(self: PocketModel, *arguments: Any) -> Any:
+        nonlocal now_ms
+        now_ms += 1.0
+        return thinks(self, *arguments)
+
+    monkeypatch.setattr(PocketModel, "open", open_slowly)
+    monkeypatch.setattr(PocketModel, "next_latent", think_slowly)
+    model, spec = backend.executor._model, backend.info.spec
+    made = PocketBackend(spec, model, slots=1, chunk_tokens=50, threads=1, clock=lambda: now_ms / 1000.0)
+    assert made.executor.opening_frames == pytest.approx(6.0)
+    assert made.info.row_ms == pytest.approx(1.0)
+    made.close()
+
+
+def test_silence_costs_nothing_and_the_chunk_behind_it_an_opening(
+    backend: PocketBackend, pocket_folder: Path
+) -> None:
+    backend.executor.opening_frames = 3.0
+    assert backend.executor.cost(0, ()) == 0.0
+    talk = Talk(entries_of(pocket_folder, 'One two <break time="0.4s"/> three'), at_once=100)
+    costs = []
+    while not talk.is_done:
+        costs.append(backend.executor.cost(0, tuple(talk.entries)))
+        tick(backend, {0: talk})
+    _, (pause_at, _), (then, _) = talk.told
+    assert then == pause_at + 5
+    assert costs[:2] == [3.0, 1.0]
+    assert costs[pause_at + 1 : then + 2] == [0.0, 0.0, 0.0, 0.0, 3.0, 1.0]
+
+
 def test_a_row_that_begins_an_utterance_has_a_thread_for_itself(
     pocket_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +186,6 @@ def test_a_row_that_begins_an_utterance_has_a_thread_for_itself(
     monkeypatch.setattr(PocketRows, "advance", noted)
     backend = small_backend(pocket_folder, slots=4, threads=2)
     assert isinstance(backend, PocketBackend)
-    assert backend.executor.opening_frames >= 1
     backend.executor.opening_frames = 3.0
     talks = {row: Talk(entries_of(pocket_folder, LONG), parameters(row), at_once=100) for row in range(4)}
     for _ in range(2):

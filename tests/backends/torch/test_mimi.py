@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional
 
+from antiphon.backends.torch.modules.conv import CausalConvTranspose1d
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.state import State, row_bytes
 from antiphon.backends.torch.step import NO_ROW, MaskedStep
 from antiphon.backends.torch.weights.mimi_weights import load_mimi
 from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.models.codec_architecture import ConvShape
 from tests.backends.torch.small import MimiPair
 
 FRAME = 1920
@@ -211,3 +214,13 @@ def test_what_cannot_be_run_is_said(mimi: MimiPair, part: str, change: dict[str,
     config[part] |= change
     with pytest.raises(UnsupportedError, match=message):
         Mimi(config, 4)
+
+
+def test_a_depthwise_layer_of_more_outputs_than_inputs_spreads_as_the_library_does() -> None:
+    shape = ConvShape(2, 4, 4, stride=2, bias=False, is_transposed=True)
+    layer = CausalConvTranspose1d("upsample", shape, positions=1, depthwise=True)
+    random = torch.Generator().manual_seed(3)
+    layer.weight.data.normal_(generator=random)
+    x = torch.randn(3, 2, 1, generator=random)
+    wanted = functional.conv_transpose1d(x, layer.weight, stride=2, groups=2)
+    torch.testing.assert_close(layer._spread(x), wanted)

@@ -64,7 +64,7 @@ def make(
         form = checkpoint.graphs[stage]
         path = checkpoint.file(form.file)
         file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
-        others = pool if file_bytes <= APART_BYTES else None
+        others = pool if stage != VOICE and file_bytes <= APART_BYTES else None
         opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
         session = opener.open(spin=bool(opener.spin))
         check_graph(session, form, path)

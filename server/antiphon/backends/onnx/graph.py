@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -58,26 +59,25 @@ class Graph:
 
         ``session`` is another one of the same graph.
         """
+        self.prepare(window, session)()
+
+    def prepare(
+        self, window: range, session: onnxruntime.InferenceSession | None = None
+    ) -> Callable[[], None]:
+        """Bind neighbouring rows; what :meth:`run` does after that."""
         session = session or self._session
-        self._run(session, self._binding(window, session), window)
+        return partial(self._run, session, self._binding(window, session), window)
 
     def run_apart(self, parts: Sequence[Sequence[range]]) -> None:
         """Run several parts at the same time, the windows of each one after the other on one thread."""
+        self.prepare_apart(parts)()
+
+    def prepare_apart(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
+        """Bind the rows of several parts; what :meth:`run_apart` does after that."""
         assert self._apart is not None
-        session = self._apart.session
-        bound = [[(self._binding(window, session), window) for window in part] for part in parts]
-
-        def run(part: Sequence[tuple[onnxruntime.IOBinding, range]]) -> None:
-            for binding, window in part:
-                self._run(session, binding, window)
-
-        others = [self._apart.pool.submit(run, part) for part in bound[1:]]
-        try:
-            run(bound[0])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        session, pool = self._apart.session, self._apart.pool
+        bound = [[self.prepare(window, session) for window in part] for part in parts]
+        return partial(_run_apart, pool, bound)
 
     def _run(
         self, session: onnxruntime.InferenceSession, binding: onnxruntime.IOBinding, window: range
@@ -112,6 +112,22 @@ class Graph:
     def bytes(self) -> int:
         """Bytes of state of all rows, with what is put aside during a run."""
         return self.state.bytes + sum(array.nbytes for array in self._aside.values())
+
+
+def _run_apart(pool: ThreadPoolExecutor, parts: Sequence[Sequence[Callable[[], None]]]) -> None:
+    """Run the first part here and the others on other threads; all have ended when it returns or raises."""
+
+    def run(part: Sequence[Callable[[], None]]) -> None:
+        for each in part:
+            each()
+
+    others = [pool.submit(run, part) for part in parts[1:]]
+    try:
+        run(parts[0])
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
 
 
 def _place(array: Array, window: range) -> tuple[tuple[int, ...], int]:

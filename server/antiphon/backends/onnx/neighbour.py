@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from antiphon.backends.threads import usable_cores
 
 BURST_BYTES: Final = 1 << 20
 """What is added up without a pause: a fraction of a millisecond, as a message of a call takes."""
@@ -22,8 +23,7 @@ def neighbour(threads: int) -> Iterator[bool]:
 
     Where a core is left, sockets have that one, and nothing is to be simulated.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads < max(2, cores):
+    if threads < max(2, usable_cores()):
         yield False
         return
     is_over, data = threading.Event(), bytes(BURST_BYTES)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import onnxruntime
 
 from antiphon.errors import CheckpointFormatError, ConfigError
+from antiphon.log import Log
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "cpu": "CPUExecutionProvider",
@@ -55,11 +56,22 @@ class Opener:
         """A session of all threads."""
         return open_session(self.path, self.providers, self.threads, spin=spin)
 
+    def open_other(self, *, spin: bool) -> onnxruntime.InferenceSession | None:
+        """A second session of all threads; None where it cannot be opened, which is logged."""
+        return self._open_second(self.threads, spin=spin)
+
     def open_apart(self) -> Apart | None:
-        """A second session, for parts; None where there are none."""
-        if self.pool is None:
+        """A second session, for parts; None where there are none, or as :meth:`open_other`."""
+        session = None if self.pool is None else self._open_second(1)
+        return None if session is None or self.pool is None else Apart(session, self.pool, self.threads)
+
+    def _open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
+        """What a graph that is open already can do without: memory may be there for one copy alone."""
+        try:
+            return open_session(self.path, self.providers, threads, spin=spin)
+        except CheckpointFormatError as error:
+            Log(__name__).warning("graph not opened twice", threads=threads, spin=spin, error=str(error))
             return None
-        return Apart(open_session(self.path, self.providers, 1), self.pool, self.threads)
 
 
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

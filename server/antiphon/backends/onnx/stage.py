@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.neighbour import neighbour
 from antiphon.backends.onnx.rows import RowState
 from antiphon.backends.onnx.sessions import Apart, Opener
-from antiphon.backends.onnx.trial import Choice, Way, time_ways
+from antiphon.backends.onnx.trial import Choice, Prepare, Way, time_ways
 from antiphon.backends.onnx.windows import RunCost, cut, split
 from antiphon.models.graphs import Array, GraphFormat
 
@@ -114,12 +114,12 @@ class Stage:
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
         sessions = self._open_ways()
-        runs: dict[Way, Callable[[range], object]] = {
-            way: partial(self.graph.run, session=session) for way, session in sessions.items()
+        runs: dict[Way, Prepare] = {
+            way: partial(self.graph.prepare, session=session) for way, session in sessions.items()
         }
         if self._apart is not None:
             threads = self._apart.threads
-            runs[Way.PARTS] = lambda window: self.graph.run_apart(cut([window], threads))
+            runs[Way.PARTS] = lambda window: self.graph.prepare_apart(cut([window], threads))
         with neighbour(self.threads):
             choice = Choice.by(time_ways(runs, self.slots, counts))
         self.cost, self.apart_from, self.is_spinning = choice.cost, choice.apart_from, choice.is_spinning
@@ -127,14 +127,16 @@ class Stage:
         self._use(sessions[Way.SPINNING if self.is_spinning else Way.SLEEPING], apart)
 
     def _open_ways(self) -> dict[Way, onnxruntime.InferenceSession]:
-        """The sessions to be compared: the one there is, and one whose threads wait in the other way."""
+        """The sessions to be compared: the one there is, and one that waits in the other way, if it opens."""
         ways = (Way.SLEEPING, Way.SPINNING)
         sessions = {ways[self.is_spinning]: self._session}
         opener = self._opener
         if opener is not None:
             self.open_apart()
             if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
-                sessions[ways[not self.is_spinning]] = opener.open(spin=not self.is_spinning)
+                other = opener.open_other(spin=not self.is_spinning)
+                if other is not None:
+                    sessions[ways[not self.is_spinning]] = other
         return sessions
 
     def open_apart(self) -> None:

@@ -34,6 +34,9 @@ class Way(StrEnum):
 Times: TypeAlias = dict[Way, dict[int, list[float]]]
 """Milliseconds of runs, by number of rows."""
 
+Prepare: TypeAlias = Callable[[range], Callable[[], object]]
+"""Binds neighbouring rows, and gives the run over them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -68,22 +71,25 @@ def _apart_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequen
     return found
 
 
-def time_ways(runs: Mapping[Way, Callable[[range], object]], slots: int, counts: Sequence[int]) -> Times:
+def time_ways(runs: Mapping[Way, Prepare], slots: int, counts: Sequence[int]) -> Times:
     """Time runs over so many of ``slots`` rows, by turns: what else the machine does meets every way.
 
     Ways run one after the other over other rows, as far as there are any: rings come from memory, as in a
-    call.
+    call. Each turn begins with another way. Rows are bound before the time is taken.
     """
-    times: Times = {way: {count: [] for count in counts} for way in runs}
-    for run in runs.values():
-        run(range(slots))
+    ways = list(runs)
+    times: Times = {way: {count: [] for count in counts} for way in ways}
+    for way in ways:
+        runs[way](range(slots))()
     begin_s = time.perf_counter()
     for turn in range(MOST_TURNS):
         for count in counts:
             windows = spaced(slots, count)
-            for place, (way, run) in enumerate(runs.items()):
+            for place in range(len(ways)):
+                way = ways[(turn + place) % len(ways)]
+                run = runs[way](windows[(3 * turn + 2 * place) % MOST_TURNS])
                 start_s = time.perf_counter()
-                run(windows[(3 * turn + 2 * place) % MOST_TURNS])
+                run()
                 times[way][count].append(1000.0 * (time.perf_counter() - start_s))
         if turn + 1 >= LEAST_TURNS and time.perf_counter() - begin_s > TRIAL_S:
             break

@@ -140,9 +140,12 @@ class PocketRows(HostArrays):
             self.failed[row] = error
             return has_taken, None
 
-    def cost(self, row: int) -> float:
-        """What a row's next frame takes, in frames of an utterance: it may have to begin one."""
-        return 1.0 if self.speakers[row].going_on is not None else self.opening_frames
+    def cost(self, row: int, offered: tuple[TextEntry, ...]) -> float:
+        """What a row's next frame takes, in frames of an utterance; silence takes next to nothing."""
+        speaker = self.speakers[row]
+        if speaker.going_on is not None:
+            return 1.0
+        return self.opening_frames if speaker.may_begin(offered) else 0.0
 
     def snapshot(self, row: int) -> dict[str, Any]:
         """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
@@ -169,7 +172,8 @@ class PocketRows(HostArrays):
 
     def _row_ms(self, frame_ms: float) -> float:
         """What a row adds to a frame of a thread: its share of several, where several fit well, or alone."""
-        alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in (1, TRIAL_ROWS))
+        rows = (1, 1, TRIAL_ROWS)  # the first warms up what no later row has to
+        _, alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in rows)
         return together_ms / TRIAL_ROWS if together_ms <= TRIAL_SHARE * frame_ms else alone_ms
 
     def _trial_ms(self, rows: int) -> float:
@@ -251,7 +255,8 @@ class PocketBackend(RowHost[PocketRows]):
         n, start_s = inputs.count, self._clock()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
-        groups = deal([executor.cost(row) for row in rows], executor.threads)
+        costs = [executor.cost(row, entries) for row, entries in zip(rows, inputs.text, strict=True)]
+        groups = deal(costs, executor.threads)
         named = [[rows[place] for place in group] for group in groups]
         offered = [[inputs.text[place] for place in group] for group in groups]
         places = itertools.chain.from_iterable(groups)

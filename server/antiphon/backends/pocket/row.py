@@ -176,6 +176,12 @@ class PocketRow:
         """The utterance whose next frame is the next that it says."""
         return self._utterance if self._pause is None else None
 
+    def may_begin(self, offered: tuple[TextEntry, ...]) -> bool:
+        """Whether an utterance may begin with its next frame: a chunk is next, or may come of the words."""
+        if self._utterance is not None or self._pause is not None:
+            return False
+        return isinstance(self._waiting[0], Chunk) if self._waiting else bool(offered)
+
     def add(self, entries: tuple[TextEntry, ...]) -> None:
         """Add words, pauses and the end. What comes after the end is not heard."""
         for entry in entries:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.errors import ConfigError, HandOverError, HandOverRefusedError
+from antiphon.errors import ConfigError, HandOverError
 from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
 
@@ -78,16 +78,19 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
 
 
 def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
-    """Wait until a worker answers no more; 1 when it still does after the limit, or is too busy to."""
+    """Wait until a worker cannot be reached; 1 when it is there after the limit, or too busy to answer.
+
+    An answer of any kind is of a worker that is there, an error of its own or of a proxy included.
+    """
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         time.sleep(LOOK_S)
         try:
             leaving.facts()
         except HandOverError as error:
-            if isinstance(error, HandOverRefusedError) or isinstance(error.__cause__, TimeoutError):
-                continue
-            print("gone")  # noqa: T201
-            return 0
-    print(f"it still answers after {limit_s:g} s")  # noqa: T201
+            cause = error.__cause__
+            if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+                print("gone")  # noqa: T201
+                return 0
+    print(f"not gone after {limit_s:g} s")  # noqa: T201
     return 1

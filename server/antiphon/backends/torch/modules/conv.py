@@ -172,7 +172,7 @@ class CausalConvTranspose1d(StreamingConv):
 
     def _spread(self, x: Tensor) -> Tensor:
         """Overlap-add without the bias: ``[n, in, T]`` to ``[n, out, T * stride + tail]``."""
-        if x.shape[-1] == 1 and self.groups == self.in_channels:
+        if x.shape[-1] == 1 and self.groups == self.in_channels == self.out_channels:
             return x * self.weight[:, 0]  # which ONNX Runtime takes for a convolution of many groups
         if self.linear is None:
             return functional.conv_transpose1d(x, self.weight, stride=self.stride, groups=self.groups)
