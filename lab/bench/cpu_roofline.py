@@ -52,7 +52,7 @@ def render(attempts: Mapping[str, Values]) -> str:
         return ""
     about = (
         f"What this machine reaches on as many threads: {Rates(**found['rates'])}. Threads "
-        f"{'spin' if found['spin'] else 'sleep'} where they wait. In each cell the floor "
+        f"{'spin' if found.get('spin') else 'sleep'} where they wait. In each cell the floor "
         "and the median in ms, and the floor's share of it. A stage whose weights stay in a cache from frame "
         "to frame (tiny's do) can be below its floor."
     )

@@ -4,8 +4,8 @@
 
 Three workers behind HAProxy with the configuration of the stack, with ``--fixed-batch``. One call at a time
 speaks a question at the pace of speech. While it speaks the worker that has it is drained, and the call goes
-to another one; the drained worker starts again meanwhile. The words have to be those of a call
-that was not moved. The exit code is 1 where a call was lost, lacks an answer or has other words.
+to another one; the drained worker starts again meanwhile. Words and audio have to be those of a call that
+was not moved. The exit code is 1 where a call was lost, lacks an answer or has other words or other audio.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def went_on(spoken: Spoken) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that went on, and had the words of the one that stayed; answers they lack, or that sound else."""
+    """Calls that went on, and had the words of the one that stayed; frames they lack, and that differ."""
 
     calls: int
     alive: int
@@ -244,7 +244,7 @@ class Tally:
     @property
     def is_whole(self) -> bool:
         """Whether every call went on as if it had stayed."""
-        return self.calls == self.alive == self.same > 0 and self.lost == 0
+        return self.calls == self.alive == self.same > 0 and self.lost == self.different == 0
 
 
 def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
@@ -256,7 +256,7 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
         f"{'alive':<24} {tally.alive} of {calls}",
         f"{'words as unmoved':<24} {tally.same} of {calls}, {len(''.join(whole.text))} bytes each",
         f"{'frames not answered':<24} {tally.lost} of {calls * len(whole.frames)}",
-        f"{'frames that sound else':<24} {tally.different}",
+        f"{'frames that differ':<24} {tally.different}",
         shown("moved to resumed", [it.resumed_ms for it in found if it.resumed_ms is not None]),
         shown("gap in the audio", [it.gap_ms for it in found]),
         shown("the same, unmoved", [whole.gap_ms]),

@@ -4,8 +4,10 @@
     python -m lab.bench.recipe_quality --model echo RECORDING...    a codec, on recorded speech
     python -m lab.bench.recipe_quality --model ./float --recipe mine.toml
 
-The model has float32 graphs (antiphon quantize --target onnx --recipe float32); the other forms are rounded
-from them. Columns are the measures of docs/gate.md.
+The model has float32 graphs (antiphon quantize --target onnx --recipe float32); in the other forms their
+weights are rounded. What a recipe changes in the export itself, ``int8_ring_bytes`` and
+``int8_convolution_positions``, is left out: rings stay float32, and no convolution multiplies in INT8 with a
+scale for each window. Columns are the measures of docs/gate.md.
 """
 
 from __future__ import annotations

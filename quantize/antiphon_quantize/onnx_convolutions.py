@@ -2,11 +2,10 @@
 
 Nothing behind an ELU is below -1 (where its alpha is 1 or less; behind another one a convolution stays as it
 is): in an encoder bytes count from there upwards, which leaves more codes as they were. In a decoder they are
-symmetric, so that what is quiet is rounded finely. A window has a scale of its own, or, where there are many,
-a row's frame has: no other row has a part in it. Sums of integers are
-exact, so that a row's results do not depend on how many rows there are. A transposed convolution whose kernel
-is two strides is a product over windows of two positions, which gives all positions of a stride side by side:
-nothing is overlapped and added.
+symmetric, so that what is quiet is rounded finely. A window has a scale of its own: no other row has a part in
+it. Sums of integers are exact, so that a row's results do not depend on how many rows there are. A transposed
+convolution whose kernel is two strides is a product over windows of two positions, which gives all positions
+of a stride side by side: nothing is overlapped and added.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ MIDDLE: Final = 128
 """The byte that stands for zero in a decoder."""
 SMALLEST: Final = 1e-20
 """A scale is no smaller."""
-FINE_POSITIONS: Final = 96
-"""Up to so many windows a frame, each has a scale of its own."""
 
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
@@ -96,24 +93,19 @@ class IntegerConv(StreamingConv):
         count, width = x.shape[1] // self.stride, self.stride * self.in_channels
         positions = count - self.parts + 1
         strides = (x if self.middle else x + 1).reshape(-1, count, width)
-        if positions <= FINE_POSITIONS:
-            windows = self._windows(strides, positions)
-            scale = self._scale(windows, (2,))
-            rows = windows.reshape(-1, 1, self.parts * width)
-            rounded = round_by_row(rows, scale.reshape(-1), self.middle)
-            rounded = rounded.reshape(-1, positions, self.parts * width)
-        else:
-            scale = self._scale(strides, (1, 2))
-            rounded = self._windows(round_by_row(strides, scale, self.middle), positions)
-            scale = scale[:, None]
+        windows = self._windows(strides, positions)
+        scale = self._scale(windows)
+        rows = windows.reshape(-1, 1, self.parts * width)
+        rounded = round_by_row(rows, scale.reshape(-1), self.middle)
+        rounded = rounded.reshape(-1, positions, self.parts * width)
         out = multiply_rounded(rounded, self.weight, self.scale, self.middle) * scale[:, :, None] + self.bias
         found: Tensor = out.reshape(-1, positions * self.places, self.out_channels)
         return found
 
-    def _scale(self, values: Tensor, axes: tuple[int, ...]) -> Tensor:
-        """The step of bytes that just hold what lies along some axes."""
-        most = values.amax(dim=axes)
-        step = torch.maximum(most, -values.amin(dim=axes)) / LARGEST if self.middle else most / TOP
+    def _scale(self, windows: Tensor) -> Tensor:
+        """The step of bytes that just hold a window, ``[n, positions]``."""
+        most = windows.amax(dim=2)
+        step = torch.maximum(most, -windows.amin(dim=2)) / LARGEST if self.middle else most / TOP
         return step.clamp_min(SMALLEST)
 
     def _windows(self, strides: Tensor, positions: int) -> Tensor:

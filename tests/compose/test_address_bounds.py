@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from tests.support.stack.stack import Balancer, answers, balancer_environment
 
 STRANGER, CALLER = "127.0.0.2", "127.0.0.3"
 """Two addresses; the machine's own, 127.0.0.1, is not counted."""
+
+WINDOW_S = 9.0
+"""HAProxy counts over 10 s, the first of which begin with an address's first connection."""
 
 TOO_MANY = (
     "your address has too many connections, or makes new ones or requests too fast; try again in 10 s\n"
@@ -76,9 +80,12 @@ async def test_an_address_over_its_rate_is_refused_while_another_talks(
         ws = await caller.ws_connect(f"{url.replace('http', 'ws', 1)}/api/chat?ext=1&format=pcm_f32le")
         client = Client(ws)
         await client.event("ready")
-        found = [(await status(stranger, url))[0] for _ in range(requests - 1)]
-        assert set(found) == {200}
-        await eventually(429, stranger, url)  # the very next one, where all of it took less than 10 s
+        begun_s = time.monotonic()
+        found = [(await status(stranger, url))[0] for _ in range(requests)]
+        assert set(found[:-1]) == {200}
+        if time.monotonic() - begun_s < WINDOW_S:
+            assert found[-1] == 429
+        await eventually(429, stranger, url)  # on a machine so slow that the first 10 s are over
         code, words, headers = await status(stranger, url)
         assert (code, words, headers["Retry-After"]) == (429, TOO_MANY, "10")
         for index in range(3):

@@ -71,7 +71,7 @@ async def is_ready(server: Server, status: int) -> None:
 
 
 async def caller(server: Server, stack: contextlib.AsyncExitStack) -> None:
-    """Call until somebody is let in: a machine that is busy otherwise makes the loop late too."""
+    """Call until a call is admitted: a machine that is busy otherwise makes the loop late too."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(aiohttp.WSServerHandshakeError):

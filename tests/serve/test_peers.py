@@ -107,13 +107,20 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
         assert 50 <= flooded.frames_in <= 50 * (time.monotonic() - start) + 50 + 16
 
 
-async def test_a_flooding_writer_is_not_taken_for_dead() -> None:
+async def test_a_flooding_writer_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """While we do not read, the peer's silence says nothing."""
-    limits = {"max_messages_per_s": 50, "liveness_timeout_s": 2.0}
+    monkeypatch.setattr("antiphon.serve.transport.socket.HOLD_S", 2.0)
+    limits = {"max_messages_per_s": 50, "liveness_timeout_s": 1.0}
     async with serving(limits=limits) as server, server.caller() as client:
-        for index in range(300):
+        (call,) = server.calls
+        for index in range(100):
             await client.speak(speech(1, index)[:240])
-        await asyncio.sleep(3.5)
+
+        def is_read_again() -> bool:
+            # The first second's worth is 6 frames; then it is not read for twice the liveness timeout.
+            return call._session is not None and call._session.stats().frames_in > 8
+
+        await server.eventually(lambda: is_read_again() or not server.calls)
         assert server.calls
 
 
@@ -129,9 +136,18 @@ async def test_a_half_open_peer_is_closed_after_the_liveness_timeout() -> None:
 
 
 async def test_a_silent_peer_that_answers_pings_lives() -> None:
-    async with serving(limits={"liveness_timeout_s": 2.0}) as server, server.caller() as client:
+    async with serving(limits={"liveness_timeout_s": 1.5}) as server, server.caller() as client:
         reading = asyncio.create_task(client.closed())
-        await asyncio.sleep(4.5)
+        (call,) = server.calls
+        signs_s: set[float] = set()
+
+        def has_answered() -> bool:
+            assert call._socket is not None
+            signs_s.add(call._socket.seen_s)
+            return len(signs_s) > 3
+
+        # Three pongs, each after more than half a second of silence: longer than the liveness timeout.
+        await server.eventually(lambda: reading.done() or has_answered())
         assert not reading.done()
         assert server.calls
         reading.cancel()

@@ -1,4 +1,4 @@
-"""A model in float32 graphs, rounded as a recipe says without exporting it again."""
+"""A model in float32 graphs, its weights rounded as a recipe says without exporting it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from antiphon_quantize.recipe import load_recipe
 
 
 def rounded(checkpoint: Checkpoint, recipe_name: str, folder: Path) -> Checkpoint:
-    """A model whose float32 graphs are rounded as a recipe says, in a new folder; its other files are copies.
+    """A model whose graphs' weights are rounded as a recipe says, in a new folder; other files are copies.
+
+    What a recipe changes in the export itself, ``int8_ring_bytes`` and ``int8_convolution_positions``, is
+    left out: rings stay float32, and no convolution multiplies in INT8 with a scale for each window.
 
     Raises:
         UnsupportedError: it has no graphs, or they are quantised already.

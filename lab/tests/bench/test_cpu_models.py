@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.bench import cpu_models, cpu_profile
+from lab.bench import cpu_models, cpu_profile, cpu_roofline
 from lab.bench.cpu_rates import Rates, int8_unit
 from lab.bench.long_call import judge_call, render_call
 from lab.bench.model_memory import measure_memory
@@ -122,6 +122,12 @@ def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, gr
         " others | ",
     ):
         assert words in text
+
+
+def test_a_roofline_of_a_result_before_threads_could_spin_is_of_threads_that_sleep() -> None:
+    rates = Rates(4.5e10, 1.1e11, 1.2e11, 4e11, "VNNI").to_json()
+    text = cpu_roofline.render({"roofline": {"rates": rates, "stages": {}}})
+    assert "Threads sleep where they wait." in text
 
 
 def test_parts_of_the_rows_are_timed_on_a_thread_each(graphs: Path) -> None:

@@ -10,8 +10,11 @@ from lab.bench import hand_over
 from lab.bench.speaking_caller import Spoken
 
 
-def moved(text: str = "a word", frames: tuple[int, ...] = (0, 1), *, reason: str = "") -> Spoken:
-    spoken = Spoken([text], dict.fromkeys(frames, b""), [0.08 * frame for frame in frames])
+def moved(
+    text: str = "a word", frames: tuple[int, ...] = (0, 1), *, reason: str = "", sound: bytes = b"audio"
+) -> Spoken:
+    heard = {frame: sound + bytes([frame]) for frame in frames}
+    spoken = Spoken([text], heard, [0.08 * frame for frame in frames])
     spoken.thread.moves, spoken.thread.resumptions, spoken.thread.reason = 1, int(not reason), reason
     return spoken
 
@@ -22,6 +25,7 @@ def moved(text: str = "a word", frames: tuple[int, ...] = (0, 1), *, reason: str
         (moved(), 0),
         (moved(text="another"), 1),
         (moved(frames=(0,)), 1),
+        (moved(sound=b"other"), 1),
         (moved(frames=(), reason="unknown"), 1),
     ],
 )

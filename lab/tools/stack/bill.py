@@ -16,6 +16,12 @@ from urllib.parse import quote
 OWN_LICENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 """A licence that is not on SPDX's list: a document names each that its packages refer to."""
 
+NO_TEXT = (
+    "This document has no copy of the licence. A package that declares it may carry the text in its "
+    ".dist-info folder in the image."
+)
+"""SPDX requires a text for such a licence."""
+
 
 @dataclass(frozen=True, order=True)
 class BillPackage:
@@ -75,10 +81,7 @@ def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
             }
             for name in names.values()
         ],
-        "hasExtractedLicensingInfos": [
-            {"licenseId": licence, "extractedText": "Its text is in the packages that name it."}
-            for licence in own
-        ],
+        "hasExtractedLicensingInfos": [{"licenseId": licence, "extractedText": NO_TEXT} for licence in own],
     }
 
 

@@ -20,7 +20,7 @@ function given(name) {
 /** The recording that the microphone hears, over and over: WAV, 24 kHz, mono. */
 export const clipPath = () => given("ANTIPHON_TEST_CLIP");
 
-/** A port of this machine that nobody listens on, and that connections are not given. @returns {Promise<number>} */
+/** A port of this machine that is free, and that connections are not given. @returns {Promise<number>} */
 export function freePort() {
   const port = Number(given("ANTIPHON_TEST_FIRST_PORT")) + Math.floor(Math.random() * Number(given("ANTIPHON_TEST_PORTS")));
   return new Promise((resolve) => {
@@ -183,7 +183,7 @@ export async function openPage(browser, url, options = {}) {
 
 /** @typedef {import("playwright-core").Page} Page */
 
-/** Press the button and wait until somebody listens. @param {Page} page @param {string} [button] */
+/** Press the button and wait until the call is live. @param {Page} page @param {string} [button] */
 export async function call(page, button = "#talk") {
   await page.click(button);
   await inState(page, "live");
