@@ -1,11 +1,11 @@
 """A codec's convolutions behind an ELU as products of INT8 over windows, positions first, for exports.
 
-Nothing behind an ELU is below -1 (where its alpha is 1 or less; behind another one a convolution stays as it
-is): in an encoder bytes count from there upwards, which leaves more codes as they were. In a decoder they are
-symmetric, so that what is quiet is rounded finely. A window has a scale of its own: no other row has a part in
-it. Sums of integers are exact, so that a row's results do not depend on how many rows there are. A transposed
-convolution whose kernel is two strides is a product over windows of two positions, which gives all positions
-of a stride side by side: nothing is overlapped and added.
+Nothing behind an ELU is below -1 (where its alpha is 1 or less; behind another one a convolution stays as
+it is): in an encoder bytes count from there upwards, which leaves more codes as they were. In a decoder
+they are symmetric, so that what is quiet is rounded finely. A window has a scale of its own: no other row
+has a part in it. Sums of integers are exact, so that a row's results do not depend on how many rows there
+are. A transposed convolution whose kernel is two strides is a product over windows of two positions, which
+gives all positions of a stride side by side: nothing is overlapped and added.
 """
 
 from __future__ import annotations
