@@ -115,7 +115,7 @@ class Recipe:
         ]
 
     def _question_stages(self) -> list[Stage]:
-        """What is asked, and the codes of it, for talker and recogniser (which leaves out pauses to think)."""
+        """What is asked, and the codes of it, for talker and recogniser (but for pauses to think)."""
         scale, asked, heard = self.scale, self._at("questions"), self._at("segments")
         many = ["--utterances", str(scale.utterances), *self._threads]
         more_voices = ["--rhvoice"] if self.rhvoice else []
