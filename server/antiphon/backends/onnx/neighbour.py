@@ -12,9 +12,9 @@ from typing import Final
 from antiphon.backends.threads import usable_cores
 
 BURST_BYTES: Final = 1 << 20
-"""What is added up without a pause: a fraction of a millisecond, as a message of a call takes."""
+"""Bytes that one burst of work reads: a fraction of a millisecond, as a message of a call takes."""
 PAUSE: Final = 3.0
-"""Times a burst's CPU time, between two bursts: together they take a quarter of a core."""
+"""The pause after a burst, in times of its CPU time: the thread takes a quarter of a core."""
 
 
 @contextmanager

@@ -108,8 +108,8 @@ class Stage:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
 
         Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
-        sockets, where threads leave no core to them, the best run is one that met none of their work: what
-        a run costs is told by that, how it is run by the medians.
+        sockets, where threads leave no core to them, the best run is one that met none of their work. The
+        cost of a run is that of the best one; the way to run is chosen by medians.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
