@@ -86,7 +86,7 @@ def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
     after = load_checkpoint(str(out))
     recipe = after.quantization_for("onnx")
     assert recipe is not None
-    assert (recipe.bits, recipe.group_size) == (4, 32)
+    assert (recipe.bits, recipe.group_size) == (4, 128)
     for graph in before.graphs.values():
         assert after.file(graph.file).stat().st_size < 0.7 * before.file(graph.file).stat().st_size
     heard = np.random.default_rng(0).normal(0, 0.1, (20, 1, 1920)).astype(np.float32)

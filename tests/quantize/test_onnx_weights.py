@@ -240,7 +240,10 @@ def test_our_recipes_round_layers_and_leave_heads_and_codebooks(name: str) -> No
     found = load_recipe("onnx", name)
     bits = 8 if name == "int8" else 4
     for tensor, wanted in {
-        "model.transformer.layers.3.self_attn.in_proj.weight": bits,
+        "model.transformer.layers.3.self_attn.in_proj.weight": 8,
+        "model.transformer.layers.3.self_attn.out_proj.weight": 8,
+        "model.transformer.layers.3.feed_forward.linear_in.weight": bits,
+        "mimi.encoder_transformer.layers.0.self_attn.in_proj.weight": bits,
         "mimi.encoder_transformer.layers.0.feed_forward.linear1.weight": bits,
         "depformer.layers.0.gating.7.linear_in.weight": bits,
         "mimi.decoder.model.2.linear.weight": 8,
@@ -250,7 +253,7 @@ def test_our_recipes_round_layers_and_leave_heads_and_codebooks(name: str) -> No
         "model.text_emb.weight": 16,
         "depformer.emb.3.weight": 16,
         "depformer.text_emb.weight": 16,
-        "model.text_linear.weight": None,
+        "model.text_linear.weight": None if name == "int8" else 8,
         "model.extra_heads.1.weight": None,
         "depformer.linears.0.weight": None,
         "depformer.inputs.0.weight": None,
@@ -262,18 +265,19 @@ def test_our_recipes_round_layers_and_leave_heads_and_codebooks(name: str) -> No
         assert found.chooses(tensor) == (wanted is not None)
 
 
-def test_the_smallest_recipe_is_int4_with_heads_and_long_convolutions_in_float16() -> None:
+def test_the_smallest_recipe_has_short_blocks_and_heads_and_long_convolutions_in_float16() -> None:
     small, four = load_recipe("onnx", "small"), load_recipe("onnx", "int4")
-    assert (small.bits, small.block, small.search) == (four.bits, four.block, four.search)
+    assert (small.bits, small.block, small.search) == (four.bits, 32, four.search)
+    for tensor, bits in {
+        "model.text_linear.weight": (16, 8),
+        "depformer.linears.0.weight": (16, None),
+        "depformer.inputs.0.weight": (16, None),
+        "mimi.encoder.model.1.block.1.weight": (16, None),
+        "model.transformer.layers.3.self_attn.in_proj.weight": (4, 8),
+    }.items():
+        assert (small.bits_of(tensor), four.bits_of(tensor)) == bits, tensor
     for tensor in (
-        "model.text_linear.weight",
-        "depformer.linears.0.weight",
-        "depformer.inputs.0.weight",
-        "mimi.encoder.model.1.block.1.weight",
-    ):
-        assert (small.bits_of(tensor), four.bits_of(tensor)) == (16, None)
-    for tensor in (
-        "model.transformer.layers.3.self_attn.in_proj.weight",
+        "model.transformer.layers.3.feed_forward.linear_in.weight",
         "mimi.decoder.model.2.linear.weight",
         "mimi.downsample.linear.weight",
         "model.audio_emb.weight",
