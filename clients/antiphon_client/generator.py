@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
+from antiphon.cores import usable_cores
 from antiphon.errors import SessionError
 from antiphon_client.interrupts import ignoring_interrupts, on_interrupt
 from antiphon_client.load import (
@@ -63,7 +63,7 @@ def _join(shares: Sequence[LoopReport], processes: int, *, was_interrupted: bool
     late_ms = [late for share in shares for late in share.loop_late_ms]
     generator = GeneratorReport(
         processes=processes,
-        cores=os.cpu_count() or 1,
+        cores=usable_cores(),
         cpu_s=sum(share.cpu_s for share in shares),
         wall_s=max(share.wall_s for share in shares),
         loop_late_ms=Distribution.of(late_ms),

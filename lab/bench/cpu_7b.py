@@ -3,12 +3,15 @@
     python -m lab.bench.cpu_7b --threads 2                    all four forms; 9 GB of disk, 12 of memory
     python -m lab.bench.cpu_7b --threads 32 --form "onnx int4" --rows 1 --rows 4       one form, on a server
     python -m lab.bench.cpu_7b --layers 4 --depformer-layers 1  less of it
+    python -m lab.bench.cpu_7b --write int4                graphs of a form, to be timed later
     python -m lab.bench.cpu_7b --quick                        a small one, in seconds, to see that it works
 
 Weights are seeded and of the published shapes, rings are full. Each weight is drawn and rounded before the
 next one, so the model is nowhere in more than its own bits. Writing graphs and stepping are processes of
-their own, whose peak is what the system says when they end. A run that was stopped goes on where it was. On
-a busy machine --threads 1 counts the thread's own CPU time.
+their own, whose peak is what the system says when they end. Forms that were measured are not measured again.
+Graphs are deleted once they are timed, and when the run is stopped, unless --keep is given; --write and its
+run take the same --graphs, --layers and --context. On a busy machine --threads 1 counts the thread's own CPU
+time.
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ Model: TypeAlias = Callable[[int], tuple[dict[str, Call], int]]
 
 def step_form(form: str, options: argparse.Namespace) -> Values:
     """Load a form into this process and step it: seconds, bytes, and milliseconds by stage and rows."""
+    tell("measuring memory and products")
     rates = measure_rates(options.threads, **(SMALL_PROBE if options.quick else {}))
+    tell(f"{rates}; loading")
     before_bytes, began_s = _resident_bytes(), time.monotonic()
     backend, name = form.split()
     config = config_of(options)
@@ -63,6 +68,7 @@ def step_form(form: str, options: argparse.Namespace) -> Values:
     load_s, weights_bytes = time.monotonic() - began_s, _resident_bytes() - before_bytes
     times, state_bytes = {}, 0
     for rows in options.rows:
+        tell(f"loaded in {load_s:.0f} s; timing {rows} row(s)")
         with torch.no_grad():
             calls, state_bytes = model(rows)
             times[str(rows)] = take_turns(calls, FEW_TURNS if options.quick else TURNS)
@@ -136,9 +142,11 @@ def measure_form(form: str, options: argparse.Namespace, line: Sequence[str]) ->
         if not folder.is_dir():
             made = {"made": measured([*own, "--write", name])}
         file_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    stepped = measured([*own, "--step", form])
-    if not options.keep:
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        stepped = measured([*own, "--step", form])
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
     return {
         **made,
         **json.loads(stepped["said"]),
@@ -150,8 +158,11 @@ def measure_form(form: str, options: argparse.Namespace, line: Sequence[str]) ->
 def write_form(recipe: str, options: argparse.Namespace) -> None:
     """Write the graphs of a recipe, whole or not at all."""
     part, folder = options.graphs / f"{recipe}.part", options.graphs / recipe
-    write_graphs(part, config_of(options), recipe)
-    part.rename(folder)
+    try:
+        write_graphs(part, config_of(options), recipe)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -205,7 +216,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--context", type=int, help="frames of a ring [3000]")
     parser.add_argument("--keep", action="store_true", help="leave the graphs for another run")
     parser.add_argument("--quick", action="store_true", help="a small model")
-    parser.add_argument("--write", choices=("int4", "int8"), help=argparse.SUPPRESS)
+    parser.add_argument("--write", choices=("int4", "int8"), help="write graphs for another run, and end")
     parser.add_argument("--step", choices=list(KEEPINGS), help=argparse.SUPPRESS)
     options = parser.parse_args(list(argv))
     options.form, options.rows = options.form or list(KEEPINGS), sorted(options.rows or [1])

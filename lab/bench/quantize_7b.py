@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -54,14 +56,15 @@ FRAMES = 5
 
 
 STARTER = """
-import json, resource, subprocess, sys
+import json, resource, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
 done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, text=True)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": used.ru_maxrss * 1024,
                   "said": done.stdout.strip()}))
 sys.exit(done.returncode)
 """
-"""Runs a command and says what it took."""
+"""Runs a command and says what it took. It outlasts a SIGTERM, which ends the command."""
 
 
 def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -109,6 +112,7 @@ def measured(command: Sequence[str], log: Path | None = None) -> Values:
     """Run a command: its seconds, its peak memory, and what it printed; its errors go to ``log``, or here.
 
     It is started by a process of its own, since a peak counts from the fork, which is as large as who forks.
+    When this one is interrupted, both are terminated.
 
     Raises:
         BenchError: it failed.
@@ -116,10 +120,16 @@ def measured(command: Sequence[str], log: Path | None = None) -> Values:
     began = time.monotonic()
     line = [sys.executable, "-c", STARTER, *command]
     with nullcontext() if log is None else log.open("w", encoding="utf-8") as errors:
-        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"{' '.join(command)} ended with {done.returncode}")
-    found: Values = json.loads(done.stdout)
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0)
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()  # until the command has cleaned up
+            raise
+    if process.returncode:
+        raise BenchError(f"{' '.join(command)} ended with {process.returncode}")
+    found: Values = json.loads(said)
     return {"seconds": time.monotonic() - began, **found}
 
 

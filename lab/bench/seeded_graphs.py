@@ -32,6 +32,7 @@ DRAWN: Final = (1 << 22) + 17
 """Numbers that are drawn, all weights made of them: no multiple of a row, so that no two rows are equal."""
 NO_FILE: Final = "not-written"
 """Where a graph without weights says that they are."""
+TOLD_NUMBERS: Final = 1_000_000_000
 MATRIX_BYTES: Final = 1024
 """A constant of two axes below this is written with the graph."""
 
@@ -48,7 +49,7 @@ def write_graphs(folder: Path, config: Mapping[str, Any], recipe: str) -> None:
         source = folder / f"{name}.onnx"
         form = export_stage(make(), source, name, save_without_weights)
         tell(f"writing the weights of {name} in {recipe}")
-        quantize_graph(source, folder / recipe / source.name, rules, read)
+        quantize_graph(source, folder / recipe / source.name, rules, told(read))
         source.unlink()
         (folder / recipe / f"{name}.json").write_text(json.dumps(graph_to_json(form)))
 
@@ -85,6 +86,21 @@ def save_without_weights(program: torch.onnx.ONNXProgram, path: Path) -> None:
 def is_matrix(shape: Iterable[object]) -> bool:
     """Whether two axes are longer than one."""
     return sum(extent != 1 for extent in shape) >= 2
+
+
+def told(read: Callable[[TensorProto, Path], Array]) -> Callable[[TensorProto, Path], Array]:
+    """The same, with a line of progress after each thousand million numbers."""
+    numbers = 0
+
+    def read_and_tell(tensor: TensorProto, folder: Path) -> Array:
+        nonlocal numbers
+        before, found = numbers // TOLD_NUMBERS, read(tensor, folder)
+        numbers += found.size
+        if numbers // TOLD_NUMBERS > before:
+            tell(f"  {numbers / 1e9:.1f} thousand million weights")
+        return found
+
+    return read_and_tell
 
 
 def seeded_reader(seed: int = 0) -> Callable[[TensorProto, Path], Array]:

@@ -57,7 +57,7 @@ COPIED: Final[Mapping[str, str]] = {
 """Files of the source that a model of graphs has too: all but the language model's weights."""
 
 FLOAT_BITS: Final = 32
-LEAST_RUNTIME: Final = "1.20"
+LEAST_RUNTIME: Final = "1.25"
 DATA = ".data"
 """What the name of a graph's file of weights ends with, where it has one."""
 

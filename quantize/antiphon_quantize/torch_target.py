@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from hashlib import sha256 as hash_text
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors import safe_open
@@ -39,6 +40,8 @@ from antiphon_quantize.tensor_file import TensorFile, writing_tensors
 from antiphon_quantize.torch_formats import Rounded, format_of, stacked
 from antiphon_quantize.torch_methods import Rounding, rounding_of
 from antiphon_quantize.torch_plan import TorchPlan, make_plan
+
+LEAST_TORCH: Final = "2.9"
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -234,7 +237,7 @@ def _manifest(
     spec, source = checkpoint.spec, checkpoint.manifest
     assert spec.lm is not None
     dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
-    backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": "2.9"}, options=recipe.options)
+    backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": LEAST_TORCH}, options=recipe.options)
     files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
     options = told_options(recipe, recipe_name, checkpoint)
     if heard:

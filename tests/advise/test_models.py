@@ -18,6 +18,7 @@ from antiphon.backends.machine import Gpu
 from antiphon.errors import ConfigError
 from antiphon.models.cards import CARDS
 from antiphon.models.families import AudioFamily, load_families
+from antiphon.serve.hosting.engines import options_of
 from antiphon.serve.hosting.options import parse_command_line
 from tests.support.stack.composefile import read_compose, services
 
@@ -235,7 +236,7 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
         config = parse_command_line(argv)  # every option is one of the server's
         assert config.model == (model,)
         assert config.engine.slots == 8
-        assert config.backend_option == ("weights=int8", "kv=int8")
+        assert options_of("torch", config.backend_option) == {"weights": "int8", "kv": "int8"}
         assert (config.port, config.agent_port) == (8998, 8999)
     with pytest.raises(ConfigError, match=f"cannot write {file}: File exists"):
         main(command)

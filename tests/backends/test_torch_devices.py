@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from antiphon.backends.threads import model_threads, usable_cores
+from antiphon.backends.threads import model_threads
 from antiphon.backends.torch_devices import device_bytes, pick_device, pick_dtype
 from antiphon.errors import ConfigError
 
@@ -67,26 +66,11 @@ def test_a_dtype_follows_the_device_unless_it_is_named() -> None:
         pick_dtype("float16", cpu, names[:2])
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (2, 1), (64, 63)])
-def test_a_core_is_left_to_the_server(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, threads: int
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (64, 63)])
+def test_a_core_is_left_to_the_server(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+    monkeypatch.setattr("antiphon.backends.threads.usable_cores", lambda: cores)
     assert model_threads() == threads
     assert model_threads(5) == 5
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"),
-    [("max 100000\n", 8), ("250000 100000\n", 2), ("50000 100000", 1), ("1600000 100000", 8), ("", 8)],
-)
-def test_a_quota_is_as_many_cores_as_it_has_whole_ones(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, cores: int
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    (tmp_path / "cpu.max").write_text(quota)
-    assert usable_cores(tmp_path / "cpu.max") == cores
-    assert usable_cores(tmp_path / "none") == 8
 
 
 @pytest.mark.parametrize("threads", [0, -3])

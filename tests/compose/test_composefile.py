@@ -12,8 +12,10 @@ import jsonschema
 import pytest
 import yaml
 
+from antiphon.backends.registry import check_options
 from antiphon.config import Limits
 from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
+from antiphon.serve.hosting.engines import options_of
 from tests.compose.conftest import VALUES
 from tests.support.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
 from tests.support.stack.stack import place
@@ -103,6 +105,16 @@ def test_workers_on_a_cpu_have_room_for_their_model_in_float32(name: str) -> Non
     row = 2 * family.kv_bytes("bf16") + MIMI_STATE_BYTES
     assert 1.2 * (weights + MIMI_BYTES + 8 * row) <= limit_bytes(raw)
     assert 1.5 * weights + 4e9 <= limit_bytes(services()["graphs"].raw)
+
+
+@pytest.mark.parametrize("name", ["duplex", "echo", "stt", "tts"])
+def test_workers_that_share_a_machine_do_not_spin(name: str) -> None:
+    argv = services()[name].argv
+    assert "--device=cuda" not in argv
+    given = [word.partition("=")[2] for word in argv if word.startswith("--backend-option=")]
+    assert options_of("onnx", given) == {"spin": False}
+    check_options("onnx", options_of("onnx", given))
+    assert options_of("torch", given) == options_of("pocket", given) == {}
 
 
 def limit_bytes(raw: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ from antiphon.ipc.arena import Shape
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
 from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
-from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
+from tests.engine.fakes import FakeBackend, FakeClock, Row, fake_spec
 
 AUTO = EngineConfig(memory_reserve_fraction=0.1, tick_reserve_fraction=0.0, max_slots=64)
 
@@ -89,6 +89,42 @@ def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> N
         [4, 8, 16],
         [],
     ]
+
+
+class ChoosingBackend(FakeBackend):
+    """Takes half the time once it has chosen its threads; ``rows_seen`` are the slots it has had."""
+
+    rows_seen: list[int]
+
+    def resize(self, slots: int) -> None:
+        self.rows_seen.append(slots)
+        self._info = replace(self.info, slots=slots)
+        self.rows = [Row() for _ in range(slots)]
+
+    def choose_threads(self) -> None:
+        self.rows_seen.append(-self.info.slots)
+        whole_s = self.step_s
+        self.step_s = lambda rows: whole_s(rows) / 2
+
+
+@pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 2, 64, 32]), (8, [8, -8, 1, 2, 8])])
+def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int]) -> None:
+    clock = FakeClock()
+    backend = ChoosingBackend(
+        fake_spec(),
+        1,
+        is_packed=True,
+        clock=clock,
+        step_s=lambda rows: 0.005 * rows,  # as it runs before the choice: 16 slots, of which 8 are ready
+        memory={"total": 10**9, "weights": 0, "state_per_row": 1},
+    )
+    backend.rows_seen = []
+    assert make_sized(lambda slots: backend, replace(AUTO, max_slots=max_slots), clock) is backend
+    assert backend.rows_seen == seen
+    fixed = replace(AUTO, slots=3)
+    backend.rows_seen.clear()
+    assert make_sized(lambda slots: backend, fixed, clock) is backend
+    assert backend.rows_seen == [3]  # warm_up chooses
 
 
 def test_a_backend_that_always_runs_all_its_rows_is_doubled_until_it_is_too_slow() -> None:

@@ -7,8 +7,16 @@ import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
+import pytest
+
+from antiphon.models.builtin import BUILTIN
+from antiphon.models.catalog import load_checkpoint
+from antiphon_quantize.mlx_target import LEAST_MLX
+from antiphon_quantize.onnx_target import LEAST_RUNTIME
+from antiphon_quantize.torch_target import LEAST_TORCH
 from tests.repo.tracked import ROOT, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -33,6 +41,10 @@ DECLARED = BASE.union(*EXTRAS.values(), {"einops"})
 NOT_INSTALLED_HERE = {"sounddevice"}
 # A single compiled file without a list of its modules, which importlib.metadata finds no distribution of.
 UNLISTED = {"parselmouth": ["praat-parselmouth"]}
+
+
+LEAST = {"torch": LEAST_TORCH, "onnxruntime": LEAST_RUNTIME, "mlx": LEAST_MLX}
+"""What manifests ask for, by module."""
 
 
 def _imported(path: Path) -> set[str]:
@@ -78,3 +90,16 @@ def test_everything_declared_is_pinned() -> None:
 
 def test_no_base_dependency_brings_a_framework() -> None:
     assert BASE.isdisjoint({"torch", "moshi", "mlx", "matplotlib", "sounddevice"})
+
+
+@pytest.mark.parametrize("module", LEAST)
+def test_manifests_ask_for_the_versions_that_the_package_asks_for(module: str) -> None:
+    every = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+    bounds = {line.partition(">=")[2].partition(";")[0] for line in every if _distribution(line) == module}
+    assert bounds == {LEAST[module]}
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_built_in_models_ask_for_the_versions_of_new_ones(name: str) -> None:
+    for form in load_checkpoint(name).backends.values():
+        assert form.requires.items() <= LEAST.items()

@@ -18,8 +18,9 @@ from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotFoundError, ConfigError
-from antiphon.models.catalog import builtin_folder
-from antiphon.serve.hosting.engines import describe, running_engines, serve_here
+from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.serve.hosting.engines import backend_factory, describe, running_engines, serve_here
 from antiphon.serve.hosting.served import ServedModel, name_models
 
 
@@ -105,6 +106,31 @@ def test_auto_slots_of_several_share_the_machine() -> None:
         assert models[0].engine.info.slots == 64
     with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
         assert [model.engine.info.slots for model in models] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "asked"),
+    [
+        (("echo",), (), None),
+        (("echo", "tiny"), (), False),
+        (("echo", "tiny"), ("spin=true",), True),
+        (("echo",), ("onnx.spin=false",), False),
+        (("echo",), ("torch.dtype=float32",), None),
+    ],
+)
+def test_models_that_share_the_cores_do_not_spin(
+    monkeypatch: pytest.MonkeyPatch, models: tuple[str, ...], options: tuple[str, ...], asked: bool | None
+) -> None:
+    seen: list[Any] = []
+
+    def made(name: str, checkpoint: Checkpoint, *, options: dict[str, Any], **_: Any) -> None:
+        seen.append((name, options.get("spin"), sorted(options.keys() - {"spin"})))
+
+    monkeypatch.setattr("antiphon.serve.hosting.engines.make_backend", made)
+    config = ServerConfig(model=models, backend="onnx", backend_option=options)
+    for entry in config.served:
+        backend_factory(config, entry, load_checkpoint(entry.model))(1)
+    assert seen == [("onnx", asked, [])] * len(models)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
-from antiphon.serve.hosting.engines import parse_backend_option
+from antiphon.serve.hosting.engines import options_of, parse_backend_option
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
@@ -302,3 +302,12 @@ def test_backend_options(text: str, parsed: tuple[str, object]) -> None:
 def test_a_backend_option_without_a_value() -> None:
     with pytest.raises(ConfigError, match="backend_option = 'dtype' is not NAME=VALUE"):
         parse_backend_option("dtype")
+
+
+def test_a_backend_option_may_name_its_backend() -> None:
+    given = ("threads=2", "onnx.spin=false", "torch.threads=3", "onnx.threads=4")
+    assert options_of("onnx", given) == {"threads": 4, "spin": False}
+    assert options_of("torch", given) == {"threads": 3}
+    assert options_of("pocket", given) == {"threads": 2}
+    with pytest.raises(ConfigError, match="no backend is called 'onx'; did you mean 'onnx'"):
+        options_of("torch", ("onx.spin=false",))

@@ -153,6 +153,36 @@ def test_forms_are_measured_in_processes_once_and_told_beside_their_floors(
     assert capsys.readouterr().out.endswith(page)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_run_that_is_stopped_leaves_no_graphs_but_those_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    def stopped(command: Sequence[str]) -> dict[str, Any]:
+        if "--write" in command:
+            assert cpu_7b.main(command[3:]) == 0
+            return {}
+        raise KeyboardInterrupt
+
+    def written(folder: Path, config: object, recipe: str) -> None:
+        (folder / recipe).mkdir(parents=True)
+
+    monkeypatch.setattr(cpu_7b, "measured", stopped)
+    monkeypatch.setattr(cpu_7b, "write_graphs", written)
+    line = ["--out", str(tmp_path), "--graphs", str(tmp_path / "7b"), "--form", "onnx int4"]
+    with pytest.raises(KeyboardInterrupt):
+        cpu_7b.main([*line, *(["--keep"] if keep else [])])
+    assert [path.name for path in (tmp_path / "7b").iterdir()] == (["int4"] if keep else [])
+
+    def interrupted(folder: Path, config: object, recipe: str) -> None:
+        written(folder, config, recipe)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpu_7b, "write_graphs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cpu_7b.main(["--graphs", str(tmp_path / "other"), "--write", "int8"])
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_without_a_share_that_was_measured_the_floors_are_told_alone() -> None:
     machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "system": "Linux", "python": "3.11"}
     values = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,38 @@ def test_a_process_is_measured_and_its_failure_told() -> None:
     assert found["cpu_s"] > 0
     with pytest.raises(BenchError, match="ended with 3"):
         quantize_7b.measured([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+CLEANED = """
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path(sys.argv[1]).unlink()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+
+
+def test_a_run_that_is_interrupted_ends_its_command_and_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, plain = tmp_path / "part", subprocess.Popen.communicate
+    is_interrupted = False
+
+    def communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
+        nonlocal is_interrupted
+        if not is_interrupted:
+            while not part.exists():
+                time.sleep(0.01)
+            is_interrupted = True
+            raise KeyboardInterrupt
+        return plain(process)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    with pytest.raises(KeyboardInterrupt):
+        quantize_7b.measured([sys.executable, "-c", CLEANED, str(part)])
+    assert not part.exists()
 
 
 def test_the_report_has_a_line_for_each_recipe() -> None:

@@ -21,6 +21,10 @@ RESUMABLE = (
 )
 """What a worker has besides whose calls can go on at another one: compose.yaml mounts the secret."""
 
+ON_GPU = ["--device=cuda"]
+ON_CPU = ["--backend-option=onnx.spin=false"]
+"""What a worker has besides by where it runs: those on a CPU share the machine's cores."""
+
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
     '    build: {"args": {"EXTRAS": "torch,pocket,quantize,otel"}}',
@@ -56,7 +60,6 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
     ]
     for service in SERVICES[kind][: 1 if fit.family.backend == "pocket" else None]:
         on_gpu = service.endswith("-gpu")
-        device = ["--device=cuda"] if on_gpu else []
-        lines += [f"  {service}:", f"    command: {json.dumps(command + device)}"]
+        lines += [f"  {service}:", f"    command: {json.dumps(command + (ON_GPU if on_gpu else ON_CPU))}"]
         lines += [] if on_gpu else CPU_IMAGE
     return "\n".join(lines) + "\n"

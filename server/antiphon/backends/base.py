@@ -242,6 +242,18 @@ class Resizable(Protocol):
 
 
 @runtime_checkable
+class ThreadChoosing(Resizable, Protocol):
+    """A resizable backend that measures how its ticks use several threads best."""
+
+    def choose_threads(self) -> None:
+        """Measure it with the rows there are, and keep to it through every :meth:`resize`.
+
+        Before ``warm_up``, which otherwise chooses.
+        """
+        ...
+
+
+@runtime_checkable
 class Ageing(Protocol):
     """A backend whose ticks take longer the longer its rows have lived, and that can be timed so."""
 

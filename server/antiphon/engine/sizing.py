@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Ageing, Backend, BackendInfo, Resizable, StepInputs
+from antiphon.backends.base import Ageing, Backend, BackendInfo, Resizable, StepInputs, ThreadChoosing
 from antiphon.engine.capacity import (
     MemoryFacts,
     TickTime,
@@ -56,6 +56,8 @@ def _no_rings(_: ModelSpec) -> RingBytes:
 
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
+CHOOSING_ROWS = 16
+"""The most rows with which a backend chooses how it uses threads: more take longer, and say the same."""
 AGED_FRAMES = 250
 """Rows are timed with full contexts; a codec's are full by then: Mimi looks 125 frames back."""
 
@@ -69,12 +71,13 @@ def make_sized(
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
-    For the latter, backends are made (or resized, where they can be) and timed with more and more ready
-    rows, up to what memory holds. A backend whose ticks always compute all its rows (:meth:`Backend.plan`)
-    is doubled until it is too slow. Of another the ready rows of a tick are timed, and more calls fit than
-    that. On a card whose constants are known the first number timed is the one computed for it. A tts model
-    cannot be timed without a text: there memory decides, what is computed, and what the backend says a row
-    takes. ``rings`` says what calls take of the machine's memory, beside the model's on its device.
+    For the latter, backends are made (or resized, where they can be) and timed with more and more ready rows,
+    up to what memory holds, once they have chosen how to use threads. A backend whose ticks always compute
+    all its rows (:meth:`Backend.plan`) is doubled until it is too slow. Of another the ready rows of a tick
+    are timed, and more calls fit than that. On a card whose constants are known the first number timed is the
+    one computed for it. A tts model cannot be timed without a text: there memory decides, what is computed,
+    and what the backend says a row takes. ``rings`` says what calls take of the machine's memory, beside the
+    model's on its device.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
@@ -108,6 +111,7 @@ def make_sized(
         reserve_fraction=config.tick_reserve_fraction,
         models=share.models,
     )
+    backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
     ticks = measure_ticks(backend, [1], clock, limit_s)
     is_packed, wanted = False, min(fitting, max(2, expected or 0))
     while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
@@ -161,6 +165,15 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
     rows = max(1, int(limit_ms / info.row_ms))
     Log(__name__).info("slots by time", slots=rows, row_ms=info.row_ms, tick_limit_ms=limit_ms)
     return rows
+
+
+def _with_threads_chosen(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
+    """The backend with one row, as it will run; its choice needs more rows, and lasts where it is resized."""
+    if not isinstance(backend, ThreadChoosing):
+        return backend
+    _remake(backend, factory, rows)
+    backend.choose_threads()
+    return _remake(backend, factory, 1)
 
 
 def _make_fixed(

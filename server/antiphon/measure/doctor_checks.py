@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from enum import StrEnum
 from antiphon import __version__
 from antiphon.audio.libopus import load_libopus
 from antiphon.backends.machine import Gpu, list_gpus
+from antiphon.cores import usable_cores
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import AudioError, ConfigError
 from antiphon.install import install_command
@@ -87,8 +87,7 @@ def check_libopus() -> DoctorLine:
 
 def check_cores(cores: int | None = None) -> DoctorLine:
     """How many cores this process may use."""
-    if cores is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores() if cores is None else cores
     if cores < 2:
         remedy = "give it two: a model's step and the sockets beside it otherwise wait for each other"
         return DoctorLine("cores", DoctorState.NOTE, "1", remedy)

@@ -14,7 +14,7 @@ from antiphon.measure.ticks import TickPlan
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
-from antiphon.serve.hosting.engines import parse_backend_option
+from antiphon.serve.hosting.engines import options_of
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
 
@@ -89,7 +89,7 @@ def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
         label = name if names.count(name) == 1 else f"{name} on {backend}"
         if label in subjects:
             raise ConfigError(f"two models are called '{label}'; give them names in a file, see --config")
-        chosen = dict(map(parse_backend_option, entry.backend_option))
+        chosen = options_of(backend, entry.backend_option)
         subjects[label] = Subject(label, portable_ref(entry.model), backend, entry.device, chosen)
     return list(subjects.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sys
@@ -16,6 +15,7 @@ from antiphon.backends.base import Backend, BackendInfo, Progress
 from antiphon.backends.machine import cpu_name
 from antiphon.backends.registry import make_backend
 from antiphon.backends.threads import model_threads
+from antiphon.cores import usable_cores
 from antiphon.engine.memory import process_bytes
 from antiphon.measure.card import HardwareFacts, MeasuredMemory, ModelFacts, QuantizationFacts, SubjectFacts
 from antiphon.models.catalog import load_checkpoint
@@ -112,15 +112,10 @@ def describe_hardware(device: str, threads: int) -> HardwareFacts:
     """The GPU that a device's name stands for, or this machine's processors."""
     if not device.startswith("cuda"):
         driver = f"none ({platform.system()} {platform.release()})"
-        return HardwareFacts(cpu_name(), processors(), driver, threads)
+        return HardwareFacts(cpu_name(), usable_cores(), driver, threads)
     torch = sys.modules.get("torch")  # onnx runs on GPUs without it, and knows no name
     name = device if torch is None else str(torch.cuda.get_device_name(device))
     return HardwareFacts(name, 1, nvidia_driver(), threads)
-
-
-def processors() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def nvidia_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:

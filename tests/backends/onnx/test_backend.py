@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.backends.base import Resizable, StepInputs
+from antiphon.backends.base import Resizable, StepInputs, ThreadChoosing
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames, thread_words
 from antiphon.backends.onnx.factory import make
@@ -193,6 +193,31 @@ def test_threads_may_spin_and_say_the_same() -> None:
     assert outputs[0] is not None
     assert outputs[1] is not None
     np.testing.assert_array_equal(outputs[0], outputs[1])
+
+
+def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, set[Way]]] = []
+
+    def timed(runs: Mapping[Way, object], slots: int, counts: Sequence[int]) -> Times:
+        asked.append((slots, set(runs)))
+        ms = {Way.SLEEPING: 2.0, Way.SPINNING: 1.0, Way.PARTS: 3.0}
+        return {way: {count: [ms[way]] for count in counts} for way in runs}
+
+    monkeypatch.setattr("antiphon.backends.onnx.stage.time_ways", timed)
+    backend = make(load_checkpoint("echo"), slots=1, threads=2)
+    assert isinstance(backend, ThreadChoosing)
+    backend.resize(4)
+    backend.choose_threads()
+    backend.resize(7)
+    backend.warm_up(lambda *_: None)
+    assert asked == 2 * [(4, set(Way))] + 2 * [(7, {Way.SPINNING})]
+    assert backend.info.threads == "2 threads, spinning; no stage in parts"
+    backend.close()
+    asked.clear()
+    alone = make(load_checkpoint("echo"), slots=4, threads=1)
+    assert isinstance(alone, ThreadChoosing)
+    alone.choose_threads()  # one thread has no choice
+    assert asked == []
 
 
 def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,8 +186,8 @@ def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch
         assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)
         assert second() is None
         ms[Way.PARTS] = 1.0
-        stage.warm_up((1, 2, 4, 7))  # as a backend that is warmed again
-        assert stage.apart_from == 1
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)  # what was let go stays so
         assert run(stage)[-1].shape == (5, 1920)
 
 
@@ -204,10 +204,12 @@ def test_threads_spin_where_that_was_clearly_faster(
     asked = given(monkeypatch, {Way.SLEEPING: 2.0, Way.SPINNING: spinning_ms, Way.PARTS: 9.0})
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool, spin=None)
-        for _ in range(2):
-            stage.warm_up((1, 2, 4, 7))
-            assert stage.is_spinning is is_spinning
-        assert asked == [set(Way)] * 2
+        stage.warm_up((1, 2, 4))
+        stage.allocate(ROWS - 2)
+        stage.warm_up((1, 2, 4, 5))  # with other rows, in the way that was chosen
+        assert stage.is_spinning is is_spinning
+        assert asked == [set(Way), {Way.SPINNING if is_spinning else Way.SLEEPING}]
+        stage.allocate(ROWS)
         assert run(stage)[-1].shape == (5, 1920)
 
 

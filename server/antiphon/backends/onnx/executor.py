@@ -11,6 +11,7 @@ import numpy as np
 from antiphon.backends.arrays import HostArrays
 from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray, Progress
 from antiphon.backends.executor import ExecutorFacts, Result, TextResult, TextStep, Work
+from antiphon.backends.host import HostBackend
 from antiphon.backends.machine import give_back_memory
 from antiphon.backends.onnx.language import Language
 from antiphon.backends.onnx.stage import Stage
@@ -116,6 +117,12 @@ class OnnxRows(HostArrays):
 class OnnxFrames(OnnxRows):
     """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
 
+    def choose_threads(self) -> None:
+        """Choose how stages of several threads run, with as many rows as there are."""
+        for stage in self.stages.values():
+            if stage.threads > 1:
+                stage.warm_up(row_counts(stage.slots))
+
     def run(self, work: Work) -> Result:
         """See the protocol."""
         rows, is_fixed, watch = work.rows, work.is_fixed, Stopwatch()
@@ -191,6 +198,19 @@ class OnnxTexts(OnnxRows):
         """See the protocol."""
         for name, array in tensors.items():
             self.stages["lm"].state.arrays[name][row] = array
+
+
+class OnnxBackend(HostBackend):
+    """The host of a codec, duplex or stt model; see :class:`antiphon.backends.base.ThreadChoosing`."""
+
+    def __init__(self, spec: ModelSpec, executor: OnnxFrames, *, slots: int) -> None:
+        """Give an executor ``slots`` fresh rows."""
+        super().__init__(spec, executor, slots=slots)
+        self._stages = executor
+
+    def choose_threads(self) -> None:
+        """See the protocol."""
+        self._stages.choose_threads()
 
 
 def row_counts(slots: int) -> tuple[int, ...]:

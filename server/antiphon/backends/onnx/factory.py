@@ -9,8 +9,7 @@ import onnxruntime
 
 from antiphon.backends.checks import check_slots
 from antiphon.backends.executor import ExecutorFacts
-from antiphon.backends.host import HostBackend
-from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
+from antiphon.backends.onnx.executor import OnnxBackend, OnnxFrames, OnnxTexts
 from antiphon.backends.onnx.graph import check_graph
 from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
@@ -39,7 +38,7 @@ def make(
     device: str | None = None,
     threads: int | None = None,
     spin: bool | None = None,
-) -> HostBackend | TtsBackend:
+) -> OnnxBackend | TtsBackend:
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
@@ -82,7 +81,7 @@ def make(
     if spec.kind is PipelineKind.TTS:
         voice = made.pop(VOICE, None)
         return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
-    return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
+    return OnnxBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
 
 
 def stages(spec: ModelSpec) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from antiphon.backends.threads import usable_cores
+from antiphon.cores import usable_cores
 
 BURST_BYTES: Final = 1 << 20
 """Bytes that one burst of work reads: a fraction of a millisecond, as a message of a call takes."""

@@ -38,7 +38,7 @@ class Stage:
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
     ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
     time, each on one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait
-    within a run. All three are measured, the last two where there is an ``opener``.
+    within a run. All three are measured, the last two once, and where there is an ``opener``.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Stage:
         self._session, self._form, self._opener = session, form, opener
         self._apart: Apart | None = None
         self.apart_from: int | None = None
+        self._is_chosen = False
         self.is_spinning = opener is not None and bool(opener.spin)
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
         self.is_packed = row_bytes <= PACKED_STATE_BYTES
@@ -109,7 +110,8 @@ class Stage:
 
         Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
         sockets, where threads leave no core to them, the best run is one that met none of their work. The
-        cost of a run is that of the best one; the way to run is chosen by medians.
+        cost of a run is that of the best one; the way to run is chosen by medians, the first time: later only
+        what that leaves is measured.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
@@ -125,13 +127,14 @@ class Stage:
         self.cost, self.apart_from, self.is_spinning = choice.cost, choice.apart_from, choice.is_spinning
         apart = None if self.apart_from is None else self._apart
         self._use(sessions[Way.SPINNING if self.is_spinning else Way.SLEEPING], apart)
+        self._is_chosen = True
 
     def _open_ways(self) -> dict[Way, onnxruntime.InferenceSession]:
         """The sessions to be compared: the one there is, and one that waits in the other way, if it opens."""
         ways = (Way.SLEEPING, Way.SPINNING)
         sessions = {ways[self.is_spinning]: self._session}
         opener = self._opener
-        if opener is not None:
+        if opener is not None and not self._is_chosen:
             self.open_apart()
             if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
                 other = opener.open_other(spin=not self.is_spinning)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.backends.base import Backend, Progress
-from antiphon.backends.registry import make_backend, resolve_auto
+from antiphon.backends.registry import backend_entry, make_backend, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, MetricFamilies
@@ -125,12 +125,30 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     chosen: dict[str, Any] = {}
     if name == "null":
         chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
-    chosen |= dict(map(parse_backend_option, entry.backend_option))
+    if name == "onnx" and len(config.served) > 1:
+        chosen["spin"] = False  # the cores are the other models' too, which the measurement would not see
+    chosen |= options_of(name, entry.backend_option)
 
     def make(slots: int) -> Backend:
         return make_backend(name, checkpoint, slots=slots, device=entry.device, options=chosen)
 
     return make
+
+
+def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
+    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend alone.
+
+    Raises:
+        ConfigError: an option is not NAME=VALUE, or of no backend there is.
+    """
+    found: dict[str, Any] = {}
+    for name, value in map(parse_backend_option, given):
+        owner, _, own = name.rpartition(".")
+        if owner:
+            backend_entry(owner)
+        if owner in ("", backend):
+            found[own] = value
+    return found
 
 
 def parse_backend_option(text: str) -> tuple[str, Any]:

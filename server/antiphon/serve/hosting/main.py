@@ -6,7 +6,6 @@ be served.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from antiphon.config import ServerConfig
+from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
 from antiphon.log import set_up_logging
 from antiphon.serve.hosting.options import parse_command_line
@@ -78,4 +78,4 @@ def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: i
         return 0
     if config.front_ends is not None:
         return config.front_ends
-    return max(1, (cpus or len(os.sched_getaffinity(0))) - len(config.served))
+    return max(1, (cpus or usable_cores()) - len(config.served))

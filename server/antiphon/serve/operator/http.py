@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from antiphon import __version__
 from antiphon.backends.machine import cpu_name
+from antiphon.cores import usable_cores
 from antiphon.engine.memory import process_bytes
 from antiphon.models.persona import takes_persona
 from antiphon.models.published import TRANSLATING
@@ -151,7 +152,7 @@ def hardware() -> Mapping[str, Any]:
     """The machine: processor, how many of them this process may use, and memory in bytes."""
     return {
         "cpu": cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.machine()}",
     }

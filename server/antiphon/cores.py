@@ -1,0 +1,53 @@
+"""How many cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN_GROUPS: Final = Path("/proc/self/cgroup")
+
+
+def usable_cores(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
+    """The cores that this process may run on, or as many whole ones as its CPU quota has; at least one.
+
+    A quota is of the process's control group or of any group around it, in version 1 or 2.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *_quotas(cgroups, own_groups)]))
+
+
+def _quotas(cgroups: Path, own_groups: Path) -> Iterator[int]:
+    """Whole cores of each quota found. In a container the own group is the top one, whatever its path is."""
+    for hierarchy, group in _groups(own_groups):
+        for folder in (PurePosixPath(group), *PurePosixPath(group).parents):
+            place = cgroups / hierarchy / str(folder).lstrip("/")
+            if hierarchy:
+                words = [_read(place / "cpu.cfs_quota_us"), _read(place / "cpu.cfs_period_us")]
+            else:
+                words = (_read(place / "cpu.max") or "").split()
+            if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+                yield int(words[0]) // int(words[1])  # without a limit it says "max", or -1
+
+
+def _groups(own_groups: Path) -> Iterator[tuple[str, str]]:
+    """Where the quotas of this process are: a hierarchy's folder, "" in version 2, and a group in it."""
+    yield "", "/"
+    for line in _read(own_groups).splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            yield "", group
+        elif "cpu" in controllers.split(","):
+            yield controllers, group
+            yield "cpu", group
+
+
+def _read(file: Path) -> str:
+    """A file's text, or none of it where there is no such file."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
