@@ -40,7 +40,9 @@ class Settings:
     total_steps: int = 14_500
     weight_decay: float = 0.05
     padding_weight: float = 0.5
-    """Of a padding token in the text's loss, the mark before a word counting 1."""
+    """Of a padding token in the text's loss."""
+    mark_weight: float = 2.5
+    """Of the mark before a word. With 1 a question heard in doubt is refused; with more it is answered."""
     stopping_weight: float = 2.0
     """Of a padding token soon after a word, where an answer ends or goes on."""
     word_weight: float = 6.0
@@ -178,7 +180,8 @@ class Talker(nn.Module):
         text = targets[:, 0]
         padding = torch.where(soon_after_words(text), settings.stopping_weight, settings.padding_weight)
         weight = torch.where(text == PAD, padding, settings.word_weight)
-        weight = (torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained).to(self.device)
+        weight = torch.where(text == EPAD, settings.mark_weight, weight)
+        weight = (weight * batch.is_text_trained).to(self.device)
         text_loss = functional.cross_entropy(
             made.text_logits.float().transpose(1, 2), text.to(self.device), reduction="none"
         )
