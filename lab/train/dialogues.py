@@ -18,6 +18,8 @@ REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
 REFUSAL_FRAMES = 10
 """The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
+REFUSALS_KEPT = 0.5
+"""Of what is drawn to be refused, so much stays: it is two fifths of a shard."""
 GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
 BREATH_FRAMES = 5
@@ -69,8 +71,10 @@ def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]
 
 
 def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """One of the scene's, at its own pace or another."""
+    """One of the scene's, at its own pace or another; what is to be refused stands back for a second draw."""
     segment = scene.segments[rng.integers(len(scene.segments))]
+    if segment.answer == REFUSAL and rng.random() >= REFUSALS_KEPT:
+        segment = scene.segments[rng.integers(len(scene.segments))]
     return segment.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else segment
 
 

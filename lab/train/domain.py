@@ -112,6 +112,11 @@ def phrasings(
     return Phrasings(tuple(one for one in dict.fromkeys(asked) if one not in kept), kept)
 
 
+def in_twos(*said: str) -> tuple[str, ...]:
+    """Each by itself, and each before each: a courtesy is heard in what it is made of, not by heart."""
+    return (*said, *(f"{one} {other}" for one in said for other in said))
+
+
 PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
     {
         "add": phrasings(
@@ -172,27 +177,21 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
         ),
         "greeting": phrasings(
             held_out.PHRASINGS["greeting"],
-            alone=(
-                *("hello", "hi", "hello there", "hi there", "good morning", "good evening", "good afternoon"),
-                *("hello good morning", "hi good morning", "hello there good morning", "hi good evening"),
-                *("hello good afternoon", "hi there good afternoon", "hello there good evening"),
-                *("hello hello", "hi hello", "hello hello good evening", "good afternoon hello there"),
+            alone=in_twos(
+                *("hello", "hi", "hello there", "hi there", "good morning", "good evening", "good afternoon")
             ),
         ),
         "thanks": phrasings(
             held_out.PHRASINGS["thanks"],
-            alone=(
-                *("thank you", "thanks", "thank you very much", "thanks a lot", "many thanks"),
-                *("thank you so much", "thanks so much", "thank you so very much", "thank you many thanks"),
-                *("thank you thank you", "thanks many thanks", "many many thanks", "thanks thank you"),
+            alone=in_twos(
+                *("thank you", "thanks", "many thanks", "many many thanks", "thank you very much"),
+                *("thanks a lot", "thank you so much", "thanks so much", "thank you so very much"),
             ),
         ),
         "goodbye": phrasings(
             held_out.PHRASINGS["goodbye"],
-            alone=(
-                *("goodbye", "bye", "bye bye", "see you later", "good night", "goodbye see you later"),
-                *("see you", "see you soon", "bye good night", "good night goodbye", "bye goodbye"),
-                *("bye bye see you later", "bye see you soon", "good night see you later", "see you bye"),
+            alone=in_twos(
+                *("goodbye", "bye", "bye bye", "good night", "see you", "see you later", "see you soon")
             ),
         ),
     }
@@ -205,10 +204,10 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "colour": 10,
         "sound": 10,
         "next": 10,
-        "name": 5,
-        "greeting": 4,
-        "thanks": 3.5,
-        "goodbye": 3.5,
+        "name": 9,
+        "greeting": 9,
+        "thanks": 9,
+        "goodbye": 9,
     }
 )
 FIXED_ANSWERS: Mapping[str, str] = MappingProxyType(

@@ -41,10 +41,11 @@ def _hum(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _clatter(rng: np.random.Generator, samples: int) -> FloatArray:
-    """Things put down and picked up, three a second."""
+    """Things put down and picked up: one a second and long, or up to forty and short."""
     sound = 0.05 * coloured_noise(rng, samples, 1.0)
-    for _ in range(max(1, 3 * samples // SAMPLE_RATE)):
-        at, length = int(rng.integers(samples)), int(rng.integers(240, 4800))
+    a_second = 40 ** rng.uniform(0, 1)
+    for _ in range(max(1, int(a_second * samples / SAMPLE_RATE))):
+        at, length = int(rng.integers(samples)), int(rng.integers(240, 4800) / a_second**0.5)
         burst = coloured_noise(rng, length, float(rng.uniform(0, 1))) * np.exp(
             -np.arange(length) / (length / 5)
         )
@@ -144,6 +145,15 @@ def _with_lost_packets(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
     return heard
 
 
+def _through_a_loose_contact(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """Interrupted two to eight times a second for 3 to 30 ms, or weaker there by 6 dB and more."""
+    heard, left = pcm.copy(), rng.uniform(0, 0.5) * (rng.random() < 0.5)
+    for _ in range(int(rng.uniform(2, 8) * pcm.size / SAMPLE_RATE)):
+        at = int(rng.integers(pcm.size))
+        heard[at : at + int(rng.uniform(0.003, 0.03) * SAMPLE_RATE)] *= left
+    return heard
+
+
 def _fitted(pcm: FloatArray, samples: int) -> FloatArray:
     return np.pad(pcm, (0, max(0, samples - pcm.size)))[:samples].astype(np.float32)
 
@@ -165,6 +175,7 @@ LINES: Final[Mapping[str, Change]] = MappingProxyType(
         "narrow": limit_band,
         "telephone": by_telephone,
         "coarse": coarsely_coded,
+        "loose contact": _through_a_loose_contact,
         "opus": _by_opus,
         "lost packets": _with_lost_packets,
     }

@@ -21,6 +21,8 @@ from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 RATE, FURTHER_RATE = 1.2e-3, 2e-4
 """Peaks of the learning rate: from nothing, and from a talker trained before."""
+SOON_FRAMES = 9
+"""A number that is counted follows the one before within so many frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,11 @@ class Settings:
     total_steps: int = 14_500
     weight_decay: float = 0.05
     padding_weight: float = 0.5
-    """Of a padding token in the text's loss, the mark before a word counting 1."""
+    """Of a padding token in the text's loss."""
+    mark_weight: float = 2.5
+    """Of the mark before a word. With 1 a question heard in doubt is refused; with more it is answered."""
+    stopping_weight: float = 2.0
+    """Of a padding token soon after a word, where an answer ends or goes on."""
     word_weight: float = 6.0
     """Of a word's token: few frames have one, and they are what an answer is judged by."""
     text_weight: float = 2.0
@@ -172,8 +178,10 @@ class Talker(nn.Module):
         made = read(lm, inputs.to(self.device))
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
-        weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
-        weight = (torch.where(text == EPAD, 1.0, weight) * batch.is_text_trained).to(self.device)
+        padding = torch.where(soon_after_words(text), settings.stopping_weight, settings.padding_weight)
+        weight = torch.where(text == PAD, padding, settings.word_weight)
+        weight = torch.where(text == EPAD, settings.mark_weight, weight)
+        weight = (weight * batch.is_text_trained).to(self.device)
         text_loss = functional.cross_entropy(
             made.text_logits.float().transpose(1, 2), text.to(self.device), reduction="none"
         )
@@ -227,6 +235,13 @@ class Talker(nn.Module):
             torch.tensor([len(tokens) for tokens in words]),
             zero_infinity=True,
         )
+
+
+def soon_after_words(text: Tensor) -> Tensor:
+    """Where one of the ``SOON_FRAMES`` before has a word, bool like ``text [B, T]``."""
+    is_word = ((text != PAD) & (text != EPAD)).float()
+    reached = functional.max_pool1d(functional.pad(is_word[:, None], (SOON_FRAMES, 0)), SOON_FRAMES, 1)
+    return reached[:, 0, : text.shape[1]] > 0
 
 
 def forgetful(inputs: Tensor, rng: np.random.Generator, own: int) -> Tensor:

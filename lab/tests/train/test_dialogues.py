@@ -15,6 +15,7 @@ from moshi.models.lm_utils import _delay_sequence
 from moshi.utils.compile import no_compile
 from safetensors.torch import load_file
 
+from lab.train import dialogues as talker_dialogues
 from lab.train import talker as talker_module
 from lab.train import talker_model
 from lab.train.answers import Answer
@@ -420,3 +421,27 @@ def test_a_voice_is_trained_in_some_steps_and_a_new_head_alone_at_first(tokenize
     with no_compile():
         assert hearing(0) == ({"text", "words", "audio"}, False)
         assert hearing(1) == ({"text", "words"}, True)
+
+
+def test_the_end_of_an_answer_weighs_as_long_as_a_next_word_would_come() -> None:
+    text = torch.full((2, 30), PAD)
+    text[0, 3], text[0, 20], text[1, 5] = 10, 11, EPAD
+    soon = talker_model.soon_after_words(text)
+    reach = talker_model.SOON_FRAMES
+    assert soon[0].nonzero()[:, 0].tolist() == [*range(4, 4 + reach), *range(21, min(30, 21 + reach))]
+    assert not soon[1].any()
+    assert Settings().stopping_weight > Settings().padding_weight
+
+
+def test_what_is_to_be_refused_stands_back_for_a_second_draw() -> None:
+    codes = np.zeros((8, 4), np.int16)
+    kinds = tuple(Segment(codes, 0, 1, "", answer) for answer in (REFUSAL, "snow is white"))
+    scene, rng = Scene(codes, kinds), np.random.default_rng(5)
+    drawn = [talker_dialogues.heard_segment(scene, rng).answer for _ in range(4000)]
+    assert drawn.count(REFUSAL) / 4000 == pytest.approx(0.375, abs=0.04)
+
+
+def test_courtesies_are_asked_in_pairs_that_are_not_held_out() -> None:
+    asked = PHRASINGS["goodbye"].trained
+    assert {"see you later good night", "good night"} <= set(asked)
+    assert "goodbye good night" in set(PHRASINGS["goodbye"].held_out) - set(asked)
