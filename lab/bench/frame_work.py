@@ -15,8 +15,11 @@ from antiphon.backends.torch.quantised.int8 import follows_recipe
 from antiphon.backends.torch.state import row_bytes
 from antiphon.models.costs import CODEC_FLOP
 from antiphon_quantize.onnx_rings import round_rings
+from antiphon_quantize.recipe import Recipe, load_recipe
 from lab.bench.cpu_rates import FLOAT32, INT8, Rates
 
+FLOAT_BITS: Final = 32
+MOST_ROUNDED_BITS: Final = 8
 CODEC_BYTES: Final = 124e6
 """Of Mimi's graphs in INT8 (docs/benchmarks/cpu-models.md)."""
 CODEC_ROW_BYTES: Final = 16.4e6
@@ -25,25 +28,30 @@ CODEC_ROW_BYTES: Final = 16.4e6
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How a backend keeps a model, and by which numbers it multiplies layers.
+    """How a backend keeps a model, and by which numbers it multiplies what is rounded.
 
-    Bits of a layer's weight, its share of a scale included, and of any other weight. ``int8_ring_bytes``:
-    rings of a layer that take so many or more in float32 are INT8; None for float32 in any case.
+    ``recipe`` is that of ONNX graphs, which has the bits of each weight and says which rings are INT8.
+    Without one ``layer_bits`` are those of a layer's weight, its share of a scale included, ``other_bits``
+    those of any other, and rings are float32.
     """
 
-    layer_bits: float
-    other_bits: int
-    int8_ring_bytes: int | None
-    layer_kind: str
+    kind: str
+    recipe: str = ""
+    layer_bits: float = FLOAT_BITS
+    other_bits: float = FLOAT_BITS
+
+    def rounding(self) -> Recipe | None:
+        """The recipe itself."""
+        return load_recipe("onnx", self.recipe) if self.recipe else None
 
 
 KEEPINGS: Final[Mapping[str, Keeping]] = {
-    "onnx int4": Keeping(4 + 32 / 32, 32, 1_000_000, INT8),
-    "onnx int8": Keeping(8 + 32 / 128, 32, 1_000_000, INT8),
-    "torch int4": Keeping(4 + 2 * 16 / 32, 16, None, FLOAT32),
-    "torch int8": Keeping(8, 16, None, INT8),
+    "onnx int4": Keeping(INT8, recipe="int4"),
+    "onnx int8": Keeping(INT8, recipe="int8"),
+    "torch int4": Keeping(FLOAT32, layer_bits=4 + 2 * 16 / 32, other_bits=16),
+    "torch int8": Keeping(INT8, layer_bits=8, other_bits=16),
 }
-"""By backend and form. ONNX keeps heads in float32 and large rings in INT8, torch heads in bfloat16."""
+"""By backend and form. Torch keeps heads in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +94,15 @@ def frame_work(config: Mapping[str, Any], keeping: Keeping) -> FrameWork:
     with torch.device("meta"):
         compute = Compute(torch.bfloat16, torch.float32)
         model = LanguageModel(config, steps=config["dep_q"], compute=compute)
-    shape, least_bytes = model.transformer.config, keeping.int8_ring_bytes
-    round_rings(model.transformer, least_bytes)
+    shape, recipe = model.transformer.config, keeping.rounding()
+    round_rings(model.transformer, None if recipe is None else recipe.int8_ring_bytes)
     rings = list(model.specs())
     is_rounded = any(spec.dtype == torch.int8 for spec in rings)
     products = 2 * shape.context * shape.dim * shape.layers
     ring = Work(0, row_bytes(rings), products, INT8 if is_rounded else FLOAT32)
-    stages = {"lm": (*_linears(model, "lm", keeping), ring)}
+    stages = {"lm": (*_linears(model, "lm", keeping, recipe), ring)}
     if model.depformer is not None:
-        stages["depformer"] = tuple(_linears(model, "depformer", keeping))
+        stages["depformer"] = tuple(_linears(model, "depformer", keeping, recipe))
     return FrameWork(stages)
 
 
@@ -103,11 +111,24 @@ def codec_work() -> Work:
     return Work(CODEC_BYTES, CODEC_ROW_BYTES, CODEC_FLOP, FLOAT32)
 
 
-def _linears(model: LanguageModel, stage: str, keeping: Keeping) -> Iterator[Work]:
-    """Its layers, then its other products."""
-    sizes = {True: 0, False: 0}
+def _linears(model: LanguageModel, stage: str, keeping: Keeping, recipe: Recipe | None) -> Iterator[Work]:
+    """Its rounded products, then the others."""
+    numbers, size_bytes = {True: 0, False: 0}, {True: 0.0, False: 0.0}
     for name, child in model.named_modules():
         if isinstance(child, Linear) and name.startswith("depformer.") == (stage == "depformer"):
-            sizes[follows_recipe(name)] += child.in_features * child.out_features
-    yield Work(sizes[True] * keeping.layer_bits / 8, 0, sizes[True], keeping.layer_kind)
-    yield Work(sizes[False] * keeping.other_bits / 8, 0, sizes[False], FLOAT32)
+            if recipe is None:
+                is_rounded = follows_recipe(name)
+                bits = keeping.layer_bits if is_rounded else keeping.other_bits
+            else:
+                is_rounded, bits = _bits_of(recipe, f"model.{name}.weight")
+            count = child.in_features * child.out_features
+            numbers[is_rounded] += count
+            size_bytes[is_rounded] += count * bits / 8
+    for is_rounded, kind in ((True, keeping.kind), (False, FLOAT32)):
+        yield Work(size_bytes[is_rounded], 0, numbers[is_rounded], kind)
+
+
+def _bits_of(recipe: Recipe, name: str) -> tuple[bool, float]:
+    """Whether a weight is multiplied in few bits, and its bits with the share of a float32 scale."""
+    bits = recipe.bits_of(name) or FLOAT_BITS
+    return (False, bits) if bits > MOST_ROUNDED_BITS else (True, bits + FLOAT_BITS / recipe.block)
