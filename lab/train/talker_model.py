@@ -41,7 +41,7 @@ class Settings:
     weight_decay: float = 0.05
     padding_weight: float = 0.5
     """Of a padding token in the text's loss."""
-    mark_weight: float = 2.5
+    mark_weight: float = 3.5
     """Of the mark before a word. With 1 a question heard in doubt is refused; with more it is answered."""
     stopping_weight: float = 2.0
     """Of a padding token soon after a word, where an answer ends or goes on."""
