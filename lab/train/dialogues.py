@@ -16,13 +16,13 @@ from lab.train.voicebox import TAIL_FRAMES, Voicebox, words_at
 
 REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
-REFUSAL_FRAMES = 10
+REFUSAL_FRAMES = 16
 """The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
 DRAWN_AGAIN = 0.5
 """Of what is to be refused, so much is drawn anew for a dialogue: of 45 % of a shard 33 % are left."""
 GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
-BREATH_FRAMES = 5
+BREATH_FRAMES = 10
 """So long at most is that breath: the next words are heard before the refusal begins."""
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
