@@ -16,13 +16,13 @@ from lab.train.voicebox import TAIL_FRAMES, Voicebox, words_at
 
 REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
-REFUSAL_FRAMES = 10
+REFUSAL_FRAMES = 16
 """The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
-REFUSALS_KEPT = 0.5
-"""Of what is drawn to be refused, so much stays: it is two fifths of a shard."""
+DRAWN_AGAIN = 0.5
+"""Of what is to be refused, so much is drawn anew for a dialogue: of 45 % of a shard 33 % are left."""
 GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
-BREATH_FRAMES = 5
+BREATH_FRAMES = 10
 """So long at most is that breath: the next words are heard before the refusal begins."""
 STOP_FRAMES = 3
 """From the frame in which somebody interrupts to silence."""
@@ -71,10 +71,20 @@ def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]
 
 
 def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """One of the scene's, at its own pace or another; what is to be refused stands back for a second draw."""
+    """One of the scene's, at its own pace or another."""
+    return at_a_pace(scene.segments[rng.integers(len(scene.segments))], rng)
+
+
+def asked_segment(scene: Scene, rng: np.random.Generator) -> Segment:
+    """The same for a dialogue, in which less is to be refused than a shard has."""
     segment = scene.segments[rng.integers(len(scene.segments))]
-    if segment.answer == REFUSAL and rng.random() >= REFUSALS_KEPT:
+    if segment.answer == REFUSAL and rng.random() < DRAWN_AGAIN:
         segment = scene.segments[rng.integers(len(scene.segments))]
+    return at_a_pace(segment, rng)
+
+
+def at_a_pace(segment: Segment, rng: np.random.Generator) -> Segment:
+    """A segment at its own pace or another."""
     return segment.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else segment
 
 
@@ -201,7 +211,7 @@ class Composer:
     def _converse(self, rng: np.random.Generator, dialogue: Dialogue, scene: Scene) -> None:
         at, is_interrupting, is_owed_from = int(rng.integers(1, 30)), False, self.frames
         while True:
-            segment = heard_segment(scene, rng)
+            segment = asked_segment(scene, rng)
             reply = at + segment.end + reaction_frames(segment.answer)
             said = self.chains.misbegun(segment.answer, rng) if self.chains is not None else segment.answer
             codes, text = self.voicebox.codes[said], self.voicebox.text[said]

@@ -82,10 +82,15 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Phrasings:
-    """The ways to ask for one kind of thing; the last tuple is kept for the test."""
+    """The ways to ask for one kind of thing; if some are ``plain``, training draws half from them."""
 
     trained: tuple[str, ...]
     held_out: tuple[str, ...]
+    plain: tuple[str, ...] = ()
+
+    def draw(self, rng: random.Random) -> str:
+        """One of training's."""
+        return rng.choice(self.plain if self.plain and rng.random() < 0.5 else self.trained)
 
 
 GREETINGS = ("hello", "hi", "hello there", "good morning")
@@ -98,23 +103,22 @@ def phrasings(
     commands: Sequence[str] = (),
     requests: Sequence[str] = (),
     alone: Sequence[str] = (),
+    courtesies: Sequence[str] = (),
 ) -> Phrasings:
-    """Every way to ask, with and without a greeting and a "please", but for those ``kept`` for the test.
+    """Every way to ask, with a greeting or a "please" and without, that has none ``kept`` for the test in it.
 
-    ``questions`` and ``commands`` are whole; ``requests`` follow "tell me"; ``alone`` stand as they are.
+    ``questions`` and ``commands`` are whole; ``requests`` follow "tell me"; ``alone`` stand as they are;
+    ``courtesies`` too, and each before each, so that they are heard in what they are made of.
     """
-    asked = [*alone, *questions]
+    asked = [*alone, *questions, *courtesies]
+    asked += [f"{one} {other}" for one in courtesies for other in courtesies]
     asked += [f"{greeting} {question}" for greeting in GREETINGS for question in questions]
     for command in [*commands, *(f"tell me {request}" for request in requests)]:
         asked += [f"{opening} {command}".strip() for opening in ("", "please", "can you please", *GREETINGS)]
         asked += [f"{command} please", f"hello can you please {command}", f"hi please {command}"]
     asked += [f"can you {command}" for command in commands]
-    return Phrasings(tuple(one for one in dict.fromkeys(asked) if one not in kept), kept)
-
-
-def in_twos(*said: str) -> tuple[str, ...]:
-    """Each by itself, and each before each: a courtesy is heard in what it is made of, not by heart."""
-    return (*said, *(f"{one} {other}" for one in said for other in said))
+    trained = [one for one in dict.fromkeys(asked) if not any(f" {way} " in f" {one} " for way in kept)]
+    return Phrasings(tuple(trained), kept, tuple(courtesies))
 
 
 PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
@@ -177,21 +181,33 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
         ),
         "greeting": phrasings(
             held_out.PHRASINGS["greeting"],
-            alone=in_twos(
-                *("hello", "hi", "hello there", "hi there", "good morning", "good evening", "good afternoon")
+            courtesies=(
+                "hello",
+                "hi",
+                "hello there",
+                "hi there",
+                "good morning",
+                "good evening",
+                "good afternoon",
             ),
         ),
         "thanks": phrasings(
             held_out.PHRASINGS["thanks"],
-            alone=in_twos(
+            courtesies=(
                 *("thank you", "thanks", "many thanks", "many many thanks", "thank you very much"),
                 *("thanks a lot", "thank you so much", "thanks so much", "thank you so very much"),
             ),
         ),
         "goodbye": phrasings(
             held_out.PHRASINGS["goodbye"],
-            alone=in_twos(
-                *("goodbye", "bye", "bye bye", "good night", "see you", "see you later", "see you soon")
+            courtesies=(
+                "goodbye",
+                "bye",
+                "bye bye",
+                "good night",
+                "see you",
+                "see you later",
+                "see you soon",
             ),
         ),
     }
@@ -318,7 +334,7 @@ class Domain:
         """A question as training asks it."""
         intent = intent or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         fact = rng.choice(self.facts[intent])
-        return self._turn(intent, rng.choice(PHRASINGS[intent].trained), fact, is_held_out=False)
+        return self._turn(intent, PHRASINGS[intent].draw(rng), fact, is_held_out=False)
 
     def draw_words(self, rng: random.Random) -> Turn:
         """Words of the domain in no order: who learns to write these down cannot guess, and has to listen."""

@@ -26,10 +26,11 @@ VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 BENDINGS: Final = ("warp", "flutter")
 """Ways to make another voice of one, see lab.train.bendings; training bends voices in Praat's way."""
 NOISES: Final = ("engine", "rain")
+"""Training has "rain" in no shard, and near it "clatter", of up to forty short bursts a second."""
 ROOMS: Final = ("hall", "stairwell")
 INSTRUMENTS: Final = ("bell",)
 LINES: Final = ("opus", "lost packets")
-"""What carries the sound: see lab.train.surroundings for what training has instead."""
+"""What carries the sound. Training has "loose contact" near "lost packets": gaps of 3 to 30 ms anywhere."""
 LANGUAGES: Final = ("fi", "hu", "el", "id")
 """Languages of espeak-ng that training does not hear, not even over English letters."""
 PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(

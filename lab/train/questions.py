@@ -35,7 +35,7 @@ WORDS_SHARE = 0.15
 """Of the training's utterances, so many are words in no order, by default."""
 HALF_SHARE, OUTSIDE_SHARE = 0.08, 0.22
 """So many are half a question, and outside the domain; of the tests, so many each, and no words."""
-HESITANT_SHARE, PAUSES_S = 0.1, (0.2, 0.55)
+HESITANT_SHARE, PAUSES_S = 0.2, (0.2, 1.0)
 """Of the training's questions, so many are asked with a pause to think, before they are stretched."""
 QUIET = 10 ** (-40 / 20)
 """Below this share of its peak an utterance has not begun, or is over."""

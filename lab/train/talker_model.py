@@ -41,8 +41,12 @@ class Settings:
     weight_decay: float = 0.05
     padding_weight: float = 0.5
     """Of a padding token in the text's loss."""
-    mark_weight: float = 2.5
-    """Of the mark before a word. With 1 a question heard in doubt is refused; with more it is answered."""
+    mark_weight: float = 3.5
+    """Of the mark before a word: the more, the rather is a question that is heard in doubt answered.
+
+    A bias of 1 on that mark, in weights trained with 1, took wrong refusals of 138 questions from 19 to 9 %
+    and refusals of 62 other turns from 84 to 58 %.
+    """
     stopping_weight: float = 2.0
     """Of a padding token soon after a word, where an answer ends or goes on."""
     word_weight: float = 6.0

@@ -433,12 +433,13 @@ def test_the_end_of_an_answer_weighs_as_long_as_a_next_word_would_come() -> None
     assert Settings().stopping_weight > Settings().padding_weight
 
 
-def test_what_is_to_be_refused_stands_back_for_a_second_draw() -> None:
+def test_what_is_to_be_refused_makes_room_for_a_second_draw_in_dialogues_alone() -> None:
     codes = np.zeros((8, 4), np.int16)
     kinds = tuple(Segment(codes, 0, 1, "", answer) for answer in (REFUSAL, "snow is white"))
     scene, rng = Scene(codes, kinds), np.random.default_rng(5)
-    drawn = [talker_dialogues.heard_segment(scene, rng).answer for _ in range(4000)]
-    assert drawn.count(REFUSAL) / 4000 == pytest.approx(0.375, abs=0.04)
+    for draw, share in ((talker_dialogues.asked_segment, 0.375), (talker_dialogues.heard_segment, 0.5)):
+        drawn = [draw(scene, rng).answer for _ in range(4000)]
+        assert drawn.count(REFUSAL) / 4000 == pytest.approx(share, abs=0.04)
 
 
 def test_courtesies_are_asked_in_pairs_that_are_not_held_out() -> None:
