@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.backends.registry import AUTO, BACKENDS, resolve_auto
-from antiphon.errors import ConfigError, DegradedError
+from antiphon.backends.registry import AUTO, BACKENDS, options_of, resolve_auto
+from antiphon.errors import DegradedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.folder import Approve
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parse(argv)
     one, other = (
-        Side(load_checkpoint(model), backend or options.backend, _options(options.backend_option)).resolved()
+        _side(model, backend or options.backend, options.backend_option)
         for model, backend in ((options.a, options.backend_a), (options.b, options.backend_b))
     )
     limits = [parse_limit(text) for text in options.limit]
@@ -129,15 +129,11 @@ def _tell(what: str) -> None:
     sys.stderr.write(f"{what}\n")
 
 
-def _options(pairs: Sequence[str]) -> Mapping[str, Any]:
-    """Options of a backend, from NAME=VALUE; a whole number is one."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--backend-option {pair} is not NAME=VALUE")
-        found[name] = int(value) if value.isdecimal() else value
-    return found
+def _side(model: str, backend: str, given: Sequence[str]) -> Side:
+    """A model on a backend, with those of the given options that are the backend's."""
+    checkpoint = load_checkpoint(model)
+    backend = resolve_auto(checkpoint) if backend == AUTO else backend
+    return Side(checkpoint, backend, options_of(backend, given)).resolved()
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -155,7 +151,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--backend", choices=names, default=AUTO, help="the backend of both models [%(default)s]")
     add("--backend-a", choices=names, help="that A runs on")
     add("--backend-b", choices=names, help="that B runs on")
-    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="of both backends")
+    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="as for serve")
     add("--device", help="of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
     add("--frames", type=int, default=100, help="of each recording, with the silence after it [%(default)s]")

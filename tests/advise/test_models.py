@@ -15,10 +15,10 @@ from antiphon.advise.fit import OVERHEAD, FitRequest, parse_bytes, speech_that_f
 from antiphon.advise.main import main
 from antiphon.advise.override import compose_override
 from antiphon.backends.machine import Gpu
+from antiphon.backends.registry import options_of
 from antiphon.errors import ConfigError
 from antiphon.models.cards import CARDS
 from antiphon.models.families import AudioFamily, load_families
-from antiphon.serve.hosting.engines import options_of
 from antiphon.serve.hosting.options import parse_command_line
 from tests.support.stack.composefile import read_compose, services
 

@@ -11,7 +11,13 @@ import pytest
 from antiphon.backends import registry
 from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.backends.null import NullBackend
-from antiphon.backends.registry import BACKENDS, make_backend, resolve_auto
+from antiphon.backends.registry import (
+    BACKENDS,
+    make_backend,
+    options_of,
+    parse_backend_option,
+    resolve_auto,
+)
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.install import install_command
 from antiphon.models.checkpoint import Checkpoint
@@ -235,3 +241,41 @@ def test_the_registry_and_the_null_backend_import_no_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("dtype=bfloat16", ("dtype", "bfloat16")),
+        ("threads=2", ("threads", 2)),
+        ("scale=0.5", ("scale", 0.5)),
+        ("fast=true", ("fast", True)),
+        ("fast=false", ("fast", False)),
+        ("path=a=b", ("path", "a=b")),
+    ],
+)
+def test_backend_options(text: str, parsed: tuple[str, object]) -> None:
+    name, value = parse_backend_option(text)
+    assert (name, value) == parsed
+    assert type(value) is type(parsed[1])
+
+
+def test_a_backend_option_without_a_value() -> None:
+    with pytest.raises(ConfigError, match="backend_option = 'dtype' is not NAME=VALUE"):
+        parse_backend_option("dtype")
+
+
+def test_a_backend_option_may_name_its_backend() -> None:
+    given = ("onnx.threads=4", "onnx.spin=false", "torch.threads=3", "threads=2")
+    assert options_of("onnx", given) == {"threads": 4, "spin": False}
+    assert options_of("torch", given) == {"threads": 3}
+    assert options_of("pocket", given) == {"threads": 2}
+    with pytest.raises(ConfigError, match="no backend is called 'onx'; did you mean 'onnx'"):
+        options_of("torch", ("onx.spin=false",))
+
+
+def test_an_option_of_a_backend_that_does_not_run_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match="backend onnx has no option 'spinn'; did you mean 'spin'"):
+        options_of("torch", ("onnx.spinn=false",))
+    with pytest.raises(ConfigError, match="option spin of backend onnx is 'no', but must be bool"):
+        options_of("torch", ("onnx.spin=no",))

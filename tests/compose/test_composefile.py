@@ -12,10 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
-from antiphon.backends.registry import check_options
+from antiphon.backends.registry import check_options, options_of
 from antiphon.config import Limits
 from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
-from antiphon.serve.hosting.engines import options_of
 from tests.compose.conftest import VALUES
 from tests.support.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
 from tests.support.stack.stack import place

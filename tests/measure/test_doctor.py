@@ -96,6 +96,11 @@ def test_what_is_short_has_a_remedy() -> None:
     assert check_python((3, 9, 1)).state is DoctorState.MISSING
 
 
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_checks, "usable_cores", lambda: 3)
+    assert check_cores().words == "3: 2 for the model, 1 for sockets and Opus"
+
+
 def test_absent_extras_are_named_with_their_commands() -> None:
     first, *absent = check_extras(lambda _: None)
     assert first.words == "installed: none, which is all the default model needs"

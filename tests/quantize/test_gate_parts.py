@@ -19,7 +19,7 @@ from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, PipelineKind
-from antiphon_quantize import gate_sound
+from antiphon_quantize import gate, gate_sound
 from antiphon_quantize.gate import limits_of
 from antiphon_quantize.gate_files import measure_arguments
 from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, parse_limit, read_limits
@@ -414,3 +414,23 @@ def test_a_tokenizer_that_only_one_side_has_is_counted() -> None:
     assert values(measure_arguments(whole, bare))["tokenizer"] == 1
     assert values(measure_arguments(bare, whole))["tokenizer"] == 1
     assert "tokenizer" not in values(measure_arguments(bare, bare))
+
+
+def test_each_side_of_the_gate_has_the_options_of_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Side] = []
+
+    def judge(one: Side, other: Side, *_: object) -> None:
+        seen.extend((one, other))
+        raise AudioError("judged")
+
+    monkeypatch.setattr(gate, "judge", judge)
+    sides = ["tiny", "tiny", "--backend-a", "torch", "--backend-b", "onnx"]
+    given = ["--backend-option=onnx.spin=false", "--backend-option=threads=2"]
+    with pytest.raises(AudioError, match="judged"):
+        gate.main([*sides, *given])
+    assert [(side.backend, side.options) for side in seen] == [
+        ("torch", {"threads": 2}),
+        ("onnx", {"threads": 2, "spin": False}),
+    ]
+    with pytest.raises(ConfigError, match="backend onnx has no option 'spinn'; did you mean 'spin'"):
+        gate.main([*sides, "--backend-option=onnx.spinn=false"])

@@ -21,6 +21,7 @@ from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotF
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.serve.hosting.engines import backend_factory, describe, running_engines, serve_here
+from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.hosting.served import ServedModel, name_models
 
 
@@ -131,6 +132,14 @@ def test_models_that_share_the_cores_do_not_spin(
     for entry in config.served:
         backend_factory(config, entry, load_checkpoint(entry.model))(1)
     assert seen == [("onnx", asked, [])] * len(models)
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 1), (3, 1), (8, 6)])
+def test_front_ends_are_the_cores_that_engines_leave(
+    monkeypatch: pytest.MonkeyPatch, cores: int, count: int
+) -> None:
+    monkeypatch.setattr("antiphon.serve.hosting.main.usable_cores", lambda: cores)
+    assert front_ends_of(ServerConfig(model=("echo", "tiny"), front_ends=None), platform="linux") == count
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import moshi
 from antiphon.serve.access.security import origin_allowed
 from antiphon.serve.hosting.app import BURST_LINES
+from antiphon.serve.operator.http import hardware
 from antiphon.serve.routes.static import StaticFiles, web_root
 from tests.serve.harness import CODEC, DUPLEX, serving, speech
 from tests.serve.hostile import UPGRADE
@@ -210,6 +211,11 @@ async def test_modules_info_has_kyutais_shape() -> None:
     async with serving(slots=3) as server, server.caller():
         _, text, _ = await server.get("/api/modules_info")
         assert json.loads(text) == [{"type": "codec", "path": "/api/chat", "used_slots": 1, "total_slots": 3}]
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.operator.http.usable_cores", lambda: 3)
+    assert hardware()["cpus"] == 3
 
 
 def test_a_processor_has_a_name_everywhere(tmp_path: Path) -> None:

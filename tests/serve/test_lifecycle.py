@@ -14,7 +14,6 @@ import pytest
 from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
-from antiphon.serve.hosting.engines import options_of, parse_backend_option
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
@@ -280,34 +279,3 @@ async def test_a_model_that_is_not_there_is_one_sentence() -> None:
     assert code == 2
     assert stderr.startswith("antiphon: no model 'ecko'")
     assert stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("dtype=bfloat16", ("dtype", "bfloat16")),
-        ("threads=2", ("threads", 2)),
-        ("scale=0.5", ("scale", 0.5)),
-        ("fast=true", ("fast", True)),
-        ("fast=false", ("fast", False)),
-        ("path=a=b", ("path", "a=b")),
-    ],
-)
-def test_backend_options(text: str, parsed: tuple[str, object]) -> None:
-    name, value = parse_backend_option(text)
-    assert (name, value) == parsed
-    assert type(value) is type(parsed[1])
-
-
-def test_a_backend_option_without_a_value() -> None:
-    with pytest.raises(ConfigError, match="backend_option = 'dtype' is not NAME=VALUE"):
-        parse_backend_option("dtype")
-
-
-def test_a_backend_option_may_name_its_backend() -> None:
-    given = ("threads=2", "onnx.spin=false", "torch.threads=3", "onnx.threads=4")
-    assert options_of("onnx", given) == {"threads": 4, "spin": False}
-    assert options_of("torch", given) == {"threads": 3}
-    assert options_of("pocket", given) == {"threads": 2}
-    with pytest.raises(ConfigError, match="no backend is called 'onx'; did you mean 'onnx'"):
-        options_of("torch", ("onx.spin=false",))

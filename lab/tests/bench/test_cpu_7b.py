@@ -56,7 +56,7 @@ def test_the_graphs_hold_the_bytes_that_the_floor_counts(graphs: Path) -> None:
         held = onnx.load(graphs / "int4" / f"{stage}.onnx")
         products = {name for node in held.graph.node if "MatMul" in node.op_type for name in node.input[1:]}
         held_bytes = sum(len(each.raw_data) for each in held.graph.initializer if each.name in products)
-        assert held_bytes == pytest.approx(sum(each.shared_bytes for each in works), rel=0.1)
+        assert held_bytes == pytest.approx(sum(each.shared_bytes for each in works), rel=0.15)
 
 
 def test_a_weight_is_the_same_whenever_it_is_drawn() -> None:

@@ -63,6 +63,7 @@ def test_a_run_that_is_interrupted_ends_its_command_and_waits_for_it(
         nonlocal is_interrupted
         if not is_interrupted:
             while not part.exists():
+                assert process.poll() is None
                 time.sleep(0.01)
             is_interrupted = True
             raise KeyboardInterrupt

@@ -23,7 +23,7 @@ RESUMABLE = (
 
 ON_GPU = ["--device=cuda"]
 ON_CPU = ["--backend-option=onnx.spin=false"]
-"""What a worker has besides by where it runs: those on a CPU share the machine's cores."""
+"""What a worker has besides by where it runs: workers share CPU cores, so threads of ONNX Runtime sleep."""
 
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",

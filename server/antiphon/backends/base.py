@@ -248,7 +248,7 @@ class ThreadChoosing(Resizable, Protocol):
     def choose_threads(self) -> None:
         """Measure it with the rows there are, and keep to it through every :meth:`resize`.
 
-        Before ``warm_up``, which otherwise chooses.
+        Before ``warm_up``, which otherwise chooses, and which may change from how many rows on parts run.
         """
         ...
 

@@ -7,7 +7,7 @@ Nothing is imported before it is asked for, so listing the backends costs nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -213,6 +213,44 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         accepted = (int, float) if wanted is float else wanted
         if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
             raise ConfigError(f"option {key} of backend {name} is {value!r}, but must be {wanted.__name__}")
+
+
+def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
+    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend alone.
+
+    One with a backend's name wins over one without, and is checked whichever backend runs.
+
+    Raises:
+        ConfigError: an option is not NAME=VALUE, or names a backend that is not there or lacks it.
+    """
+    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
+    for name, value in map(parse_backend_option, given):
+        owner, _, option = name.rpartition(".")
+        if owner:
+            check_options(owner, {option: value})
+        if owner in ("", backend):
+            (named if owner else found)[option] = value
+    return found | named
+
+
+def parse_backend_option(text: str) -> tuple[str, Any]:
+    """``NAME=VALUE`` with a number, true, false, or any other word as the value.
+
+    Raises:
+        ConfigError: no '='.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"backend_option = {text!r} is not NAME=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[str, Any]:

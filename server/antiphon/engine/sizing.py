@@ -57,7 +57,7 @@ def _no_rings(_: ModelSpec) -> RingBytes:
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 CHOOSING_ROWS = 16
-"""The most rows with which a backend chooses how it uses threads: more take longer, and say the same."""
+"""The most rows with which a backend chooses how it uses threads: more take longer."""
 AGED_FRAMES = 250
 """Rows are timed with full contexts; a codec's are full by then: Mimi looks 125 frames back."""
 

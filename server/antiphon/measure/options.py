@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.backends.registry import resolve_auto
+from antiphon.backends.registry import options_of, resolve_auto
 from antiphon.config import ModelConfig, load_config, load_file
 from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
@@ -14,7 +14,6 @@ from antiphon.measure.ticks import TickPlan
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
-from antiphon.serve.hosting.engines import options_of
 
 MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
 

@@ -14,6 +14,7 @@ from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames, thread_words
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.onnx.trial import Times, Way
 from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
@@ -218,6 +219,20 @@ def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pyt
     assert isinstance(alone, ThreadChoosing)
     alone.choose_threads()  # one thread has no choice
     assert asked == []
+
+
+@pytest.mark.parametrize(("spin", "timed"), [(False, []), (True, []), (None, [4, 4])])
+def test_a_graph_without_parts_whose_threads_wait_as_asked_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, spin: bool | None, timed: list[int]
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("antiphon.backends.onnx.factory.APART_BYTES", 0)
+    monkeypatch.setattr(Stage, "warm_up", lambda stage, counts: asked.append(stage.slots))
+    backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=spin)
+    assert isinstance(backend, ThreadChoosing)
+    backend.choose_threads()
+    assert asked == timed
+    backend.close()
 
 
 def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

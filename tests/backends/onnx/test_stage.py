@@ -174,13 +174,10 @@ def given(monkeypatch: pytest.MonkeyPatch, ms: dict[Way, float]) -> list[set[Way
 
 
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    ms = {Way.SLEEPING: 2.0, Way.PARTS: 1.0}
+    ms = {Way.SLEEPING: 2.0, Way.PARTS: 3.0}
     given(monkeypatch, ms)
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
-        stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (1, 0)
-        ms[Way.PARTS] = 3.0
         second = weakref.ref(second_session(stage))
         stage.warm_up((1, 2, 4, 7))
         assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)
@@ -188,6 +185,24 @@ def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch
         ms[Way.PARTS] = 1.0
         stage.warm_up((1, 2, 4, 7))
         assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)  # what was let go stays so
+        assert run(stage)[-1].shape == (5, 1920)
+
+
+def test_parts_that_won_go_on_where_they_lose_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots were counted with them."""
+    ms = {Way.SLEEPING: 2.0, Way.PARTS: 1.0}
+    asked = given(monkeypatch, ms)
+    with Pool(1) as pool:
+        stage = stage_in_parts("decode", pool)
+        stage.warm_up((2, 4))
+        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
+        ms[Way.PARTS] = 3.0
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
+        ms[Way.PARTS] = 1.0
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.apart_from, stage.spare_bytes) == (1, 0)
+        assert asked == 3 * [{Way.SLEEPING, Way.PARTS}]
         assert run(stage)[-1].shape == (5, 1920)
 
 

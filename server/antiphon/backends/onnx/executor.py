@@ -118,9 +118,9 @@ class OnnxFrames(OnnxRows):
     """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
 
     def choose_threads(self) -> None:
-        """Choose how stages of several threads run, with as many rows as there are."""
+        """Choose how stages that have a choice run, with as many rows as there are."""
         for stage in self.stages.values():
-            if stage.threads > 1:
+            if stage.has_choice:
                 stage.warm_up(row_counts(stage.slots))
 
     def run(self, work: Work) -> Result:

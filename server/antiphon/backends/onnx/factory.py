@@ -42,8 +42,8 @@ def make(
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
-    a CPU (None: all cores but one), and ``spin`` whether they keep their cores while a step runs (None: where
-    that is measured to be faster).
+    a CPU (None: all cores it may use but one), and ``spin`` whether they keep their cores while a step runs
+    (None: where that is measured to be faster).
 
     Raises:
         CheckpointFormatError: a graph is missing, or not what the manifest says.

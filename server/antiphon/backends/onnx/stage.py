@@ -38,7 +38,8 @@ class Stage:
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
     ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
     time, each on one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait
-    within a run. All three are measured, the last two once, and where there is an ``opener``.
+    within a run. All three are measured, the last two where there is an ``opener``; whether threads spin, and
+    whether parts run, is decided once.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Stage:
 
         Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
         sockets, where threads leave no core to them, the best run is one that met none of their work. The
-        cost of a run is that of the best one; the way to run is chosen by medians, the first time: later only
-        what that leaves is measured.
+        cost of a run is that of the best one; the way to run is chosen by medians, the first time. Later only
+        what that leaves is measured: parts that won go on, from as many rows on as before where they lose.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
@@ -124,7 +125,9 @@ class Stage:
             runs[Way.PARTS] = lambda window: self.graph.prepare_apart(cut([window], threads))
         with neighbour(self.threads):
             choice = Choice.by(time_ways(runs, self.slots, counts))
-        self.cost, self.apart_from, self.is_spinning = choice.cost, choice.apart_from, choice.is_spinning
+        self.cost, self.is_spinning = choice.cost, choice.is_spinning
+        before = self.apart_from if self._is_chosen else None
+        self.apart_from = before if choice.apart_from is None else choice.apart_from
         apart = None if self.apart_from is None else self._apart
         self._use(sessions[Way.SPINNING if self.is_spinning else Way.SLEEPING], apart)
         self._is_chosen = True
@@ -155,6 +158,12 @@ class Stage:
         """Let go of the other threads."""
         if self._opener is not None and self._opener.pool is not None:
             self._opener.pool.shutdown()
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is more than one way to use threads: parts, or how they wait."""
+        opener = self._opener
+        return opener is not None and (opener.pool is not None or opener.spin is None)
 
     @property
     def threads(self) -> int:

@@ -35,10 +35,10 @@ def make(
 ) -> PocketBackend:
     """Load a checkpoint with the package ``pocket-tts``.
 
-    ``threads`` rows are stepped at once (None: all cores but one), each on one core. ``weights`` "int8" has
-    the package round the language model's matrices. Up to ``chunk_tokens`` tokens of whole sentences are said
-    in one go: with fewer, text that comes slowly is spoken sooner. ``sampler_steps`` a frame are for models
-    that were trained for more than one.
+    ``threads`` rows are stepped at once (None: all cores it may use but one), each on one core. ``weights``
+    "int8" has the package round the language model's matrices. Up to ``chunk_tokens`` tokens of whole
+    sentences are said in one go: with fewer, text that comes slowly is spoken sooner. ``sampler_steps`` a
+    frame are for models that were trained for more than one.
 
     Raises:
         UnsupportedError: a model of another family.

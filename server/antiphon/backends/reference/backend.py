@@ -192,7 +192,7 @@ def make(
     """Load a checkpoint with upstream's loaders.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is how
-    many threads torch may use on a CPU, process-wide (None: all cores but one).
+    many threads torch may use on a CPU, process-wide (None: all cores it may use but one).
 
     Raises:
         UnsupportedError: a pipeline or checkpoint upstream's modules cannot run here.

@@ -40,8 +40,8 @@ def make(
     ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
     where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
     linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
-    may use on a CPU, process-wide (None: all cores but one). ``attention`` is by what a frame of the
-    language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
+    may use on a CPU, process-wide (None: all cores it may use but one). ``attention`` is by what a frame of
+    the language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
     kernels where they can run. ``guidance`` is how closely a tts model follows that is not told so (None:
     what its configuration says), see :func:`antiphon.models.guidance.guidance_of`.
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from antiphon.backends.base import Backend, Progress
-from antiphon.backends.registry import backend_entry, make_backend, resolve_auto
+from antiphon.backends.registry import make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics, MetricFamilies
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import EventWake
-from antiphon.errors import AntiphonError, ConfigError
+from antiphon.errors import AntiphonError
 from antiphon.ipc.local import LocalEngine
 from antiphon.ipc.port import ModelFacts
 from antiphon.models.checkpoint import Checkpoint
@@ -118,7 +118,7 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     """What makes an entry's backend with a number of slots.
 
     Raises:
-        ConfigError: no such backend, or an option that is not NAME=VALUE.
+        ConfigError: no such backend, or as :func:`antiphon.backends.registry.options_of`.
         MissingExtraError: nothing installed can run the model.
     """
     name = resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
@@ -126,48 +126,13 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     if name == "null":
         chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
     if name == "onnx" and len(config.served) > 1:
-        chosen["spin"] = False  # the cores are the other models' too, which the measurement would not see
+        chosen["spin"] = False  # the others have threads here too, which the measurement would not see
     chosen |= options_of(name, entry.backend_option)
 
     def make(slots: int) -> Backend:
         return make_backend(name, checkpoint, slots=slots, device=entry.device, options=chosen)
 
     return make
-
-
-def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
-    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend alone.
-
-    Raises:
-        ConfigError: an option is not NAME=VALUE, or of no backend there is.
-    """
-    found: dict[str, Any] = {}
-    for name, value in map(parse_backend_option, given):
-        owner, _, own = name.rpartition(".")
-        if owner:
-            backend_entry(owner)
-        if owner in ("", backend):
-            found[own] = value
-    return found
-
-
-def parse_backend_option(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` with a number, true, false, or any other word as the value.
-
-    Raises:
-        ConfigError: no '='.
-    """
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"backend_option = {text!r} is not NAME=VALUE")
-    if value in ("true", "false"):
-        return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 def describe(name: str, info: ModelFacts, checkpoint: Checkpoint) -> str:
