@@ -8,12 +8,12 @@ import pytest
 
 from antiphon import cli
 from antiphon.backends.base import Backend
+from antiphon.backends.registry import parse_backend_option
 from antiphon.config import ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.measure.slots import Found, config_text, find_slots, main, summary
 from antiphon.measure.subject import Subject
-from antiphon.serve.hosting.engines import parse_backend_option
 from antiphon.serve.hosting.options import parse_command_line
 from tests.measure.fakes import CountingClock, FakeBackend, FakeClock, as_backend
 
