@@ -37,7 +37,7 @@ def measure(
         return list(zip(some, talker.listen([one.pcm for one in some]), strict=True))
 
     turns = heard(tracks.questions([*asked, *others]))
-    empty = heard(tracks.without_speech(count))
+    empty = heard(tracks.without_speech(count) + tracks.recorded(recordings))
     return {
         "turn_taking": turn_taking([one for one in turns if one[0].kind in PHRASINGS]),
         "pauses": pause_handling(heard(tracks.paused(count))),

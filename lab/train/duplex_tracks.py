@@ -6,7 +6,7 @@ Everything is said by held-out voices in held-out words; every second track is h
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +19,7 @@ from lab.train.domain import PHRASINGS, Domain
 from lab.train.music import music
 from lab.train.outside import ABROAD, Outside
 from lab.train.questions import Utterance, trim
+from lab.train.recordings import pieces
 from lab.train.surroundings import NOISES, Surroundings
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice, draw_voice, speak
 
@@ -86,6 +87,14 @@ def questions(utterances: Sequence[Utterance]) -> list[Track]:
     return [
         _track(one.turn.intent, [one.pcm], [], one.turn.answer, f"{one.voice.name} {one.voice.bending}", seed)
         for seed, one in enumerate(utterances)
+    ]
+
+
+def recorded(recordings: Mapping[str, FloatArray]) -> list[Track]:
+    """Pieces of recordings as they are, each a turn that is to be refused."""
+    return [
+        _track(one.turn.intent, [one.pcm], [], one.turn.answer, one.voice.name, 2 * seed)
+        for seed, one in enumerate(pieces(recordings))
     ]
 
 

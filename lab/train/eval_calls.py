@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import aiohttp
@@ -20,7 +21,7 @@ from antiphon_client.tts_probe import TtsRecord
 from lab.train.answers import speak_answers
 from lab.train.augment import coloured_noise
 from lab.train.dictation import Marks, Told, marks
-from lab.train.outside import INTENTS as OUTSIDE
+from lab.train.outside import WORDLESS
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
 from lab.train.recital import held_out_answers, share_understood
@@ -106,7 +107,7 @@ async def _dictate(
                     break
                 case kyutai.Error(message=words):
                     raise RuntimeError(f"the server answered with an error: {words}")
-    if not starts and one.turn.intent not in OUTSIDE:  # its words are scored all the same
+    if not starts and one.turn.intent not in WORDLESS:  # its words are scored all the same
         said = [(0.0, word) for word in one.turn.question.split()]
     return Dictated(one, is_noisy, said, told, np.array(pauses, np.float32).reshape(len(pauses), -1))
 
@@ -122,9 +123,13 @@ def _heard(one: Utterance, is_noisy: bool, rng: np.random.Generator) -> FloatArr
 
 
 def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
-    """Word error, the error of word starts, how pauses are heard, and silence on what is no question."""
-    outside = [one for one in results if one.utterance.turn.intent in OUTSIDE]
-    results = [one for one in results if one.utterance.turn.intent not in OUTSIDE]
+    """Word error, the error of word starts, how pauses are heard, and silence on what is no question.
+
+    ``doubled`` words are written twice running where they are said once; ``lost_to_silence`` is the share of
+    the words said of which nothing was written, nor of their question.
+    """
+    outside = [one for one in results if one.utterance.turn.intent in WORDLESS]
+    results = [one for one in results if one.utterance.turn.intent not in WORDLESS]
 
     def scored(some: Sequence[Dictated]) -> Marks:
         return marks([one.said for one in some], [one.told for one in some])
@@ -133,11 +138,14 @@ def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
     noisy = scored([one for one in results if one.is_noisy])
     timed = scored([one for one in results if one.said[0][0] > 0])
     wrong = [one for one in results if scored([one]).word_error > 0]
+    words = sum(len(one.said) for one in results)
     return {
         "questions": len(results),
         "word_error": round(scored(results).word_error, 4),
         "clean": round(clean.word_error, 4),
         "noise_20_db": round(noisy.word_error, 4),
+        "doubled": sum(max(0, _doubled(one.told) - _doubled(one.said)) for one in results),
+        "lost_to_silence": round(sum(len(one.said) for one in results if not one.told) / max(1, words), 4),
         "start_error_ms": timed.start_error_ms,
         "pauses": {str(length_s): _pause_report(results, head) for head, length_s in enumerate(PAUSES_S)},
         "wrong": [
@@ -150,6 +158,10 @@ def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
         ],
         "outside": silence_report(outside),
     }
+
+
+def _doubled(words: Told) -> int:
+    return sum(one == other for (_, one), (_, other) in pairwise(words))
 
 
 def silence_report(outside: Sequence[Dictated]) -> dict[str, Any]:

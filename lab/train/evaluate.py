@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.media.tts_voices import find_tts_voices
@@ -35,6 +34,7 @@ from lab.train.domain import PHRASINGS
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
 from lab.train.readings import VOICES
+from lab.train.recordings import pieces, recordings_in
 from lab.train.rows import Talker
 from lab.train.shards import shards_in
 from lab.train.synthetic_voices import Voice
@@ -88,6 +88,7 @@ def held_out_questions(folder: Path) -> list[Utterance]:
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Dictate the questions to a recogniser, and what is none."""
     asked = balanced(held_out_questions(options.questions), options.per_intent, (*PHRASINGS, *OUTSIDE))
+    asked += pieces(recordings_in(options.recordings))
     with serving(model, options) as server:
         note = progress("dictated")
         results = asyncio.run(eval_calls.dictate_all(server.url, asked, options.callers, note))
@@ -138,7 +139,7 @@ def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
         Talker(model, options.backend),
         balanced(utterances, options.per_intent),
         balanced(utterances, options.per_intent, NOT_ASKED),
-        recordings(options.recordings),
+        recordings_in(options.recordings),
         options.tracks,
     )
 
@@ -152,16 +153,6 @@ def progress(what: str) -> Callable[[int, int], None]:
         sys.stderr.write(f"{what}: {done} of {total}, {left_s:.0f} s left\n")
 
     return note
-
-
-def recordings(folder: Path | None) -> dict[str, NDArray[np.float32]]:
-    """Real speech by file name, at most 30 s of each."""
-    from antiphon.audio.files import read_audio
-
-    if folder is None:
-        return {}
-    paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".wav", ".mp3", ".flac", ".ogg")]
-    return {path.name: read_audio(path)[: 30 * 24_000] for path in paths}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -211,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
     if "codec" in wanted:
         folder = options.codec or codec_quality.folder_of(options.model)
         report["codec"] = codec_quality.measure(
-            folder, options.speech, options.questions, recordings(options.recordings)
+            folder, options.speech, options.questions, recordings_in(options.recordings)
         )
     if "talk" in wanted:
         report |= converse(options.model, options)

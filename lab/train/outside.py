@@ -24,6 +24,10 @@ from lab.train.synthetic_voices import VARIANTS, Voice, draw_voice
 ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP = "foreign", "unknown", "small talk", "prose", "made up"
 INTENTS: Final = (ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP)
 """Of turns outside the domain: other languages, questions like its own about other things, and so on."""
+RECORDED: Final = "recording"
+"""A piece of a recording of people: in evaluations alone."""
+WORDLESS: Final = (*INTENTS, RECORDED)
+"""Turns of which a recogniser writes nothing."""
 SHARES: Final = (0.2, 0.3, 0.2, 0.15, 0.15)
 PATTERNS_SHARE: Final = 0.4
 """Of the questions like its own; the others are asked in its own phrasings."""

@@ -84,9 +84,13 @@ class Scene:
 
 
 def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
-    """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``."""
+    """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``.
+
+    One row at a time: ten together leave the cache and take 1.8 times as long.
+    """
     with torch.no_grad():
-        return np.asarray(mimi.encode(torch.from_numpy(pcm)[:, None]).numpy(), dtype=np.int16)
+        rows = [mimi.encode(row[None, None]) for row in torch.from_numpy(pcm)]
+    return np.asarray(torch.cat(rows).numpy(), dtype=np.int16)
 
 
 def make_scene(

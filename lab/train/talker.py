@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +40,7 @@ from lab.train.loop import (
     run_until_stopped,
     write_lm,
 )
+from lab.train.rounding import Rounding, round_as_shipped
 from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.shards import shards_in
 from lab.train.talker_model import FURTHER_RATE, RATE, Settings, Talker, collate, lm_config
@@ -50,7 +52,7 @@ NEAR_CODES = 8
 
 def further(settings: Settings) -> Settings:
     """The same for a talker that can add, speak and hear already; at 6 sums a step it forgot some."""
-    return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
+    return replace(settings, sums=8, voice_every_steps=4, head_alone_steps=150)
 
 
 def many_times(settings: Settings, rows: int) -> Settings:
@@ -107,6 +109,8 @@ class Trainer:
             start_from_talker(self.talker.lm, start, self.tokenizer)
         self.talker.to(device)
         self.course = Course(self.talker, settings.schedule, out, settings.averaged_steps)
+        self.rounding = Rounding(self.talker.lm)
+        self.course.optimizer.register_step_pre_hook(self.rounding.restore)
         self.shards: dict[Path, tuple[list[Scene], CodeArray]] = {}
         self.look_for_segments()
 
@@ -132,9 +136,17 @@ class Trainer:
         return self.course.step
 
     @property
+    def is_rounding(self) -> bool:
+        """Whether steps see rounded weights by now."""
+        return self.step >= self.settings.total_steps - self.settings.rounded_steps
+
     def judged(self) -> Any:
-        """The language model that is judged and shipped."""
-        return cast("Talker", self.course.judged).lm
+        """The language model that is judged and shipped, rounded if the last steps see it so."""
+        lm = cast("Talker", self.course.judged).lm
+        if self.settings.rounded_steps:
+            lm = deepcopy(lm)
+            round_as_shipped(lm)
+        return lm
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
@@ -148,6 +160,8 @@ class Trainer:
             self.voicebox.silence,
             self.tokenizer,
         )
+        if self.is_rounding:
+            self.rounding.apply()
         with fast_arithmetic(self.talker.device.type):
             parts = self.talker.losses(batch, rng, self.step)
             parts["sums"], *_ = self.talker.read(sums, rng)
@@ -167,16 +181,18 @@ class Trainer:
             self.look_for_segments()
             notes["questions"] = self.questions
         if self.step % self.settings.judge_every_steps == 0 and self.test.exists():
-            marks = judge(self.judged, self.test, self.tokenizer)
+            judged = self.judged()
+            marks = judge(judged, self.test, self.tokenizer)
             notes |= marks.rounded()
             if self.course.is_best(marks.score):
-                write_lm(self.judged, self.config, self.out / "best")
+                write_lm(judged, self.config, self.out / "best")
         return notes
 
     def save(self) -> None:
         """Write everything needed to go on."""
+        self.rounding.restore()  # a step may have been interrupted
         self.course.save()
-        write_lm(self.judged, self.config, self.out / "last")
+        write_lm(self.judged(), self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -68,6 +68,8 @@ class Settings:
     """Of what a row hears, at most so many codes are another one that sounds like it."""
     averaged_steps: int = 400
     """The average of the weights over about so many steps is judged and shipped."""
+    rounded_steps: int = 1000
+    """The last steps see the weights rounded as they are shipped. With 0 they are judged as they are, too."""
     judge_every_steps: int = 500
     seed: int = 3
 

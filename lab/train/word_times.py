@@ -22,7 +22,7 @@ import sphn
 from numpy.typing import NDArray
 
 from lab.train.espeak import Espeak
-from lab.train.outside import INTENTS as OUTSIDE
+from lab.train.outside import WORDLESS
 from lab.train.questions import QUIET, Utterance, read_shard
 from lab.train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
 from lab.train.rhvoice import RHVoice
@@ -64,7 +64,7 @@ class Listener:
     def times(self, utterance: Utterance) -> Spoken:
         """When the words of an utterance start in its sound; of what is outside the domain it tells none."""
         voice, text = utterance.voice, utterance.turn.question
-        if utterance.turn.intent in OUTSIDE or voice.program == "freetts":
+        if utterance.turn.intent in WORDLESS or voice.program == "freetts":
             return Spoken(utterance.pcm.size / SAMPLE_RATE, ())
         say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)
         pcm, rate, starts_s = say(voice, text)
@@ -150,7 +150,7 @@ def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
         starts_s=np.array([start for one in flat for start in one.starts_s], np.float32),
     )
     part.replace(path)
-    return sum(not one.starts_s and utterances[index].turn.intent not in OUTSIDE for one, index in pairs)
+    return sum(not one.starts_s and utterances[index].turn.intent not in WORDLESS for one, index in pairs)
 
 
 def read_word_times(path: Path) -> list[Spoken]:

@@ -30,7 +30,7 @@ def dictated(written: str, pauses: list[int], *, is_noisy: bool = False) -> Dict
     heard = np.zeros((END_FRAME + 30, 4), np.float32)
     heard[pauses, 0] = 0.9
     said = [(1.0, "two"), (1.5, "plus")]
-    told = [(start_s + 0.12, word) for (start_s, _), word in zip(said, written.split(), strict=True)]
+    told = [(1.12 + 0.5 * place, word) for place, word in enumerate(written.split())]
     return Dictated(one, is_noisy, said, told, heard)
 
 
@@ -70,6 +70,12 @@ def test_words_written_of_other_speech_are_counted_by_themselves() -> None:
         "prose": {"turns": 1, "silent": 1.0, "words": 0},
         "small talk": {"turns": 2, "silent": 0.5, "words": 2},
     }
+
+
+def test_words_written_twice_and_questions_written_not_at_all_are_counted() -> None:
+    assert dictation_report([dictated("two two plus", []), dictated("plus plus plus", [])])["doubled"] == 3
+    report = dictation_report([dictated("two plus", []), dictated("", []), overheard("prose", "")])
+    assert (report["doubled"], report["lost_to_silence"]) == (0, 0.5)
 
 
 def test_texts_are_repeated_until_there_are_enough() -> None:
