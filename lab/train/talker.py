@@ -52,7 +52,7 @@ NEAR_CODES = 8
 
 def further(settings: Settings) -> Settings:
     """The same for a talker that can add, speak and hear already; at 6 sums a step it forgot some."""
-    return replace(settings, sums=8, voice_every_steps=4, head_alone_steps=150)
+    return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
 
 
 def many_times(settings: Settings, rows: int) -> Settings:
