@@ -36,7 +36,7 @@ class Throat:
         """``pcm [samples]`` as this throat says it: Praat's "Change gender" (PSOLA).
 
         The same samples every time. What Praat refuses, as too short or without a pitch to measure, is left
-        as it is.
+        as it is, and so is what it makes no numbers of.
         """
         # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for what has no voice.
         parselmouth.praat.run("random_initializeWithSeedUnsafelyButPredictably (1)")
@@ -47,4 +47,4 @@ class Throat:
         except parselmouth.PraatError:
             return pcm
         bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
-        return bent
+        return bent if np.isfinite(bent).all() else pcm

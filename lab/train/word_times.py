@@ -70,6 +70,8 @@ class Listener:
         pcm, rate, starts_s = say(voice, text)
         level = np.abs(pcm if voice.throat is None else voice.throat.bent(pcm, rate))
         loud = np.flatnonzero(level > QUIET * level.max(initial=1e-6))
+        if not loud.size:
+            return Spoken(utterance.pcm.size / SAMPLE_RATE, ())
         slower = 1.0 if voice.throat is None else pcm.size and level.size / pcm.size
         first_s, seconds = loud[0] / rate, (loud[-1] + 1 - loud[0]) / rate * utterance.stretch
         true_s = utterance.pcm.size / SAMPLE_RATE

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import parselmouth
 import pytest
 
 from conftest import NO_RHVOICE
-from lab.train.domain import Domain
+from lab.train.domain import Domain, Turn
 from lab.train.questions import Asked, Utterance, plan, stretched, trim
 from lab.train.rhvoice import BLOCK_SAMPLES, RHVoice, _within_blocks, require_rhvoice
 from lab.train.segments import Segment
@@ -65,6 +66,21 @@ def test_a_bent_voice_says_the_same_thing_twice() -> None:
     first, second = (Throat(0.9, 150.0, 1.3).bent(sound, 16_000) for _ in range(2))
     assert not np.array_equal(first, sound)
     assert np.array_equal(first, second)
+
+
+def test_what_praat_makes_no_numbers_of_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)
+    broken = parselmouth.Sound(np.full((1, 12_000), np.nan), 16_000)
+    monkeypatch.setattr(parselmouth.praat, "call", lambda *_: broken)
+    assert np.array_equal(Throat(0.9, 150.0, 1.3).bent(sound, 16_000), sound)
+
+
+def test_an_utterance_that_is_silent_when_said_again_has_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = np.zeros(24_000, np.float32)
+    monkeypatch.setattr(Listener, "_by_phones", lambda *_: (silent, 24_000, (0.0, 0.5)))
+    turn = Turn("add", "two plus", "", is_held_out=False)
+    said = Utterance(turn, Voice("flite", "slt"), 1.0, np.ones(12_000, np.float32))
+    assert Listener().times(said) == Spoken(0.5, ())
 
 
 def test_phones_are_shared_in_proportion() -> None:
