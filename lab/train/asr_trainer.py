@@ -71,11 +71,14 @@ class Settings:
     pause_weight: float = 0.3
     averaged_steps: int = 500
     """The average of the weights over about so many steps is judged and shipped: it mishears less."""
-    forgotten_text: float = 0.5
-    """Of the words written before, so many are hidden: what is heard decides, not what was said before."""
+    forgotten_text: float = 0.25
+    """Of the words written before, so many are hidden: what is heard decides, not what was said before.
+
+    With half of them hidden a model does not know which it has written: 28 of 1,700 words came twice.
+    """
     misheard: float = 0.3
     """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
-    judge_every_steps: int = 250
+    judge_every_steps: int = 500
     seed: int = 6
 
 

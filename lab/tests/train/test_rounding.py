@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from antiphon_quantize.onnx_weights_blocks import round_matrix
+from antiphon_quantize.recipe import load_recipe
 from lab.train.rounding import BITS, BLOCK, Rounding, is_rounded, round_as_shipped
 
 
@@ -39,6 +40,18 @@ def test_only_matrices_of_transformers_are_rounded() -> None:
     assert rounded == {"transformer.layers.0.weight"}
     assert not is_rounded("transformer.layers.0.norm1.alpha", torch.zeros(1, 1, 8))
     assert is_rounded("depformer.layers.1.gating.3.linear_in.weight", torch.zeros(8, 8))
+
+
+def test_training_rounds_what_the_recipe_of_tiny_s_graphs_does() -> None:
+    recipe = load_recipe("onnx", "small")
+    assert (recipe.bits, recipe.block, recipe.search) == (BITS, BLOCK, True)
+    for part in ("transformer", "depformer"):
+        name = f"{part}.layers.0.self_attn.in_projs.0.weight"
+        assert recipe.bits_of(name) == BITS
+        assert is_rounded(name, torch.zeros(8, 8))
+    for other in ("text_linear.weight", "emb.3.weight", "depformer_in.0.weight", "linears.2.weight"):
+        assert recipe.bits_of(other) != BITS
+        assert not is_rounded(other, torch.zeros(8, 8))
 
 
 def test_a_step_sees_rounded_weights_and_changes_those_behind_them() -> None:
