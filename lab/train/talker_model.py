@@ -41,8 +41,10 @@ class Settings:
     weight_decay: float = 0.05
     padding_weight: float = 0.5
     """Of a padding token in the text's loss."""
-    mark_weight: float = 2.0
-    """Of the mark before a word: the more, the rather is a question that is heard in doubt answered.
+    mark_weight: float = 3.5
+    """Of the mark before a word soon after another: the less, the more answers stop before their result."""
+    first_mark_weight: float = 2.0
+    """Of the mark before an answer: the more, the rather is a question that is heard in doubt answered.
 
     A bias of 1 on that mark, in weights trained with 1, took wrong refusals of 138 questions from 19 to 9 %
     and refusals of 62 other turns from 84 to 58 %.
@@ -184,10 +186,7 @@ class Talker(nn.Module):
         made = read(lm, inputs.to(self.device))
         targets = delayed[:, :, 1:]
         text = targets[:, 0]
-        padding = torch.where(soon_after_words(text), settings.stopping_weight, settings.padding_weight)
-        weight = torch.where(text == PAD, padding, settings.word_weight)
-        weight = torch.where(text == EPAD, settings.mark_weight, weight)
-        weight = (weight * batch.is_text_trained).to(self.device)
+        weight = (text_weights(text, settings) * batch.is_text_trained).to(self.device)
         text_loss = functional.cross_entropy(
             made.text_logits.float().transpose(1, 2), text.to(self.device), reduction="none"
         )
@@ -241,6 +240,15 @@ class Talker(nn.Module):
             torch.tensor([len(tokens) for tokens in words]),
             zero_infinity=True,
         )
+
+
+def text_weights(text: Tensor, settings: Settings) -> Tensor:
+    """What each token of ``text [B, T]`` counts in the loss."""
+    is_soon = soon_after_words(text)
+    padding = torch.where(is_soon, settings.stopping_weight, settings.padding_weight)
+    mark = torch.where(is_soon, settings.mark_weight, settings.first_mark_weight)
+    weight = torch.where(text == PAD, padding, settings.word_weight)
+    return torch.where(text == EPAD, mark, weight)
 
 
 def soon_after_words(text: Tensor) -> Tensor:

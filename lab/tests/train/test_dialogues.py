@@ -433,6 +433,23 @@ def test_the_end_of_an_answer_weighs_as_long_as_a_next_word_would_come() -> None
     assert Settings().stopping_weight > Settings().padding_weight
 
 
+def test_the_mark_before_an_answer_weighs_less_than_those_within_it() -> None:
+    text = torch.tensor([[PAD, EPAD, 10, PAD, EPAD, 11, PAD]])
+    settings = Settings()
+    first, within = settings.first_mark_weight, settings.mark_weight
+    word, pad, stop = settings.word_weight, settings.padding_weight, settings.stopping_weight
+    assert talker_model.text_weights(text, settings)[0].tolist() == [
+        pad,
+        first,
+        word,
+        stop,
+        within,
+        word,
+        stop,
+    ]
+    assert within > first > pad
+
+
 def test_what_is_to_be_refused_makes_room_for_a_second_draw_in_dialogues_alone() -> None:
     codes = np.zeros((8, 4), np.int16)
     kinds = tuple(Segment(codes, 0, 1, "", answer) for answer in (REFUSAL, "snow is white"))
