@@ -67,6 +67,8 @@ class Settings:
     batch: int = 8
     frames: int = 250
     padding_weight: float = 0.5
+    silence_weight: float = 2.5
+    """Of a padding token while somebody says what is outside the domain: the more, the less is made of it."""
     word_weight: float = 4.0
     pause_weight: float = 0.3
     averaged_steps: int = 500
@@ -118,17 +120,23 @@ NOT_LM = ("model_type", "stt_config")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame."""
+    """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
+
+    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said.
+    """
 
     codes: Tensor
     pauses: Tensor
+    is_wordless: Tensor
 
 
 def collate(passages: list[Passage]) -> Batch:
     """Stack passages."""
     codes = np.stack([np.concatenate([one.text[None], one.codes]) for one in passages])
     return Batch(
-        torch.from_numpy(codes.astype(np.int64)), torch.from_numpy(np.stack([one.pauses for one in passages]))
+        torch.from_numpy(codes.astype(np.int64)),
+        torch.from_numpy(np.stack([one.pauses for one in passages])),
+        torch.from_numpy(np.stack([one.is_wordless for one in passages])),
     )
 
 
@@ -161,7 +169,8 @@ def losses(
     heard = misheard(shifted[:, :, :-1], near, rng, settings.misheard)
     made = read(lm, forgetful(heard, rng, settings.forgotten_text))
     text = batch.codes[:, 0]
-    weight = torch.where(text == PAD, settings.padding_weight, settings.word_weight)
+    padding = torch.where(batch.is_wordless, settings.silence_weight, settings.padding_weight)
+    weight = torch.where(text == PAD, padding, settings.word_weight)
     weight = torch.where(text == EPAD, 1.5, weight)
     text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
     pauses = torch.stack([head(made.last[:, 1:]) for head in lm.extra_heads], dim=1).float()

@@ -61,6 +61,7 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
     port, log = free_port(), Path("out/evaluate-server.log")
     log.parent.mkdir(exist_ok=True)
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
+    command += ["--outside-files"] if Path(model).is_dir() else []  # the codec of a folder may lie beside it
     if options.backend:
         command += ["--backend", options.backend]
     with running_server(command, port, log) as server:

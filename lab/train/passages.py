@@ -86,12 +86,14 @@ class Room:
 class Passage:
     """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
 
-    ``words`` are (start in frames, word) of all that is said in it.
+    ``is_wordless`` bool ``[T]``: where text of what is said would stand, had it words. ``words`` are (start
+    in frames, word) of all that is said in it.
     """
 
     codes: CodeArray
     text: NDArray[np.int16]
     pauses: LabelArray
+    is_wordless: NDArray[np.bool_]
     words: list[tuple[float, str]]
 
 
@@ -162,6 +164,7 @@ class PassageComposer:
             silent = int(rng.integers(1, self.cold.shape[1]))
             codes[:, :silent] = self.cold[:, :silent]
         speech: list[tuple[int, int]] = []
+        is_wordless = np.zeros(self.frames, np.bool_)
         words: list[tuple[float, str]] = []
         at = int(rng.integers(0, 40))
         while not is_quiet and at < self.frames:
@@ -170,11 +173,14 @@ class PassageComposer:
             codes[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
             words += [(at + start, word) for start, word in zip(line.starts, line.words, strict=True)]
             speech.append((at + segment.start, at + segment.end))
+            if not line.words:
+                is_wordless[at + segment.start + DELAY_FRAMES : at + segment.end + DELAY_FRAMES] = True
             at += segment.end + 1 + _gap(rng)
         return Passage(
             codes,
             text_stream(words, self.frames, self.tokenizer),
             pause_labels(speech, self.frames),
+            is_wordless,
             words,
         )
 

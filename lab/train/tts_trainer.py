@@ -69,6 +69,8 @@ class Settings:
     nobody_share: float = 0.05
     """Of the texts, so many are read without a voice's file."""
     forgotten_codes: float = 0.05
+    averaged_steps: int = 200
+    """The average of the weights over about so many steps is judged and shipped."""
     judge_every_steps: int = 500
     seed: int = 8
 
@@ -251,7 +253,7 @@ class Trainer:
         else:
             weights = load_file(checkpoint_in(start) / "model.safetensors")
             self.lm.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-        self.course = Course(self.lm, schedule, out)
+        self.course = Course(self.lm, schedule, out, settings.averaged_steps)
         self.voices = voice_embeddings()
         self.shards: dict[str, list[Scripted]] = {}
         self.look_for_readings()
@@ -320,21 +322,20 @@ class Trainer:
             self.look_for_readings()
             notes["readings"] = self.readings
         if self.step % self.settings.judge_every_steps == 0:
+            judged = self.course.judged
             understood = {
-                name: recite(
-                    self.lm, self.mimi, self.spec, self.tokenizer, condition(voice, "2.0"), self.step
-                )
+                name: recite(judged, self.mimi, self.spec, self.tokenizer, condition(voice, "2.0"), self.step)
                 for name, voice in self.voices.items()
             }
             notes |= {f"understood_{name}": round(share, 4) for name, share in understood.items()}
             if self.course.is_best(sum(understood.values()) / len(understood)):
-                write_lm(self.lm, self.config, self.out / "best")
+                write_lm(judged, self.config, self.out / "best")
         return notes
 
     def save(self) -> None:
         """Write everything needed to go on."""
         self.course.save()
-        write_lm(self.lm, self.config, self.out / "last")
+        write_lm(self.course.judged, self.config, self.out / "last")
         voices = self.out / "voices"
         voices.mkdir(exist_ok=True)
         for voice, embedding in self.voices.items():

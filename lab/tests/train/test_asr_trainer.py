@@ -195,10 +195,15 @@ def test_what_is_outside_the_domain_is_heard_and_nothing_is_written(
         foreign = (passage.codes == 9).all(0)
         heard += int(foreign.sum())
         assert not any(foreign[round(start)] for start, _ in passage.words if round(start) < 200)
+        written = np.flatnonzero((passage.text != PAD) & (passage.text != EPAD))
+        assert passage.is_wordless[written].sum() <= 1  # the last word of what came before
+        assert not foreign.any() or passage.is_wordless.any() or foreign.argmax() > 180
     assert heard > 60 * 27 * 0.3
     only = PassageComposer([Room(rooms[0].strip, (other,))], [rooms[0].strip], composer.cold, tokenizer, 200)
     alone = only.draw(rng)
     assert (alone.text == PAD).all()
+    assert alone.is_wordless.any()
+    assert not alone.is_wordless[:DELAY_FRAMES].any()
     assert {NO_PAUSE, PAUSE} <= set(alone.pauses[0])
 
 
