@@ -1,0 +1,79 @@
+"""Weights between a model and the one that it went on from: what it learnt, and less of it forgotten.
+
+Usage: python -m lab.train.blend --start server/antiphon/assets/tiny-stt --trained out/train/listener \\
+           --share 0.5 --out out/train/listener-half
+
+After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". The folder that it writes is one of a
+trainer's, for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from moshi.models import loaders
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lab.train.asr_trainer import NOT_LM
+from lab.train.loop import checkpoint_in, write_lm
+from lab.train.rounding import round_as_shipped
+
+
+def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
+    """The weights in ``folder``, published or of a trainer, by the names of upstream's modules."""
+    published = load_file(checkpoint_in(folder) / "model.safetensors")
+    lm.load_state_dict({name: tensor.float() for name, tensor in published.items()})
+    return {name: tensor.clone() for name, tensor in lm.state_dict().items()}
+
+
+def blended(start: dict[str, Tensor], trained: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """``share`` of what is trained and the rest of where it started, tensor by tensor."""
+    return {name: torch.lerp(start[name], trained[name], share) for name in trained}
+
+
+def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bool) -> None:
+    """Write the folder ``out`` with the blend of two models of one shape, a talker or a recogniser.
+
+    Raises:
+        SystemExit: there is no checkpoint in one of them.
+        RuntimeError: their tensors differ in names or shapes.
+    """
+    config: dict[str, Any] = json.loads((checkpoint_in(trained) / "config.json").read_text())
+    arguments = {key: value for key, value in config.items() if key not in NOT_LM}
+    lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
+    both = [weights_of(lm, folder) for folder in (start, trained)]
+    lm.load_state_dict(blended(*both, share))
+    if is_rounded:
+        round_as_shipped(lm)
+    write_lm(lm, config, out / "last")
+    shutil.copyfile(trained / "tokenizer.model", out / "tokenizer.model")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Blend two folders."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--start", type=Path, required=True, help="folder of the model that training began with"
+    )
+    parser.add_argument("--trained", type=Path, required=True, help="folder of its trainer")
+    parser.add_argument("--share", type=float, default=0.5, help="of what is trained, 0 to 1 [%(default)s]")
+    parser.add_argument("--rounded", action="store_true", help="round as a talker's graphs are")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    if not 0 <= options.share <= 1:
+        parser.error(f"--share {options.share} is not between 0 and 1")
+    blend(options.start, options.trained, options.share, options.out, is_rounded=options.rounded)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
