@@ -44,8 +44,8 @@ class Linear(nn.Module):
         return linear
 
     def pack(self) -> None:
-        """Replace the weight by oneDNN's layout. CPU only, irreversible."""
-        if self.weight.device.type != "cpu" or self.packed is not None:
+        """Replace the weight by oneDNN's layout. CPU only, irreversible; as it is where oneDNN has none."""
+        if self.weight.device.type != "cpu" or self.packed is not None or not can_pack(self.weight.dtype):
             return
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, PACKED_FOR_ROWS)
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
@@ -56,6 +56,15 @@ class Linear(nn.Module):
             return functional.linear(x, self.weight, self.bias)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has a layout for weights of this type on this CPU: without AVX-512 none of 16 bits."""
+    supported = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }
+    return dtype not in supported or bool(supported[dtype]())
 
 
 def weight_bytes(module: nn.Module) -> int:
