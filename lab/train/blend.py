@@ -48,8 +48,7 @@ def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bo
     config: dict[str, Any] = json.loads((checkpoint_in(trained) / "config.json").read_text())
     arguments = {key: value for key, value in config.items() if key not in NOT_LM}
     lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
-    both = [weights_of(lm, folder) for folder in (start, trained)]
-    lm.load_state_dict(blended(*both, share))
+    lm.load_state_dict(blended(weights_of(lm, start), weights_of(lm, trained), share))
     if is_rounded:
         round_as_shipped(lm)
     write_lm(lm, config, out / "last")
