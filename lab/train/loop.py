@@ -177,8 +177,10 @@ class Course:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.best = state["step"], state["best"]
-            if self._average is not None:
+            if self._average is not None and "average" in state:
                 self._average.load_state_dict(state["average"])
+            elif self._average is not None:  # it was trained without one
+                self._average.update_parameters(self.model)
 
     @property
     def judged(self) -> nn.Module:

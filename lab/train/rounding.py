@@ -30,7 +30,7 @@ def is_rounded(name: str, weight: Tensor) -> bool:
 
 def as_shipped(weight: Tensor) -> Blocks:
     """``weight [out, in]`` as the graphs have it, with a searched scale for each block."""
-    return round_matrix(weight.numpy(), BITS, BLOCK, search=True)
+    return round_matrix(weight.cpu().numpy(), BITS, BLOCK, search=True)
 
 
 def rounded(weight: Tensor, scales: Tensor) -> Tensor:
@@ -54,7 +54,9 @@ class Rounding:
     def apply(self) -> None:
         """Round, for a forward and a backward pass."""
         if self._uses % SEARCH_EVERY_STEPS == 0:
-            self._scales = [torch.from_numpy(as_shipped(weight.data).scales) for weight in self._weights]
+            self._scales = [
+                torch.from_numpy(as_shipped(weight.data).scales).to(weight.device) for weight in self._weights
+            ]
         self._uses += 1
         self._kept = [weight.data for weight in self._weights]
         for weight, scales in zip(self._weights, self._scales, strict=True):

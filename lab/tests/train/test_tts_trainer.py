@@ -192,7 +192,7 @@ def test_a_reader_goes_on_where_it_was_speaks_and_ships_with_its_voice(
         whole.save()
         begun = trainer(tmp_path / "begun", tmp_path / "whole")
         for name, tensor in begun.lm.state_dict().items():
-            torch.testing.assert_close(tensor, whole.lm.state_dict()[name], rtol=0.01, atol=1e-4)
+            torch.testing.assert_close(tensor, whole.course.judged.state_dict()[name], rtol=0.01, atol=1e-4)
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()
