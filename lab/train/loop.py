@@ -180,7 +180,7 @@ class Course:
             if self._average is not None and "average" in state:
                 self._average.load_state_dict(state["average"])
             elif self._average is not None:  # it was trained without one
-                self._average.update_parameters(self.model)
+                self._average.module.load_state_dict(state["model"])
 
     @property
     def judged(self) -> nn.Module:

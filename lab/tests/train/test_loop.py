@@ -124,6 +124,9 @@ def test_a_course_judges_the_average_of_its_weights_and_keeps_it(tmp_path: Path)
     assert torch.equal(second.model.state_dict()["weight"], model.weight)
     unaveraged = Course(nn.Linear(3, 1), SCHEDULE, tmp_path / "other")
     assert unaveraged.judged is unaveraged.model
+    unaveraged.save()
+    since = Course(nn.Linear(3, 1), SCHEDULE, tmp_path / "other", averaged_steps=4)
+    assert torch.equal(since.judged.state_dict()["weight"], unaveraged.model.state_dict()["weight"])
 
 
 def test_the_best_checkpoint_is_taken_else_the_last(tmp_path: Path) -> None:
