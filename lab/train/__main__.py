@@ -2,7 +2,7 @@
 
 Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
            [--listener-minutes 90] [--reader-minutes 60] [--start server/antiphon/assets] \\
-           [--rhvoice] [--threads 2] [--small]
+           [--rhvoice] [--pico] [--threads 2] [--small]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
 run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,
@@ -17,8 +17,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from lab.train.questions import add_further, further_ones
 from lab.train.recipe import SMALL, Minutes, Recipe, Scale
-from lab.train.rhvoice import require_rhvoice
 from lab.train.synthetic_voices import require_held_out_speakers, require_speakers
 
 
@@ -33,19 +33,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
     parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
     parser.add_argument("--start", type=Path, help="folder of tiny, tiny-stt and tiny-tts to go on from")
-    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
+    add_further(parser)
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--small", action="store_true", help="a trial of the whole in two minutes")
     options = parser.parse_args(argv)
     require_speakers()
     require_held_out_speakers()
-    if options.rhvoice:
-        require_rhvoice()
+    further = further_ones(options)
     minutes = Minutes(
         options.codec_minutes, options.talker_minutes, options.listener_minutes, options.reader_minutes
     )
     scale = SMALL if options.small else Scale()
-    plan = Recipe(options.out, minutes, scale, options.start, options.rhvoice, options.threads).stages()
+    plan = Recipe(options.out, minutes, scale, options.start, further, options.threads).stages()
     for number, (title, stage, arguments) in enumerate(plan, 1):
         sys.stderr.write(f"==> {number} of {len(plan)}: {title}\n")
         code = stage(arguments)

@@ -7,6 +7,16 @@ import numpy as np
 from antiphon.arrays import FloatArray
 
 SAMPLE_RATE = 24_000
+LONGEST_DELAY_SAMPLES = 7200
+"""No coder or resampler used here delays sound by more."""
+
+
+def in_time(heard: FloatArray, sent: FloatArray) -> FloatArray:
+    """``heard`` without its delay behind ``sent``, and as long: where the two agree best."""
+    size = 1 << int(np.ceil(np.log2(sent.size + heard.size)))
+    agreement = np.fft.irfft(np.fft.rfft(heard, size) * np.conj(np.fft.rfft(sent, size)), size)
+    kept = heard[int(np.argmax(agreement[:LONGEST_DELAY_SAMPLES])) :][: sent.size]
+    return np.pad(kept, (0, sent.size - kept.size)).astype(np.float32)
 
 
 def add_noise(pcm: FloatArray, noise: FloatArray, snr_db: float) -> FloatArray:

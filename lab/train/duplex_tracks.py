@@ -17,10 +17,11 @@ from antiphon.arrays import FloatArray
 from lab.train import held_out as kept
 from lab.train.domain import PHRASINGS, Domain
 from lab.train.music import music
+from lab.train.noises import NOISES
 from lab.train.outside import ABROAD, Outside
 from lab.train.questions import Utterance, trim
 from lab.train.recordings import pieces
-from lab.train.surroundings import NOISES, Surroundings
+from lab.train.surroundings import Surroundings
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice, draw_voice, speak
 
 LEAD_S, LISTEN_S = 1.0, 5.0

@@ -20,6 +20,7 @@ from lab.train.outside_texts import LARGE, PATTERNS, SMALL_TALK
 from lab.train.outside_texts import UNKNOWN as UNKNOWN_OF
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import VARIANTS, Voice, draw_voice
+from lab.train.throats import Throat
 
 ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP = "foreign", "unknown", "small talk", "prose", "made up"
 INTENTS: Final = (ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP)
@@ -57,6 +58,17 @@ FOREIGN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Sentences by espeak-ng's name of their language; those of held-out languages are for the tests."""
 
+ABROAD_BY: Final[Mapping[str, tuple[tuple[str, str], ...]]] = MappingProxyType(
+    {
+        "fr-fr": (("pico", "fr-FR"),),
+        "de": (("pico", "de-DE"),),
+        "es": (("pico", "es-ES"),),
+        "it": (("pico", "it-IT"),),
+        "ru": tuple(("rhvoice", name) for name in ("aleksandr", "anna", "elena", "irina")),
+    }
+)
+"""Programs and voices of further synthesisers, by language."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outside:
@@ -64,11 +76,11 @@ class Outside:
 
     held_out: bool = False
 
-    def draw(self, rng: random.Random, *, rhvoice: bool = False) -> tuple[Turn, Voice]:
+    def draw(self, rng: random.Random, *, further: Sequence[str] = ()) -> tuple[Turn, Voice]:
         """A turn outside the domain, and who says it."""
         intent = rng.choices(INTENTS, SHARES)[0]
         if intent == ABROAD:
-            text, voice = self._foreign(rng)
+            text, voice = self._foreign(rng, further)
         else:
             makers = {
                 UNKNOWN: self._like_question,
@@ -76,7 +88,7 @@ class Outside:
                 PROSE: self._prose,
                 MADE_UP: self._made_up,
             }
-            text, voice = makers[intent](rng), draw_voice(rng, held_out=self.held_out, rhvoice=rhvoice)
+            text, voice = makers[intent](rng), draw_voice(rng, held_out=self.held_out, further=further)
         return Turn(intent, text, REFUSAL, self.held_out), voice
 
     def _is_mine(self, text: str) -> bool:
@@ -116,15 +128,20 @@ class Outside:
             if self._is_mine(text):
                 return text
 
-    def _foreign(self, rng: random.Random) -> tuple[str, Voice]:
+    def _foreign(self, rng: random.Random, further: Sequence[str]) -> tuple[str, Voice]:
+        """By espeak-ng; where ``further`` synthesisers have voices of a language, in half of it by these."""
         language = rng.choice([one for one in FOREIGN if (one in kept.LANGUAGES) == self.held_out])
-        variants = kept.VOICES["espeak-ng"] if self.held_out else VARIANTS
         if rng.random() < 0.3:
             text = " ".join(str(rng.randint(0, 999)) for _ in range(rng.randint(2, 5)))
         else:
             text = rng.choice(FOREIGN[language])
-        voice = Voice("espeak-ng", f"{language}+{rng.choice(variants)}", rng.randint(125, 200))
-        return text, voice
+        speed = rng.randint(125, 200)
+        others = [one for one in ABROAD_BY.get(language, ()) if one[0] in further]
+        if others and rng.random() < 0.5:
+            throat = Throat.drawn(rng) if rng.random() < 0.5 else None
+            return text, Voice(*rng.choice(others), speed, rng.randint(20, 80), throat)
+        variants = kept.VOICES["espeak-ng"] if self.held_out else VARIANTS
+        return text, Voice("espeak-ng", f"{language}+{rng.choice(variants)}", speed)
 
 
 @cache

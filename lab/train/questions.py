@@ -26,6 +26,7 @@ from lab.train.synthetic_voices import (
     Voice,
     draw_voice,
     require_held_out_speakers,
+    require_pico,
     require_speakers,
     speak,
 )
@@ -65,10 +66,10 @@ def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks and what: with RHVoice or without, so many of training's utterances words in no order."""
+    """Who asks and what: by which ``further`` synthesisers, how many of training's are words in no order."""
 
     held_out: bool = False
-    rhvoice: bool = False
+    further: tuple[str, ...] = ()
     words_share: float = WORDS_SHARE
 
 
@@ -76,10 +77,10 @@ def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice,
     """Draw what is asked, by whom, and by how much the sound is stretched."""
     kind = rng.random()
     if kind < OUTSIDE_SHARE:
-        turn, voice = Outside(asked.held_out).draw(rng, rhvoice=asked.rhvoice)
+        turn, voice = Outside(asked.held_out).draw(rng, further=asked.further)
     else:
         turn = _asked_in_the_domain(rng, domain, asked, kind - OUTSIDE_SHARE)
-        voice = draw_voice(rng, held_out=asked.held_out, rhvoice=asked.rhvoice)
+        voice = draw_voice(rng, held_out=asked.held_out, further=asked.further)
     return turn, voice, 1.0 if asked.held_out else rng.uniform(0.83, 1.2)
 
 
@@ -147,6 +148,25 @@ def read_shard(path: Path) -> list[Utterance]:
     ]
 
 
+def add_further(parser: argparse.ArgumentParser) -> None:
+    """The options that ask further synthesisers."""
+    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
+    parser.add_argument("--pico", action="store_true", help="let SVOX Pico ask too, where it is installed")
+
+
+def further_ones(options: argparse.Namespace) -> tuple[str, ...]:
+    """The further synthesisers that these options ask for.
+
+    Raises:
+        SystemExit: one of them is not installed.
+    """
+    required = {"rhvoice": require_rhvoice, "pico": require_pico}
+    asked = tuple(name for name in required if getattr(options, name))
+    for name in asked:
+        required[name]()
+    return asked
+
+
 def main(argv: list[str] | None = None) -> int:
     """Make the shards that are missing."""
     parser = argparse.ArgumentParser(
@@ -157,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )
     parser.add_argument("--held-out", action="store_true", help="voices and questions training never hears")
-    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice speak too, where it is installed")
+    add_further(parser)
     parser.add_argument(
         "--words",
         type=float,
@@ -174,9 +194,8 @@ def main(argv: list[str] | None = None) -> int:
         require_held_out_speakers()
     else:
         require_speakers()
-    if options.rhvoice and not options.held_out:
-        require_rhvoice()
-    asked = Asked(options.held_out, options.rhvoice, options.words)
+    further = () if options.held_out else further_ones(options)
+    asked = Asked(options.held_out, further, options.words)
     options.out.mkdir(parents=True, exist_ok=True)
     start_s, total_s = time.monotonic(), 0.0
     for seed in range(options.shards):

@@ -60,7 +60,7 @@ class Recipe:
     minutes: Minutes = field(default_factory=Minutes)
     scale: Scale = field(default_factory=Scale)
     start: Path | None = None
-    rhvoice: bool = False
+    further: tuple[str, ...] = ()
     threads: int = 2
 
     def stages(self) -> list[Stage]:
@@ -118,7 +118,7 @@ class Recipe:
         """What is asked, and the codes of it, for talker and recogniser (but for pauses to think)."""
         scale, asked, heard = self.scale, self._at("questions"), self._at("segments")
         many = ["--utterances", str(scale.utterances), *self._threads]
-        more_voices = ["--rhvoice"] if self.rhvoice else []
+        more_voices = [f"--{name}" for name in self.further]
         codes = ["--codec", self._codec, "--out"]
         return [
             (

@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ LEAD_FRAMES, DROPPED_FRAMES = 6, 4
 TRAIL_FRAMES = 7
 EQUALISED = 0.5
 """Of the questions, so many come through a microphone or a mouth of another colour."""
-GROUP = 50
-"""Questions that share one noise."""
-STRIP_FRAMES = 200
+GROUP = 10
+"""Questions that share one noise. With 50, ten noises a shard were heard in all, and learnt by heart."""
+STRIP_FRAMES = 100
 PACED = 0.5
 """Of what is heard in training, so much is faster or slower, by a factor between these."""
 PACES = (0.85, 1.2)
@@ -96,30 +96,22 @@ def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
 def make_scene(
     rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
 ) -> Scene:
-    """Encode some questions in one noise; those of like length should be neighbours."""
+    """Encode some questions in one noise."""
     recoloured = 0.0 if held_out else EQUALISED
     around = Surroundings.drawn(rng, held_out=held_out)
     segments: list[Segment] = []
-    for first in range(0, len(utterances), 10):
-        batch = utterances[first : first + 10]
-        frames = LEAD_FRAMES + 2 + max(one.pcm.size for one in batch) // FRAME_SAMPLES + TRAIL_FRAMES
-        heard, places = np.zeros((len(batch), frames * FRAME_SAMPLES), np.float32), []
-        for row, one in enumerate(batch):
-            at = LEAD_FRAMES * FRAME_SAMPLES + int(rng.integers(FRAME_SAMPLES))
-            loudness = float(np.sqrt(np.mean(one.pcm**2)))
-            said = one.pcm * rng.uniform(0.7, 1.0)
-            if recoloured and rng.random() < recoloured:
-                said = equalise(rng, said)
-            heard[row, at : at + one.pcm.size] = said
-            other = utterances[rng.integers(len(utterances))].pcm
-            heard[row] = around.heard(rng, heard[row], loudness, _repeated(other, heard.shape[1], loudness))
-            places.append((at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES))
-        for one, codes, (start, end) in zip(batch, encode(mimi, heard), places, strict=True):
-            kept = codes[:, DROPPED_FRAMES : end + 1 + TRAIL_FRAMES - 1]
-            words = "" if one.turn.intent in OUTSIDE else one.turn.question
-            segments.append(
-                Segment(kept, start - DROPPED_FRAMES, end - DROPPED_FRAMES, words, one.turn.answer)
-            )
+    for one in utterances:
+        at = LEAD_FRAMES * FRAME_SAMPLES + int(rng.integers(FRAME_SAMPLES))
+        start, end = at // FRAME_SAMPLES, (at + one.pcm.size) // FRAME_SAMPLES
+        loudness = float(np.sqrt(np.mean(one.pcm**2)))
+        heard: FloatArray = np.zeros((end + TRAIL_FRAMES) * FRAME_SAMPLES, np.float32)
+        said = one.pcm * rng.uniform(0.7, 1.0)
+        heard[at : at + one.pcm.size] = equalise(rng, said) if rng.random() < recoloured else said
+        other = utterances[rng.integers(len(utterances))].pcm
+        heard = around.heard(rng, heard, loudness, _repeated(other, heard.size, loudness))
+        words = "" if one.turn.intent in OUTSIDE else one.turn.question
+        codes = encode(mimi, heard[None])[0][:, DROPPED_FRAMES:]
+        segments.append(Segment(codes, start - DROPPED_FRAMES, end - DROPPED_FRAMES, words, one.turn.answer))
     empty = np.zeros((STRIP_FRAMES + 10) * FRAME_SAMPLES, np.float32)
     strip = encode(mimi, around.heard(rng, empty, 0.1)[None])[0][:, 10:]
     return Scene(strip, tuple(segments))
@@ -161,19 +153,18 @@ def _rng(seed: int) -> np.random.Generator:
     return np.random.default_rng((11, seed))
 
 
-def encoding_order(sizes: Sequence[int], seed: int) -> list[list[int]]:
-    """Which utterances of a shard share a scene, and in what order: by length. ``sizes`` are in samples."""
-    order = [int(index) for index in _rng(seed).permutation(len(sizes))]
-    groups = [order[first : first + GROUP] for first in range(0, len(order), GROUP)]
-    return [sorted(group, key=lambda index: sizes[index]) for group in groups]
+def encoding_order(count: int, seed: int) -> list[list[int]]:
+    """Which of a shard's ``count`` utterances share a scene, and in what order."""
+    order = [int(index) for index in _rng(seed).permutation(count)]
+    return [order[first : first + GROUP] for first in range(0, count, GROUP)]
 
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool = False) -> None:
-    """Encode one shard of questions, in as many scenes as there are fifties."""
+    """Encode one shard of questions, in as many scenes as there are tens."""
     utterances = read_shard(source)
     rng = _rng(seed)
     rng.permutation(len(utterances))  # spent on the order
-    order = encoding_order([one.pcm.size for one in utterances], seed)
+    order = encoding_order(len(utterances), seed)
     scenes = [
         make_scene(rng, [utterances[index] for index in group], mimi, held_out=held_out) for group in order
     ]

@@ -2,8 +2,8 @@
 
 The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
 festvox-us-slt-hts. The tests are spoken by the voices of lab.train.held_out alone, for which
-festvox-kallpc16k and freetts are needed besides. RHVoice is of use where it is installed: its program
-RHVoice-test, its voices Bdl and Clb.
+festvox-kallpc16k and freetts are needed besides. Of use where they are installed are RHVoice, its program
+RHVoice-test with the voices Bdl and Clb, and SVOX Pico, of Debian's package libttspico-utils (non-free).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import random
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import sphn
@@ -114,8 +116,11 @@ FREETTS_FOLDER = Path("/usr/share/java")
 FREETTS_PROGRAM = "com.sun.speech.freetts.FreeTTS"
 FREETTS_VOICES = "com.sun.speech.freetts.en.us.cmu_us_kal.KevinVoiceDirectory"
 RHVOICE = ("bdl", "clb")
-RHVOICE_SHARE = 0.3
-"""Of training's voices, where RHVoice is asked for."""
+PICO = ("en-US", "en-GB")
+FURTHER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"rhvoice": RHVOICE, "pico": PICO})
+"""Synthesisers that training asks where it is told to, and their voices."""
+FURTHER_SHARE = 0.3
+"""Of training's voices, for each of these that is asked, of what those before it have left."""
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
 """Spoken over English letters for sounds that English lacks; training of the codec only."""
 
@@ -124,7 +129,7 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 class Voice:
     """One way of speaking.
 
-    ``program`` is espeak-ng, flite, festival, rhvoice or freetts; ``pitch`` is 0 to 99, 50 its own.
+    ``program`` is espeak-ng, flite, festival, rhvoice, pico or freetts; ``pitch`` is 0 to 99, 50 its own.
     ``bending`` is a name of lab.train.bendings, in tests alone; "" leaves the voice as it is.
     """
 
@@ -150,6 +155,12 @@ class Voice:
             rate, pitch = self.of_its_own
             of_its_own = ["-r", f"{100 * rate:.0f}", "-t", f"{100 * pitch:.0f}"]
             return ["RHVoice-test", "-p", self.name, *of_its_own, "-o", str(wav)]
+        if self.program == "pico":
+            rate, pitch = self.of_its_own
+            marked = (
+                f"<pitch level='{100 * pitch:.0f}'><speed level='{100 * rate:.0f}'>{text}</speed></pitch>"
+            )
+            return ["pico2wave", "-l", self.name, "-w", str(wav), marked]
         if self.program == "festival":
             return ["festival", "-b", self._festival(text, wav)]
         if self.program == "freetts":
@@ -183,14 +194,15 @@ class Voice:
 
 
 def draw_voice(
-    rng: random.Random, *, held_out: bool = False, foreign: bool = False, rhvoice: bool = False
+    rng: random.Random, *, held_out: bool = False, foreign: bool = False, further: Sequence[str] = ()
 ) -> Voice:
-    """A random voice of the training set, with RHVoice's or without, or of the held-out one."""
-    if rhvoice and not held_out and rng.random() < RHVOICE_SHARE:
-        throat = Throat.drawn(rng) if rng.random() < 0.6 else None
-        return Voice("rhvoice", rng.choice(RHVOICE), rng.randint(125, 200), rng.randint(20, 80), throat)
+    """A random voice of the training set, with those of ``further`` synthesisers, or of the held-out one."""
     if held_out:
         return _held_out_voice(rng)
+    for program in further:
+        if rng.random() < FURTHER_SHARE:
+            name, throat = rng.choice(FURTHER[program]), Throat.drawn(rng) if rng.random() < 0.6 else None
+            return Voice(program, name, rng.randint(125, 200), rng.randint(20, 80), throat)
     speed, pitch, kind = rng.randint(125, 200), rng.randint(20, 80), rng.random()
     if kind < 0.5 and not foreign:
         program, name = (
@@ -223,6 +235,18 @@ def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
     missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
     missing += [package for name, package in FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]
     _refuse_without(missing)
+
+
+def require_pico() -> None:
+    """Make sure that SVOX Pico is there.
+
+    Raises:
+        SystemExit: it is not.
+    """
+    if shutil.which("pico2wave") is None:
+        raise SystemExit(
+            "not installed: pico2wave; apt-get install libttspico-utils (Debian's non-free), or omit --pico"
+        )
 
 
 def require_held_out_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:

@@ -66,7 +66,7 @@ class Settings:
     """Its own codes cost a fifth of a step."""
     head_alone_steps: int = 0
     """So long the head that spells learns without changing the model, which knows words already."""
-    misheard: float = 0.2
+    misheard: float = 0.25
     """Of what a row hears, at most so many codes are another one that sounds like it."""
     averaged_steps: int = 400
     """The average of the weights over about so many steps is judged and shipped."""

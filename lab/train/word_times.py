@@ -34,6 +34,9 @@ FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
 """An utterance that takes longer or shorter by more than this when said again is left out."""
 
+UNTIMED = ("freetts", "pico")
+"""Synthesisers that do not tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
@@ -64,7 +67,7 @@ class Listener:
     def times(self, utterance: Utterance) -> Spoken:
         """When the words of an utterance start in its sound; of what is outside the domain it tells none."""
         voice, text = utterance.voice, utterance.turn.question
-        if utterance.turn.intent in WORDLESS or voice.program == "freetts":
+        if utterance.turn.intent in WORDLESS or voice.program in UNTIMED:
             return Spoken(utterance.pcm.size / SAMPLE_RATE, ())
         say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)
         pcm, rate, starts_s = say(voice, text)
@@ -141,7 +144,7 @@ def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
     """Write the times of one shard of questions; returns how many utterances could not be timed."""
     utterances = read_shard(source)
     spoken = [listener.times(one) for one in utterances]
-    order = encoding_order([one.pcm.size for one in utterances], seed)
+    order = encoding_order(len(utterances), seed)
     pairs = [(spoken[index], index) for scene in order for index in scene]
     flat = [one for one, _ in pairs]
     part = path.with_suffix(".part.npz")

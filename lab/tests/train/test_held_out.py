@@ -12,10 +12,11 @@ from lab.train import held_out
 from lab.train.bendings import BENDINGS
 from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Domain, Turn
 from lab.train.music import INSTRUMENTS, music
+from lab.train.noises import NOISES
 from lab.train.outside import ABROAD, FOREIGN, INTENTS, Outside
 from lab.train.outside_texts import LARGE
 from lab.train.questions import Asked, plan
-from lab.train.surroundings import LINES, NOISES, ROOMS, Surroundings
+from lab.train.surroundings import LINES, ROOMS, Surroundings
 from lab.train.synthetic_voices import FESTIVAL, FLITE, OTHER_LANGUAGES, VARIANTS, Voice, draw_voice
 
 DRAWS = 6000
@@ -26,17 +27,17 @@ def name_of(voice: Voice) -> str:
     return voice.name.split("+")[-1]
 
 
-def planned(*, is_held_out: bool, rhvoice: bool = False) -> Iterator[tuple[Turn, Voice]]:
+def planned(*, is_held_out: bool, further: tuple[str, ...] = ()) -> Iterator[tuple[Turn, Voice]]:
     rng, domain = random.Random(9), Domain()
-    asked = Asked(held_out=is_held_out, rhvoice=rhvoice)
+    asked = Asked(is_held_out, further)
     for _ in range(DRAWS):
         turn, voice, _ = plan(rng, domain, asked)
         yield turn, voice
 
 
-@pytest.mark.parametrize("rhvoice", [False, True])
-def test_training_asks_in_no_voice_that_is_held_out(rhvoice: bool) -> None:
-    voices = [voice for _, voice in planned(is_held_out=False, rhvoice=rhvoice)]
+@pytest.mark.parametrize("further", [(), ("rhvoice", "pico")])
+def test_training_asks_in_no_voice_that_is_held_out(further: tuple[str, ...]) -> None:
+    voices = [voice for _, voice in planned(is_held_out=False, further=further)]
     kept = {(program, name) for program, names in held_out.VOICES.items() for name in names}
     assert not {(voice.program, name_of(voice)) for voice in voices} & kept
     assert not {voice.program for voice in voices} & set(held_out.ENGINES)

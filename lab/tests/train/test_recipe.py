@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
 from lab.train import __main__ as whole
-from lab.train import questions
+from lab.train import held_out, questions
 from lab.train.augment import add_noise, coloured_noise, disturb, equalise
 from lab.train.codec import SCHEDULE, Settings, Speech, Trainer
 from lab.train.domain import PHRASINGS, Domain
 from lab.train.losses import EnvelopeLoss, SpectralLoss
+from lab.train.outside import ABROAD, ABROAD_BY, Outside
 from lab.train.questions import Asked, plan
 from lab.train.recipe import Recipe
 from lab.train.sentences import draw_sentence
@@ -31,6 +33,7 @@ from lab.train.synthetic_voices import (
     Voice,
     draw_voice,
     require_held_out_speakers,
+    require_pico,
     require_speakers,
 )
 from lab.train.throats import Throat
@@ -66,13 +69,28 @@ def test_a_seed_is_a_corpus() -> None:
     assert len(set(lines[0])) > 45
 
 
-def test_rhvoice_speaks_where_it_is_asked_to_and_never_to_be_judged() -> None:
-    rng = random.Random(0)
-    programs = [draw_voice(rng, rhvoice=True).program for _ in range(400)]
+def test_further_synthesisers_speak_where_they_are_asked_to_and_never_to_be_judged() -> None:
+    rng, further = random.Random(0), ("rhvoice", "pico")
+    programs = [draw_voice(rng, further=further).program for _ in range(400)]
     assert 90 < programs.count("rhvoice") < 150
-    assert all(draw_voice(rng, rhvoice=True, held_out=True).program != "rhvoice" for _ in range(100))
+    assert 55 < programs.count("pico") < 115
+    assert not {draw_voice(rng).program for _ in range(200)} & {*further}
+    assert not {draw_voice(rng, further=further, held_out=True).program for _ in range(200)} & {*further}
     command = Voice("rhvoice", "bdl", 80, 100).command("hello", Path("said.wav"))
     assert command == ["RHVoice-test", "-p", "bdl", "-r", "50", "-t", "200", "-o", "said.wav"]
+    manner = "<pitch level='200'><speed level='50'>hello</speed></pitch>"
+    command = Voice("pico", "en-GB", 80, 100).command("hello", Path("said.wav"))
+    assert command == ["pico2wave", "-l", "en-GB", "-w", "said.wav", manner]
+
+
+def test_other_languages_are_spoken_by_further_synthesisers_too() -> None:
+    rng, further = random.Random(1), ("rhvoice", "pico")
+    drawn = [Outside().draw(rng, further=further) for _ in range(2000)]
+    abroad = {(voice.program, voice.name) for turn, voice in drawn if turn.intent == ABROAD}
+    by_further = {voice for voice in abroad if voice[0] in further}
+    assert by_further == {voice for voices in ABROAD_BY.values() for voice in voices}
+    assert {program for program, _ in abroad} == {"espeak-ng", *further}
+    assert not set(ABROAD_BY) & set(held_out.LANGUAGES)
 
 
 def harmonics(pitch_hz: float) -> NDArray[np.float32]:
@@ -237,25 +255,35 @@ def test_what_is_trained_on_starts_with_the_models_of_a_folder_and_keeps_their_c
     assert alone["the recogniser"][-1] == str(tmp_path / "talker")
 
 
-def test_rhvoice_asks_in_the_whole_recipe_where_it_is_told_to(tmp_path: Path) -> None:
-    for rhvoice in (False, True):
-        plans = Recipe(tmp_path, rhvoice=rhvoice).stages()
-        told = {title: arguments for title, _, arguments in plans}
-        assert ("--rhvoice" in told["questions"]) == rhvoice
-        assert "--rhvoice" not in told["held-out questions"]
+@pytest.mark.parametrize("further", [(), ("rhvoice",), ("rhvoice", "pico")])
+def test_further_synthesisers_ask_in_the_whole_recipe_where_they_are_told_to(
+    tmp_path: Path, further: tuple[str, ...]
+) -> None:
+    plans = Recipe(tmp_path, further=further).stages()
+    told = {title: arguments for title, _, arguments in plans}
+    for name in ("rhvoice", "pico"):
+        assert (f"--{name}" in told["questions"]) == (name in further)
+        assert f"--{name}" not in told["held-out questions"]
 
 
 @pytest.mark.parametrize("module", [whole, questions])
+@pytest.mark.parametrize("name", ["rhvoice", "pico"])
 def test_what_is_missing_is_said_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: ModuleType, name: str
 ) -> None:
     def missing() -> None:
-        raise SystemExit("not installed: RHVoice-test")
+        raise SystemExit(f"not installed: {name}")
 
-    monkeypatch.setattr(module, "require_rhvoice", missing)
-    with pytest.raises(SystemExit, match=r"^not installed: RHVoice-test$"):
-        module.main(["--rhvoice", "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(questions, f"require_{name}", missing)
+    with pytest.raises(SystemExit, match=rf"^not installed: {name}$"):
+        module.main([f"--{name}", "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_pico_s_package_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(SystemExit, match=r"^not installed: pico2wave; apt-get install .* --pico$"):
+        require_pico()
 
 
 def test_a_share_of_words_is_a_share(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Real coders leave speech as long, in time and recognisable, each with what its bits cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from antiphon.arrays import FloatArray
+from lab.train import held_out
+from lab.train.augment import LONGEST_DELAY_SAMPLES, SAMPLE_RATE, in_time
+from lab.train.coders import TELEPHONE, WIDE, Coder
+from lab.train.surroundings import by_telephone
+
+
+def speechlike() -> FloatArray:
+    """A second and a half of a buzz of 140 Hz in six bursts of noisy loudness, [36000]."""
+    rng, at = np.random.default_rng(0), np.arange(36_000) / SAMPLE_RATE
+    buzz = np.sum([np.sin(2 * np.pi * 140 * n * at) / n for n in range(1, 20)], axis=0)
+    loudness = np.interp(at, np.arange(0, 1.6, 0.05), rng.uniform(0, 1, 32) * ([0, 1, 1, 1, 0] * 7)[:32])
+    pcm: FloatArray = (0.1 * buzz * loudness).astype(np.float32)
+    return pcm
+
+
+def envelope(pcm: FloatArray) -> FloatArray:
+    smooth: FloatArray = np.sqrt(np.convolve(pcm**2, np.ones(480) / 480, "same"))
+    return smooth
+
+
+@pytest.mark.parametrize("coder", TELEPHONE + WIDE, ids=lambda coder: coder.name)
+def test_a_coder_keeps_length_time_and_loudness_and_changes_the_sound(coder: Coder) -> None:
+    pcm = speechlike()
+    heard = coder.through(np.random.default_rng(1), pcm)
+    assert heard.shape == pcm.shape
+    assert heard.dtype == np.float32
+    assert np.corrcoef(envelope(heard), envelope(pcm))[0, 1] > 0.9
+    assert heard.std() / pcm.std() == pytest.approx(1, abs=0.3)
+    assert np.abs(heard - pcm).max() > 0.001
+    assert not [line for line in held_out.LINES if line in coder.name]
+
+
+@pytest.mark.parametrize("coder", TELEPHONE + WIDE, ids=lambda coder: coder.name)
+def test_silence_stays_silence(coder: Coder) -> None:
+    heard = coder.through(np.random.default_rng(1), np.zeros(9_600, np.float32))
+    assert heard.shape == (9_600,)
+    assert np.abs(heard).max() < 0.01
+
+
+def test_fewer_bits_cost_more() -> None:
+    pcm, rng = speechlike(), np.random.default_rng(1)
+    lost = [
+        float(np.square(Coder("libmp3lame", 24_000, "fltp", (bits,)).through(rng, pcm) - pcm).mean())
+        for bits in (16_000, 64_000)
+    ]
+    assert lost[0] > 2 * lost[1]
+
+
+@pytest.mark.parametrize("delay", [0, 777, LONGEST_DELAY_SAMPLES - 1])
+def test_a_delay_is_taken_out(delay: int) -> None:
+    pcm = speechlike()
+    late = np.pad(pcm, (delay, 50)).astype(np.float32)
+    assert np.array_equal(in_time(late, pcm), pcm)
+    assert np.array_equal(in_time(late[: pcm.size], pcm)[: pcm.size - delay], pcm[: pcm.size - delay])
+
+
+def test_a_telephone_is_no_later_than_what_it_is_told() -> None:
+    pcm = speechlike()
+    heard = by_telephone(np.random.default_rng(0), pcm)
+    agreement = [float(heard[lag:] @ pcm[: pcm.size - lag]) for lag in range(0, 2400, 8)]
+    assert int(np.argmax(agreement)) == 0
