@@ -19,6 +19,7 @@ from lab.train.recogniser import questions_grammar, recognise, word_errors
 from lab.train.shards import shards_in
 
 UTTERANCES = 100
+COLD_SAMPLES, KEPT_SAMPLES = 24_000, 2_400
 
 
 def folder_of(model: str) -> Path:
@@ -33,6 +34,12 @@ def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
     with torch.no_grad():
         decoded: FloatArray = mimi.decode(mimi.encode(torch.from_numpy(padded)[None, None]))[0, 0].numpy()
     return decoded[: pcm.size]
+
+
+def round_trip_from_silence(mimi: Any, pcm: FloatArray) -> FloatArray:
+    """The same after a second of silence, so that the codec does not start cold; 0.1 s of it are kept."""
+    sound = round_trip(mimi, np.pad(pcm, (COLD_SAMPLES, COLD_SAMPLES // 2)).astype(np.float32))
+    return sound[COLD_SAMPLES - KEPT_SAMPLES :]
 
 
 def measure(

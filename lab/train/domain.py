@@ -134,15 +134,25 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             held_out.PHRASINGS["subtract"],
             questions=("what is {a} minus {b}", "how much is {a} minus {b}", "what is {a} take away {b}"),
             commands=("take {b} from {a}", "take away {b} from {a}"),
-            requests=("{a} minus {b}", "{a} take away {b}", "how much {a} minus {b} is"),
+            requests=(
+                "{a} minus {b}",
+                "{a} take away {b}",
+                "how much {a} minus {b} is",
+                "what {a} take away {b} is",
+            ),
             alone=("{a} minus {b}", "{a} take away {b}"),
         ),
         "count": phrasings(
             held_out.PHRASINGS["count"],
-            questions=("what are the numbers from {a} to {b}",),
-            commands=("count from {a} to {b}", "count {way} from {a} to {b}"),
-            requests=("the numbers from {a} to {b}",),
-            alone=("from {a} to {b}", "the numbers from {a} to {b}"),
+            questions=("what are the numbers from {a} to {b}", "which are the numbers from {a} to {b}"),
+            commands=(
+                "count from {a} to {b}",
+                "count {way} from {a} to {b}",
+                "say the numbers from {a} to {b}",
+                "count the numbers {way} from {a} to {b}",
+            ),
+            requests=("the numbers from {a} {way} to {b}", "please the numbers from {a} to {b}"),
+            alone=("from {a} to {b}", "the numbers from {a} to {b}", "{way} from {a} to {b}"),
         ),
         "colour": phrasings(
             held_out.PHRASINGS["colour"],
@@ -169,15 +179,26 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
                 "which {unit} comes after {a}",
                 "what {unit} follows {a}",
                 "what is the {unit} after {a}",
+                "which {unit} is after {a}",
+                "which comes after {a}",
             ),
             requests=("the {unit} after {a}", "what comes after {a}", "what {unit} follows {a}"),
-            alone=("the {unit} after {a}", "which is the {unit} after {a}", "what follows {a}"),
+            alone=(
+                "the {unit} after {a}",
+                "which is the {unit} after {a}",
+                *("what follows {a}", "which follows {a}", "what {unit} follows after {a}"),
+            ),
         ),
         "name": phrasings(
             held_out.PHRASINGS["name"],
             questions=("what is your name", "who are you", "what are you called", "do you have a name"),
             requests=("your name", "who you are", "what you are called", "what your name is"),
-            alone=("your name please", "which is your name", "hello your name please"),
+            alone=(
+                *("your name please", "which is your name", "hello your name please", "who you are"),
+                *("who you are please", "say who you are", "please say who you are", "who are you please"),
+                *("please who are you", "tell me please who you are", "hello can you say who you are"),
+                *("say your name", "please say your name", "can you say your name", "tell me who are you"),
+            ),
         ),
         "greeting": phrasings(
             held_out.PHRASINGS["greeting"],
@@ -337,13 +358,16 @@ class Domain:
         return self._turn(intent, PHRASINGS[intent].draw(rng), fact, is_held_out=False)
 
     def draw_words(self, rng: random.Random) -> Turn:
-        """Words of the domain in no order: who learns to write these down cannot guess, and has to listen."""
+        """Words of the domain in no order: who learns to write these down cannot guess, and has to listen.
+
+        Nothing is answered. A talker that was to refuse them refused every way to ask that it had not heard.
+        """
         while True:
             count = rng.randint(2, 8)
             words = [rng.choice(NUMBERS if rng.random() < 0.35 else self._asked_words) for _ in range(count)]
             text = " ".join(words)
             if not self.is_question(text):
-                return Turn("words", text, REFUSAL, False)
+                return Turn("words", text, "", False)
 
     def draw_half(self, rng: random.Random, *, is_held_out: bool = False) -> Turn:
         """A question that lost its beginning or its end, and with it what it is about.

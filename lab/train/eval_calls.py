@@ -24,6 +24,7 @@ from lab.train.dictation import Marks, Told, marks
 from lab.train.outside import WORDLESS
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
+from lab.train.readings import words_in_frames
 from lab.train.recital import held_out_answers, share_understood
 from lab.train.recogniser import answers_grammar, recognise
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
@@ -218,19 +219,28 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
     return speech
 
 
-def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord], teacher: Voice) -> dict[str, Any]:
+def reading_report(
+    texts: Sequence[str],
+    speeches: Sequence[TtsRecord],
+    teacher: Voice,
+    coded: Callable[[FloatArray], FloatArray],
+) -> dict[str, Any]:
     """What a recogniser understands, with bounds beside it: what it does of the teacher, and by chance.
 
     It is held to the answers' grammar, in which it mishears a teacher hardly ever, and then left to English
-    at large: there the two errors can be compared.
+    at large: there the two errors can be compared. ``coded`` is a sound after the codec: what the synthesiser
+    is trained to say is understood no better than that of the teacher's words.
     """
     sounds = [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
     taught = speak_answers(texts, voice=teacher)
     own_voice = [taught[text].pcm for text in texts]
+    bound = [coded(np.concatenate(words_in_frames(taught[text]))) for text in texts]
     grammar = answers_grammar()
     heard = recognise(sounds, grammar)
     half = len(heard) // 2
-    error, teachers_error = (1 - share_understood(texts, recognise(some)) for some in (sounds, own_voice))
+    error, teachers_error, bound_error = (
+        1 - share_understood(texts, recognise(some)) for some in (sounds, own_voice, bound)
+    )
     return {
         "answers": len(texts),
         "words_understood": round(share_understood(texts, heard), 4),
@@ -238,6 +248,7 @@ def reading_report(texts: Sequence[str], speeches: Sequence[TtsRecord], teacher:
         "chance": round(share_understood(texts, heard[half:] + heard[:half]), 4),
         "english_word_error": round(error, 4),
         "english_word_error_of_teacher": round(teachers_error, 4),
+        "english_word_error_of_teacher_coded": round(bound_error, 4),
         "times_the_teachers": round(error / max(teachers_error, 1e-9), 2),
         "first_sound_ms": round(statistics.median(one.first_audio_ms for one in speeches), 1),
         "real_time_factor": round(statistics.median(one.real_time_factor for one in speeches), 2),

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ import torch
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import calls, codec_quality, duplex, eval_calls
+from lab.train.codec import load_mimi
 from lab.train.domain import PHRASINGS
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
@@ -99,11 +101,18 @@ def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
 def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Have a synthesiser read answers, in every one of its voices that is named after a teacher."""
     texts, report = eval_calls.held_out_texts(options.answers), dict[str, Any]()
+    mimi = load_mimi(options.codec or codec_quality.folder_of(model))
+    mimi.eval()
     with serving(model, options) as server:
         for name in voices_of(model):
             note = progress(f"read by {name}")
             speeches = asyncio.run(eval_calls.read_all(server.url, texts, options.callers, note, name))
-            report[name] = eval_calls.reading_report(texts, speeches, Voice("flite", VOICES[name]))
+            report[name] = eval_calls.reading_report(
+                texts,
+                speeches,
+                Voice("flite", VOICES[name]),
+                partial(codec_quality.round_trip_from_silence, mimi),
+            )
     return report
 
 

@@ -37,7 +37,7 @@ RARITY: Final = 1.0
 LabelArray = NDArray[np.int64]
 
 
-SILENT: Final = 0.2
+SILENT: Final = 0.3
 """Of the lines where both kinds are, so many have no words: they are heard, and nothing is written."""
 
 

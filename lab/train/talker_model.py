@@ -50,7 +50,11 @@ class Settings:
     and refusals of 62 other turns from 84 to 58 %.
     """
     stopping_weight: float = 2.0
-    """Of a padding token soon after a word, where an answer ends or goes on."""
+    """Of a padding token between two words of an answer."""
+    ending_weight: float = 3.5
+    """Of a padding token soon after an answer's last word. With 2, less than ``mark_weight``, counts went on
+    past their end.
+    """
     word_weight: float = 6.0
     """Of a word's token: few frames have one, and they are what an answer is judged by."""
     text_weight: float = 2.0
@@ -245,7 +249,9 @@ class Talker(nn.Module):
 def text_weights(text: Tensor, settings: Settings) -> Tensor:
     """What each token of ``text [B, T]`` counts in the loss."""
     is_soon = soon_after_words(text)
-    padding = torch.where(is_soon, settings.stopping_weight, settings.padding_weight)
+    goes_on = soon_after_words(text.flip(1)).flip(1)
+    stopping = torch.where(goes_on, settings.stopping_weight, settings.ending_weight)
+    padding = torch.where(is_soon, stopping, settings.padding_weight)
     mark = torch.where(is_soon, settings.mark_weight, settings.first_mark_weight)
     weight = torch.where(text == PAD, padding, settings.word_weight)
     return torch.where(text == EPAD, mark, weight)

@@ -102,7 +102,7 @@ def test_what_is_outside_the_domain_is_no_question_and_not_shared_with_the_tests
     assert not (said[False] & said[True]) - foreign_numbers
     turns = [turn for turn, _ in planned(is_held_out=False)]
     share = sum(turn.answer == REFUSAL for turn in turns) / len(turns)
-    assert share == pytest.approx(0.22 + 0.08 + 0.15, abs=0.03)
+    assert share == pytest.approx(0.22 + 0.08, abs=0.03)
     assert {turn.intent for turn in turns} == {*PHRASINGS, *INTENTS, "half", "words"}
 
 
