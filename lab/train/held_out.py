@@ -26,11 +26,16 @@ VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 BENDINGS: Final = ("warp", "flutter")
 """Ways to make another voice of one, see lab.train.bendings; training bends voices in Praat's way."""
 NOISES: Final = ("engine", "rain")
-"""Training has "rain" in no shard, and near it "clatter", of up to forty short bursts a second."""
+"""Training has near them "clatter", of up to forty short bursts a second, "frying", of up to 150 clicks that
+ring, and "machine", which swings slower and faster than an engine.
+"""
 ROOMS: Final = ("hall", "stairwell")
+"""Training has near them "large box" and "corridor"."""
 INSTRUMENTS: Final = ("bell",)
 LINES: Final = ("opus", "lost packets")
-"""What carries the sound. Training has "loose contact" near "lost packets": gaps of 3 to 30 ms anywhere."""
+"""What carries the sound. Training has "loose contact" near "lost packets", gaps of 3 to 30 ms anywhere, and
+near Opus the coders of lab.train.coders.
+"""
 LANGUAGES: Final = ("fi", "hu", "el", "id")
 """Languages of espeak-ng that training does not hear, not even over English letters."""
 PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
