@@ -14,7 +14,7 @@ import numpy as np
 import sphn
 
 from antiphon.arrays import FloatArray
-from lab.train.augment import SAMPLE_RATE, in_time
+from lab.train.augment import LONGEST_DELAY_SAMPLES, SAMPLE_RATE, in_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,9 @@ class Coder:
     bits_per_s: tuple[int, ...] = ()
 
     def through(self, rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-        """``pcm [samples]`` at 24 kHz after this coder, as long, as loud, and not delayed."""
-        low = sphn.resample(pcm[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=self.rate)[0]
+        """``pcm [samples]`` at 24 kHz after this coder, as long, and not delayed."""
+        longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
+        low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=self.rate)[0]
         bits = int(rng.choice(self.bits_per_s)) if self.bits_per_s else None
         heard = np.concatenate(list(self._decoded(low, bits)))
         wide = sphn.resample(heard[None], src_sample_rate=self.rate, dst_sample_rate=SAMPLE_RATE)[0]
@@ -70,7 +71,7 @@ def _floats(frame: Any) -> FloatArray:
     return heard
 
 
-TELEPHONE: Final = (
+NARROW: Final = (
     Coder("libopencore_amrnb", 8_000, "s16", (4750, 5900, 7400, 12_200)),
     Coder("g723_1", 8_000, "s16", (6300,)),
     Coder("nellymoser", 8_000, "flt"),
@@ -83,9 +84,9 @@ WIDE: Final = (
 )
 
 
-def by_a_telephone_coder(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """AMR, G.723.1 or Nellymoser at 8 kHz."""
-    return TELEPHONE[rng.integers(len(TELEPHONE))].through(rng, pcm)
+def by_a_narrow_coder(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
+    """AMR or G.723.1 of telephones, or Flash's Nellymoser, at 8 kHz."""
+    return NARROW[rng.integers(len(NARROW))].through(rng, pcm)
 
 
 def by_a_wide_coder(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:

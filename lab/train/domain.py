@@ -151,8 +151,11 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
                 "say the numbers from {a} to {b}",
                 "count the numbers {way} from {a} to {b}",
             ),
-            requests=("the numbers from {a} {way} to {b}", "please the numbers from {a} to {b}"),
-            alone=("from {a} to {b}", "the numbers from {a} to {b}", "{way} from {a} to {b}"),
+            requests=("the numbers from {a} to {b}", "the numbers from {a} {way} to {b}"),
+            alone=(
+                *("from {a} to {b}", "the numbers from {a} to {b}", "{way} from {a} to {b}"),
+                "tell me please the numbers from {a} to {b}",
+            ),
         ),
         "colour": phrasings(
             held_out.PHRASINGS["colour"],
@@ -186,7 +189,7 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             alone=(
                 "the {unit} after {a}",
                 "which is the {unit} after {a}",
-                *("what follows {a}", "which follows {a}", "what {unit} follows after {a}"),
+                *("what follows {a}", "which follows {a}"),
             ),
         ),
         "name": phrasings(
@@ -197,7 +200,7 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
                 *("your name please", "which is your name", "hello your name please", "who you are"),
                 *("who you are please", "say who you are", "please say who you are", "who are you please"),
                 *("please who are you", "tell me please who you are", "hello can you say who you are"),
-                *("say your name", "please say your name", "can you say your name", "tell me who are you"),
+                *("say your name", "please say your name", "can you say your name"),
             ),
         ),
         "greeting": phrasings(
@@ -360,7 +363,7 @@ class Domain:
     def draw_words(self, rng: random.Random) -> Turn:
         """Words of the domain in no order: who learns to write these down cannot guess, and has to listen.
 
-        Nothing is answered. A talker that was to refuse them refused every way to ask that it had not heard.
+        Nothing is answered: a talker that was to refuse them refused ways to ask that it had not heard.
         """
         while True:
             count = rng.randint(2, 8)

@@ -39,7 +39,10 @@ TRAIL_FRAMES = 7
 EQUALISED = 0.5
 """Of the questions, so many come through a microphone or a mouth of another colour."""
 GROUP = 10
-"""Questions that share one noise. With 50, ten noises a shard were heard in all, and learnt by heart."""
+"""Questions that share the kinds of noise, room and line, and their level; each draws its own of a kind.
+
+With 50, a shard had ten of these in all.
+"""
 STRIP_FRAMES = 100
 PACED = 0.5
 """Of what is heard in training, so much is faster or slower, by a factor between these."""
@@ -77,7 +80,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One noise: ``strip`` is codes ``[8, STRIP_FRAMES]`` of it alone; and questions asked in it."""
+    """Surroundings of a kind: ``strip`` is codes ``[8, STRIP_FRAMES]`` of them alone; and what is asked."""
 
     strip: CodeArray
     segments: tuple[Segment, ...]
@@ -96,7 +99,7 @@ def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
 def make_scene(
     rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
 ) -> Scene:
-    """Encode some questions in one noise."""
+    """Encode some questions in surroundings of one kind."""
     recoloured = 0.0 if held_out else EQUALISED
     around = Surroundings.drawn(rng, held_out=held_out)
     segments: list[Segment] = []
@@ -107,8 +110,9 @@ def make_scene(
         heard: FloatArray = np.zeros((end + TRAIL_FRAMES) * FRAME_SAMPLES, np.float32)
         said = one.pcm * rng.uniform(0.7, 1.0)
         heard[at : at + one.pcm.size] = equalise(rng, said) if rng.random() < recoloured else said
-        other = utterances[rng.integers(len(utterances))].pcm
-        heard = around.heard(rng, heard, loudness, _repeated(other, heard.size, loudness))
+        others = [other for other in utterances if other is not one] or [one]
+        behind = others[rng.integers(len(others))].pcm
+        heard = around.heard(rng, heard, loudness, _repeated(behind, heard.size, loudness))
         words = "" if one.turn.intent in OUTSIDE else one.turn.question
         codes = encode(mimi, heard[None])[0][:, DROPPED_FRAMES:]
         segments.append(Segment(codes, start - DROPPED_FRAMES, end - DROPPED_FRAMES, words, one.turn.answer))

@@ -17,8 +17,8 @@ from antiphon.arrays import FloatArray
 from antiphon.audio.g711 import Law, decode, encode
 from antiphon.audio.opus import OpusDecoder, OpusEncoder
 from lab.train import held_out as kept
-from lab.train.augment import SAMPLE_RATE, add_room, in_time, limit_band
-from lab.train.coders import by_a_telephone_coder, by_a_wide_coder
+from lab.train.augment import LONGEST_DELAY_SAMPLES, SAMPLE_RATE, add_room, in_time, limit_band
+from lab.train.coders import by_a_narrow_coder, by_a_wide_coder
 from lab.train.noises import NOISES
 
 Change = Callable[[np.random.Generator, FloatArray], FloatArray]
@@ -26,22 +26,25 @@ TELEPHONE_RATE: Final = 8_000
 PACKET_SAMPLES: Final = 480
 """20 ms."""
 SOUND_SPEED: Final = 343.0
+MOST_IMAGES: Final = 15
 CALM_SHARE: Final = 0.3
-"""Of training's scenes, so many have no surroundings."""
+"""Of training's scenes, so many have no surroundings but another level."""
 
 
 def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.random.Generator) -> FloatArray:
-    """The impulse response of a box by its image sources, half a second of it.
+    """The impulse response of a box by its image sources, the direct sound first, half a second at most.
 
     ``absorbed`` is the share of the sound's energy that a wall keeps; mouth and microphone stand anywhere.
+    Images reach as far as half a second does, but no further than ``MOST_IMAGES`` boxes each way.
     """
     source, heard = (np.array([rng.uniform(0.15, 0.85) * side for side in size_m]) for _ in range(2))
-    reach = range(-6, 7)
     response = np.zeros(SAMPLE_RATE // 2, np.float32)
-    direct_m = float(np.linalg.norm(source - heard)) + 0.05
+    direct_m = float(np.linalg.norm(source - heard))
     bounced = np.sqrt(1 - absorbed)
     axes = []
     for axis, side in enumerate(size_m):
+        most = min(MOST_IMAGES, int(np.ceil(SOUND_SPEED / 4 / side)))
+        reach = range(-most, most + 1)
         places = [(2 * n * side + sign * source[axis] - heard[axis]) for n in reach for sign in (1, -1)]
         bounces = [abs(2 * n - (sign < 0)) for n in reach for sign in (1, -1)]
         axes.append((np.array(places), np.array(bounces)))
@@ -49,7 +52,7 @@ def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.ra
     distance = np.sqrt(squares[0][:, None, None] + squares[1][None, :, None] + squares[2][None, None, :])
     count = axes[0][1][:, None, None] + axes[1][1][None, :, None] + axes[2][1][None, None, :]
     delay = ((distance - direct_m) / SOUND_SPEED * SAMPLE_RATE).astype(np.int64)
-    gain = bounced**count * direct_m / (distance + 0.05)
+    gain = bounced**count * (direct_m + 0.05) / (distance + 0.05)
     is_kept = (delay >= 0) & (delay < response.size)
     np.add.at(response, delay[is_kept], gain[is_kept].astype(np.float32))
     return response
@@ -70,7 +73,8 @@ def _in_box(low_m: tuple[float, float, float], high_m: tuple[float, float, float
 
 def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) -> FloatArray:
     """Through 8 kHz, the band of a telephone and G.711."""
-    low = sphn.resample(pcm[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
+    longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
+    low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
     spectrum = np.fft.rfft(low)
     frequency = np.fft.rfftfreq(low.size, 1 / TELEPHONE_RATE)
     spectrum /= np.sqrt(1 + (250 / np.maximum(frequency, 1.0)) ** 8)
@@ -145,7 +149,7 @@ LINES: Final[Mapping[str, Change]] = MappingProxyType(
         "coarse": coarsely_coded,
         "loose contact": _through_a_loose_contact,
         "too loud": _too_loud,
-        "telephone coder": by_a_telephone_coder,
+        "narrow coder": by_a_narrow_coder,
         "wide coder": by_a_wide_coder,
         "opus": _by_opus,
         "lost packets": _with_lost_packets,

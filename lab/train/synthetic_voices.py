@@ -1,4 +1,4 @@
-"""The synthetic voices of the corpus: espeak-ng, flite, festival and RHVoice, and what Praat makes of them.
+"""The synthetic voices of the corpus: espeak-ng, flite, festival, RHVoice, Pico, and what Praat makes of it.
 
 The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
 festvox-us-slt-hts. The tests are spoken by the voices of lab.train.held_out alone, for which

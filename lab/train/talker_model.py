@@ -52,8 +52,9 @@ class Settings:
     stopping_weight: float = 2.0
     """Of a padding token between two words of an answer."""
     ending_weight: float = 3.5
-    """Of a padding token soon after an answer's last word. With 2, less than ``mark_weight``, counts went on
-    past their end.
+    """Of a padding token soon after a word that no other follows as soon: an answer's last, or its pause.
+
+    With 2, less than ``mark_weight``, counts went on past their end; with this some end too soon.
     """
     word_weight: float = 6.0
     """Of a word's token: few frames have one, and they are what an answer is judged by."""
