@@ -20,6 +20,7 @@ from lab.train.shards import shards_in
 
 UTTERANCES = 100
 COLD_SAMPLES, KEPT_SAMPLES = 24_000, 2_400
+"""Silence before a sound, and how much of it is kept."""
 
 
 def folder_of(model: str) -> Path:
