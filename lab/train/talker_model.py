@@ -51,10 +51,10 @@ class Settings:
     """
     stopping_weight: float = 2.0
     """Of a padding token between two words of an answer."""
-    ending_weight: float = 3.5
+    ending_weight: float = 2.75
     """Of a padding token soon after a word that no other follows as soon: an answer's last, or its pause.
 
-    With 2, less than ``mark_weight``, counts went on past their end; with this some end too soon.
+    With 2 counts went on past their end; with 3.5, as much as ``mark_weight``, some ended too soon.
     """
     word_weight: float = 6.0
     """Of a word's token: few frames have one, and they are what an answer is judged by."""

@@ -16,8 +16,9 @@ from tests.support.launch import free_port, running_server
 
 async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> None:
     rng, domain = random.Random("dictated"), Domain()
-    drawn = (plan(rng, domain, Asked(held_out=True)) for _ in range(200))
-    plans = list(islice((one for one in drawn if one[0].intent in PHRASINGS), 24))
+    drawn = (plan(rng, domain, Asked(held_out=True)) for _ in range(400))
+    # fewer are a game of chance: the first 24 have 11 % of their words wrong, the first 120 have 5 %
+    plans = list(islice((one for one in drawn if one[0].intent in PHRASINGS), 96))
     asked = [
         Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans
     ]
@@ -25,5 +26,5 @@ async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> 
     command = [*SERVE, "--model", "tiny-stt", "--backend", "onnx", "--slots", "2"]
     with running_server([*command, "--port", str(port)], port, tmp_path / "server.log") as server:
         report = dictation_report(await dictate_all(server.url, asked, 2, lambda done, total: None))
-    assert report["word_error"] <= 0.1, report["wrong"]
+    assert report["word_error"] <= 0.08, report["wrong"]
     assert report["start_error_ms"] <= 80
