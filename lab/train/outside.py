@@ -19,7 +19,7 @@ from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Turn
 from lab.train.outside_texts import LARGE, PATTERNS, SMALL_TALK
 from lab.train.outside_texts import UNKNOWN as UNKNOWN_OF
 from lab.train.sentences import draw_sentence
-from lab.train.synthetic_voices import VARIANTS, Voice, draw_voice
+from lab.train.synthetic_voices import RHVOICE_RUSSIAN, VARIANTS, Voice, draw_voice
 from lab.train.throats import Throat
 
 ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP = "foreign", "unknown", "small talk", "prose", "made up"
@@ -64,7 +64,7 @@ ABROAD_BY: Final[Mapping[str, tuple[tuple[str, str], ...]]] = MappingProxyType(
         "de": (("pico", "de-DE"),),
         "es": (("pico", "es-ES"),),
         "it": (("pico", "it-IT"),),
-        "ru": tuple(("rhvoice", name) for name in ("aleksandr", "anna", "elena", "irina")),
+        "ru": tuple(("rhvoice", name) for name in RHVOICE_RUSSIAN),
     }
 )
 """Programs and voices of further synthesisers, by language."""

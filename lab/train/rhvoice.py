@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.synthetic_voices import RHVOICE, Voice
+from lab.train.synthetic_voices import RHVOICE, RHVOICE_RUSSIAN, Voice
 
 SAMPLE_RATE = 24_000
 """What the library makes unless its settings say otherwise; then it is not listened to."""
@@ -145,7 +145,7 @@ def require_rhvoice() -> None:
         raise SystemExit(f"not installed: RHVoice-test; {told}")
     try:
         speaker = RHVoice()
-        for name in RHVOICE:
+        for name in (*RHVOICE, *RHVOICE_RUSSIAN):
             speaker.speak(Voice("rhvoice", name), "one")
     except (OSError, ValueError) as error:
         raise SystemExit(f"{error}; {told}") from error

@@ -116,6 +116,7 @@ FREETTS_FOLDER = Path("/usr/share/java")
 FREETTS_PROGRAM = "com.sun.speech.freetts.FreeTTS"
 FREETTS_VOICES = "com.sun.speech.freetts.en.us.cmu_us_kal.KevinVoiceDirectory"
 RHVOICE = ("bdl", "clb")
+RHVOICE_RUSSIAN = ("aleksandr", "anna", "elena", "irina")
 PICO = ("en-US", "en-GB")
 FURTHER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"rhvoice": RHVOICE, "pico": PICO})
 """Synthesisers that training asks where it is told to, and their voices."""

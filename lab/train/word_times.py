@@ -169,7 +169,18 @@ def read_word_times(path: Path) -> list[Spoken]:
 
 
 def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
-    """Each segment's word starts in its own frames; empty where they are not known."""
+    """Each segment's word starts in its own frames; empty where they are not known.
+
+    Raises:
+        ValueError: the times are of other segments.
+    """
+    for place, (segment, spoken) in enumerate(zip(segments, times, strict=True)):
+        words, starts = len(segment.question.split()), len(spoken.starts_s)
+        if words and starts and words != starts:
+            raise ValueError(
+                f"segment {place} has {words} words and the times are of {starts}: they were made of other "
+                "questions or in another order; make both anew"
+            )
     return [spoken.starts_in(segment) for segment, spoken in zip(segments, times, strict=True)]
 
 

@@ -9,7 +9,7 @@ from antiphon.arrays import FloatArray
 from lab.train import held_out
 from lab.train.augment import LONGEST_DELAY_SAMPLES, SAMPLE_RATE, in_time
 from lab.train.coders import NARROW, WIDE, Coder
-from lab.train.surroundings import CALM_SHARE, Surroundings, box_response, by_telephone
+from lab.train.surroundings import CALM_SHARE, LINES, Surroundings, box_response, by_telephone
 
 
 def speechlike() -> FloatArray:
@@ -84,3 +84,11 @@ def test_some_scenes_of_training_have_another_level_and_nothing_else() -> None:
     drawn = [Surroundings.drawn(rng) for _ in range(500)]
     calm = [one for one in drawn if not one.kinds and one.behind_db is None]
     assert len(calm) / 500 == pytest.approx(CALM_SHARE + 0.7 * 0.4 * 0.65**2 * 0.8, abs=0.07)
+
+
+def test_what_is_too_loud_is_bent_and_what_is_faint_is_not() -> None:
+    pcm = speechlike()
+    loud, faint = (LINES["too loud"](np.random.default_rng(3), pcm * np.float32(gain)) for gain in (20, 0.01))
+    assert np.abs(loud).max() < 0.31
+    assert np.abs(20 * pcm).max() > 1
+    assert faint == pytest.approx(0.01 * pcm, abs=1e-4)

@@ -20,7 +20,7 @@ from lab.train.rhvoice import BLOCK_SAMPLES, RHVoice, _within_blocks, require_rh
 from lab.train.segments import Segment
 from lab.train.synthetic_voices import Voice, speak
 from lab.train.throats import Throat
-from lab.train.word_times import Listener, Spoken, starts_by_phones
+from lab.train.word_times import Listener, Spoken, starts_by_phones, starts_of
 
 QUESTION = "what is two plus three"
 VOICES = [
@@ -42,6 +42,14 @@ def test_a_segment_bounds_where_its_utterance_begins() -> None:
         start, word = Spoken(frames * 0.08, (0.0, 0.4)).starts_in(segment)
         assert abs(start - at) <= 0.5
         assert word - start == pytest.approx(5.0)
+
+
+def test_times_of_other_segments_are_refused() -> None:
+    codes = np.zeros((8, 20), np.int16)
+    segments = [Segment(codes, 2, 12, words, "") for words in ("", "what is your name", "hello there")]
+    assert starts_of(segments, [Spoken(0.8, ()), Spoken(0.8, (0, 0.2, 0.4, 0.6)), Spoken(0.8, ())])[2] == ()
+    with pytest.raises(ValueError, match="segment 1 has 4 words and the times are of 2: they were made of"):
+        starts_of(segments, [Spoken(0.8, ()), Spoken(0.8, (0, 0.4)), Spoken(0.8, ())])
 
 
 @pytest.mark.parametrize("voice", [*VOICES, *(RHVOICES if HAS_RHVOICE else [])], ids=lambda v: v.name)
@@ -124,6 +132,7 @@ class Library:
         self.RHVoice_speak = Call(lambda _: self.speak())
         self.RHVoice_delete_message = Call(lambda _: None)
         self.joined = joined
+        self.known = (b"bdl", b"clb")[:voices]
         self.asked: list[tuple[str, float, float]] = []
 
     def keep(self, params: Any) -> int:
@@ -137,7 +146,7 @@ class Library:
         told = params._obj
         self.asked.append((told.voice_profile.decode(), told.relative_rate, told.relative_pitch))
         self.words = text.decode().split()[self.joined :]
-        return 2 if told.voice_profile == b"bdl" else None
+        return 2 if told.voice_profile in self.known else None
 
     def speak(self) -> None:
         block = (ctypes.c_short * BLOCK_SAMPLES)(*[7] * BLOCK_SAMPLES)
@@ -169,6 +178,7 @@ def test_rhvoice_without_voices_or_without_this_one_says_so() -> None:
         (False, 1, r"^not installed: RHVoice-test; see .*, or omit --rhvoice$"),
         (True, 0, r"^RHVoice found no voices; .*; see .*, or omit --rhvoice$"),
         (True, 1, r"^RHVoice has no voice clb; see "),
+        (True, 2, r"^RHVoice has no voice aleksandr; see "),
     ],
 )
 def test_what_rhvoice_lacks_is_said_at_once(
