@@ -34,6 +34,12 @@ follow "hello".
 RARITY: Final = 1.0
 """How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
+UNTIMELY: Final = 0.25
+"""Of the words, so many are written a frame early, or one or two late.
+
+Who has only seen words in time writes one that was early again when its time comes: "the sound of a a cat".
+"""
+
 LabelArray = NDArray[np.int64]
 
 
@@ -118,6 +124,14 @@ def text_stream(
     return text
 
 
+def untimely(rng: np.random.Generator, words: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The same words, ``UNTIMELY`` of them earlier or later."""
+    return [
+        (start + (int(rng.choice((-1, -1, 1, 2))) if rng.random() < UNTIMELY else 0), word)
+        for start, word in words
+    ]
+
+
 def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
     """For each head and frame whether a pause of its length is under way.
 
@@ -178,7 +192,7 @@ class PassageComposer:
             at += segment.end + 1 + _gap(rng)
         return Passage(
             codes,
-            text_stream(words, self.frames, self.tokenizer),
+            text_stream(untimely(rng, words), self.frames, self.tokenizer),
             pause_labels(speech, self.frames),
             is_wordless,
             words,

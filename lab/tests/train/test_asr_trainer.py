@@ -40,6 +40,7 @@ from lab.train.passages import (
     pause_labels,
     shares_by_rarity,
     text_stream,
+    untimely,
 )
 from lab.train.segments import GROUP, PACES, STRIP_FRAMES, Scene, Segment, encoding_order
 from lab.train.sequences import ZERO, misheard
@@ -96,6 +97,18 @@ def test_words_without_room_wait_and_are_all_told(tokenizer: TalkerTokenizer) ->
     assert told[3][1] == pytest.approx(9 * 0.08)
     assert set(np.flatnonzero(text == EPAD)) == {12, 14, 16, 18}
     assert (text_stream(words, 14, tokenizer)[:12] == PAD).all()
+
+
+def test_some_words_are_written_early_or_late_and_all_are_told_in_their_order(
+    tokenizer: TalkerTokenizer,
+) -> None:
+    rng, words = np.random.default_rng(2), [(4.0 * n, "cow" if n % 2 else "duck") for n in range(1, 400)]
+    moved = untimely(rng, words)
+    shifts = [after - before for (after, _), (before, _) in zip(moved, words, strict=True)]
+    assert set(shifts) == {-1, 0, 1, 2}
+    assert np.mean(np.array(shifts) != 0) == pytest.approx(passages.UNTIMELY, abs=0.07)
+    told = told_by(text_stream(moved, 1700, tokenizer), tokenizer)
+    assert [word for word, _ in told] == [word for _, word in words]
 
 
 def test_a_pause_is_labelled_by_its_whole_length() -> None:
