@@ -51,7 +51,7 @@ from lab.train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
 from lab.train.sequences import ZERO, misheard
 from lab.train.shards import shards_in
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
-from lab.train.word_times import read_word_times, starts_of
+from lab.train.word_times import check_fit, read_word_times, starts_of
 
 COLD_FRAMES: Final = 26
 NEAR_CODES: Final = 8
@@ -122,12 +122,14 @@ NOT_LM = ("model_type", "stt_config")
 class Batch:
     """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
 
-    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said.
+    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said. ``is_untimely`` bool
+    ``[B, T]``: where a word is written too early, or not yet; nothing is learnt there.
     """
 
     codes: Tensor
     pauses: Tensor
     is_wordless: Tensor
+    is_untimely: Tensor
 
 
 def collate(passages: list[Passage]) -> Batch:
@@ -137,6 +139,7 @@ def collate(passages: list[Passage]) -> Batch:
         torch.from_numpy(codes.astype(np.int64)),
         torch.from_numpy(np.stack([one.pauses for one in passages])),
         torch.from_numpy(np.stack([one.is_wordless for one in passages])),
+        torch.from_numpy(np.stack([one.is_untimely for one in passages])),
     )
 
 
@@ -171,7 +174,7 @@ def losses(
     text = batch.codes[:, 0]
     padding = torch.where(batch.is_wordless, settings.silence_weight, settings.padding_weight)
     weight = torch.where(text == PAD, padding, settings.word_weight)
-    weight = torch.where(text == EPAD, 1.5, weight)
+    weight = torch.where(text == EPAD, 1.5, weight) * ~batch.is_untimely
     text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
     pauses = torch.stack([head(made.last[:, 1:]) for head in lm.extra_heads], dim=1).float()
     return {
@@ -186,10 +189,14 @@ def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]
     """The rooms of a shard, and its quiet strips.
 
     Questions whose words could not be timed are left out; what is outside the domain is heard, and has none.
+
+    Raises:
+        ValueError: the times are of other segments.
     """
     scenes, quiet = read_segments(segments)
-    spoken = iter(read_word_times(times))
-    rooms = []
+    told = read_word_times(times)
+    check_fit([segment for scene in scenes for segment in scene.segments], told, times)
+    spoken, rooms = iter(told), list[Room]()
     for scene in scenes:
         starts = starts_of(scene.segments, [next(spoken) for _ in scene.segments])
         lines = tuple(

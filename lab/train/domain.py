@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from lab.train import held_out
@@ -88,6 +89,11 @@ class Phrasings:
     held_out: tuple[str, ...]
     plain: tuple[str, ...] = ()
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Training's and those that are held out."""
+        return self.trained + self.held_out
+
     def draw(self, rng: random.Random) -> str:
         """One of training's."""
         return rng.choice(self.plain if self.plain and rng.random() < 0.5 else self.trained)
@@ -119,11 +125,16 @@ def phrasings(
     drawn has nothing around it.
     """
     told = [f"tell me {request}" for request in requests]
-    asked = [*alone, *courtesies, *(f"{one} {other}" for one in courtesies for other in courtesies)]
-    asked += [f"{greeting} {question}".strip() for greeting in ("", *GREETINGS) for question in questions]
-    for command in [*commands, *told, *(f"tell me please {request}" for request in requests)]:
-        asked += [f"{opening} {command}".strip() for opening in openings()]
-    asked += [f"{one} please" for one in asked if "please" not in one and one not in courtesies]
+    asked = [
+        *alone,
+        *(f"{greeting} {question}".strip() for greeting in ("", *GREETINGS) for question in questions),
+    ]
+    for opening in openings():
+        asked += [f"{opening} {command}".strip() for command in (*commands, *told)]
+        if "please" not in opening:
+            asked += [f"{opening} tell me please {request}".strip() for request in requests]
+    asked += [f"{one} please" for one in asked if "please" not in one]
+    asked += [*courtesies, *(f"{one} {other}" for one in courtesies for other in courtesies)]
     trained = [one for one in dict.fromkeys(asked) if not any(f" {way} " in f" {one} " for way in kept)]
     plain = [one for one in (*courtesies, *alone, *questions, *commands, *told) if one in trained]
     return Phrasings(tuple(trained), kept, tuple(plain))
@@ -192,12 +203,12 @@ PHRASINGS: Mapping[str, Phrasings] = MappingProxyType(
             held_out.PHRASINGS["sound"],
             questions=(
                 *("what does {a} say", "what sound does {a} make", "which sound does {a} make"),
-                *("what is the sound of {a}", "which is the sound of {a}", "which sound is of {a}"),
+                *("what is the sound of {a}", "which is the sound of {a}"),
             ),
             commands=("say the sound of {a}", "say what {a} says", "make the sound of {a}"),
             requests=(
-                *("the sound of {a}", "what {a} says", "what sound {a} does make", "what does {a} say"),
-                *("what is the sound of {a}", "which sound {a} does make", "what sound does {a} make"),
+                *("the sound of {a}", "what {a} says", "what does {a} say", "what is the sound of {a}"),
+                *("what sound does {a} make", "which sound does {a} make"),
             ),
             alone=("the sound of {a}", "{a} says what"),
         ),
@@ -358,16 +369,22 @@ class Domain:
 
     def __init__(self) -> None:
         self.facts = {intent: facts(intent) for intent in PHRASINGS}
-        self._questions = frozenset(self._all_turns())
-        self._asked_words = sorted({word for turn in self._questions for word in turn.split()})
+        ways = [phrase for one in PHRASINGS.values() for phrase in one.all]
+        slots = {word for known in self.facts.values() for fact in known for word in fact.slots.values()}
+        asked = f"{' '.join(ways)} {' '.join(slots)}".split()
+        self._asked_words = sorted({word for word in asked if "{" not in word})
         trained = (phrase.split() for ways in PHRASINGS.values() for phrase in ways.trained)
         cut = ((words[:at], words[at:]) for words in trained for at in range(1, len(words)))
         self._trained_halves = frozenset(_shape(half) for halves in cut for half in halves)
 
-    def _all_turns(self) -> Iterator[str]:
-        for intent, ways in PHRASINGS.items():
-            for fact in self.facts[intent]:
-                yield from (phrase.format(**fact.slots) for phrase in ways.trained + ways.held_out)
+    @cached_property
+    def _questions(self) -> frozenset[str]:
+        return frozenset(
+            phrase.format(**fact.slots)
+            for intent, ways in PHRASINGS.items()
+            for fact in self.facts[intent]
+            for phrase in ways.all
+        )
 
     def answers(self) -> list[str]:
         """Every sentence the talker may say, the refusal included."""

@@ -54,8 +54,9 @@ PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Ways to ask for one kind of thing.
 
-Which of them a talker missed has been looked at, and training's own ways have been widened since: it has none
-of these, but near ones, as "tell me please who you are".
+Which of them a talker missed has been looked at, and training's own ways have been widened since: none of its
+ways has one of these in it, but it has near ones: "tell me please who you are", or "can you tell me" before
+other words. A recogniser's lines go on as others do, so that one in ten thousand may be one of these.
 """
 SENTENCES_SHARE: Final = 4
 """One sentence of other people's text in so many is kept for the tests."""

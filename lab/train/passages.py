@@ -37,7 +37,8 @@ RARITY: Final = 1.0
 UNTIMELY: Final = 0.25
 """Of the words, so many are written a frame early, or one or two late.
 
-Who has only seen words in time writes one that was early again when its time comes: "the sound of a a cat".
+That is seen and not learnt. Who has only seen words in time writes one that was early again when its time
+comes: "the sound of a a cat".
 """
 
 LabelArray = NDArray[np.int64]
@@ -93,7 +94,8 @@ class Passage:
     """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
 
     ``is_wordless`` bool ``[T]``: where text of what is said would stand, had it words. ``words`` are (start
-    in frames, word) of all that is said in it.
+    in frames, word) of all that is said in it. ``is_untimely`` bool ``[T]``: where more or less is written
+    than should be by then.
     """
 
     codes: CodeArray
@@ -101,6 +103,7 @@ class Passage:
     pauses: LabelArray
     is_wordless: NDArray[np.bool_]
     words: list[tuple[float, str]]
+    is_untimely: NDArray[np.bool_]
 
 
 def text_stream(
@@ -124,12 +127,9 @@ def text_stream(
     return text
 
 
-def untimely(rng: np.random.Generator, words: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The same words, ``UNTIMELY`` of them earlier or later."""
-    return [
-        (start + (int(rng.choice((-1, -1, 1, 2))) if rng.random() < UNTIMELY else 0), word)
-        for start, word in words
-    ]
+def untimely(rng: np.random.Generator, words: int) -> NDArray[np.int64]:
+    """By how many frames each of so many words is late, ``[words]``; ``UNTIMELY`` of them are not on time."""
+    return np.where(rng.random(words) < UNTIMELY, rng.choice((-1, -1, 1, 2), words), 0)
 
 
 def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
@@ -190,12 +190,16 @@ class PassageComposer:
             if not line.words:
                 is_wordless[at + segment.start + DELAY_FRAMES : at + segment.end + DELAY_FRAMES] = True
             at += segment.end + 1 + _gap(rng)
+        late = untimely(rng, len(words))
+        moved = [(start + int(by), word) for (start, word), by in zip(words, late, strict=True)]
+        text = text_stream(moved, self.frames, self.tokenizer)
         return Passage(
             codes,
-            text_stream(untimely(rng, words), self.frames, self.tokenizer),
+            text,
             pause_labels(speech, self.frames),
             is_wordless,
             words,
+            np.cumsum(text != PAD) != np.cumsum(text_stream(words, self.frames, self.tokenizer) != PAD),
         )
 
 

@@ -74,12 +74,15 @@ class Asked:
 
 
 def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice, float]:
-    """Draw what is asked, by whom, and by how much the sound is stretched."""
-    kind = rng.random()
+    """Draw what is asked, by whom, and by how much the sound is stretched.
+
+    What is asked is drawn by itself, so that another grammar asks the rest of a shard as before.
+    """
+    kind, what = rng.random(), random.Random(rng.getrandbits(64))
     if kind < OUTSIDE_SHARE:
-        turn, voice = Outside(asked.held_out).draw(rng, further=asked.further)
+        turn, voice = Outside(asked.held_out).draw(what, further=asked.further)
     else:
-        turn = _asked_in_the_domain(rng, domain, asked, kind - OUTSIDE_SHARE)
+        turn = _asked_in_the_domain(what, domain, asked, kind - OUTSIDE_SHARE)
         voice = draw_voice(rng, held_out=asked.held_out, further=asked.further)
     return turn, voice, 1.0 if asked.held_out else rng.uniform(0.83, 1.2)
 

@@ -57,7 +57,7 @@ def answers_grammar() -> str:
 
 
 def questions_grammar() -> str:
-    """A JSGF grammar of every way to ask, held-out phrasings included."""
+    """A JSGF grammar of every way to ask with nothing around it, held-out phrasings included."""
     slots = {"add": ("<n>", "<n>"), "subtract": ("<n>", "<n>"), "count": ("<n>", "<n>")}
     named = {"colour": "<thing>", "sound": "<animal>", "next": "<when>"}
     asked = []
@@ -65,7 +65,7 @@ def questions_grammar() -> str:
         a, b = slots.get(intent, (named.get(intent, ""), ""))
         asked += [
             phrase.format(a=a, b=b, way="( up | down )", unit="( day | month )")
-            for phrase in phrasings.trained + phrasings.held_out
+            for phrase in phrasings.plain + phrasings.held_out
         ]
     return (
         "#JSGF V1.0;\ngrammar questions;\n"

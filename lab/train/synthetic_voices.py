@@ -3,7 +3,8 @@
 The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
 festvox-us-slt-hts. The tests are spoken by the voices of lab.train.held_out alone, for which
 festvox-kallpc16k and freetts are needed besides. Of use where they are installed are RHVoice, its program
-RHVoice-test with the voices Bdl and Clb, and SVOX Pico, of Debian's package libttspico-utils (non-free).
+RHVoice-test with the voices Bdl and Clb and, for Russian, Aleksandr, Anna, Elena and Irina, and SVOX Pico, of
+Debian's package libttspico-utils (non-free).
 """
 
 from __future__ import annotations

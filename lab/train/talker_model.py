@@ -54,7 +54,7 @@ class Settings:
     ending_weight: float = 2.75
     """Of a padding token soon after a word that no other follows as soon: an answer's last, or its pause.
 
-    With 2 counts went on past their end; with 3.5, as much as ``mark_weight``, some ended too soon.
+    With 2 counts went on past their end, with 3.5 some ended too soon: seen in single answers, not compared.
     """
     word_weight: float = 6.0
     """Of a word's token: few frames have one, and they are what an answer is judged by."""

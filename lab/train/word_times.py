@@ -168,19 +168,29 @@ def read_word_times(path: Path) -> list[Spoken]:
         ]
 
 
-def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
-    """Each segment's word starts in its own frames; empty where they are not known.
+def check_fit(segments: Sequence[Segment], times: Sequence[Spoken], path: Path) -> None:
+    """Compare a shard's segments with the times at ``path``: how many, how long, how many words.
 
     Raises:
-        ValueError: the times are of other segments.
+        ValueError: the times are of other segments, or of these in another order.
     """
+    told = (
+        f"{path}: made of other questions or in another order; remove it and run lab.train.word_times again"
+    )
+    if len(segments) != len(times):
+        raise ValueError(f"{len(times)} times for {len(segments)} segments in {told}")
     for place, (segment, spoken) in enumerate(zip(segments, times, strict=True)):
         words, starts = len(segment.question.split()), len(spoken.starts_s)
-        if words and starts and words != starts:
+        frames = segment.end - segment.start
+        if abs(frames - spoken.seconds / FRAME_S) > 1.05 or starts not in (0, words):
             raise ValueError(
-                f"segment {place} has {words} words and the times are of {starts}: they were made of other "
-                "questions or in another order; make both anew"
+                f"segment {place} has {words} words in {frames} frames, its times {starts} words in "
+                f"{spoken.seconds / FRAME_S:.1f} frames, in {told}"
             )
+
+
+def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
+    """Each segment's word starts in its own frames; empty where they are not known."""
     return [spoken.starts_in(segment) for segment, spoken in zip(segments, times, strict=True)]
 
 

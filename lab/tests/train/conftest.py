@@ -13,12 +13,12 @@ from lab.train.talker_tokenizer import TalkerTokenizer
 from lab.train.voicebox import Voicebox
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TalkerTokenizer:
     return TalkerTokenizer.made(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def voicebox(tokenizer: TalkerTokenizer) -> Voicebox:
     mimi = load_mimi(TINY)
     mimi.eval()

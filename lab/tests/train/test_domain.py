@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.train.chains import Chains
-from lab.train.domain import NUMBERS, PHRASINGS, WEIGHTS, Domain
+from lab.train.domain import FIXED_ANSWERS, NUMBERS, PHRASINGS, WEIGHTS, Domain
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
@@ -82,3 +82,29 @@ def test_courtesies_are_asked_in_pairs_that_are_not_held_out() -> None:
     asked = PHRASINGS["goodbye"].trained
     assert {"see you later good night", "good night"} <= set(asked)
     assert "goodbye good night" in set(PHRASINGS["goodbye"].held_out) - set(asked)
+
+
+def test_no_way_to_ask_holds_a_held_out_one_or_says_please_twice() -> None:
+    kept = [f" {phrase} " for ways in PHRASINGS.values() for phrase in ways.held_out]
+    trained = [phrase for ways in PHRASINGS.values() for phrase in ways.trained]
+    assert not [phrase for phrase in trained for way in kept if way in f" {phrase} "]
+    assert not [phrase for phrase in trained if phrase.split().count("please") > 1]
+    courteous = (phrase for name in FIXED_ANSWERS if name != "name" for phrase in PHRASINGS[name].trained)
+    assert not [phrase for phrase in courteous if "please" in phrase]
+    for ways in PHRASINGS.values():
+        assert set(ways.plain) <= set(ways.trained)
+
+
+def test_every_question_has_one_answer() -> None:
+    domain, answers = Domain(), dict[str, str]()
+    for intent, ways in PHRASINGS.items():
+        for fact in domain.facts[intent]:
+            for phrase in ways.plain + ways.held_out:
+                question = phrase.format(**fact.slots)
+                assert answers.setdefault(question, fact.answer) == fact.answer, question
+    assert answers["what is two from nine"] == "nine minus two is seven"
+    assert answers["take away nine from nine"] == "nine minus nine is zero"
+    assert answers["count down from six to three"] == "six five four three"
+    assert answers["count from three to eight"] == "three four five six seven eight"
+    assert answers["which comes after december"] == "after december comes january"
+    assert answers["which day comes after sunday"] == "after sunday comes monday"

@@ -64,16 +64,6 @@ def test_the_tests_are_asked_in_held_out_voices_alone_and_in_all_of_them() -> No
     assert all(voice.throat is None for voice in voices)
 
 
-def phrased(turn: Turn) -> set[str]:
-    """The ways of asking in which a question can have been drawn."""
-    return {
-        phrase
-        for phrase in (*PHRASINGS[turn.intent].trained, *PHRASINGS[turn.intent].held_out)
-        for fact in Domain().facts[turn.intent]
-        if phrase.format(**fact.slots) == turn.question
-    }
-
-
 def test_training_asks_no_phrasing_that_is_held_out_and_every_fact() -> None:
     domain = Domain()
     kept = {
