@@ -122,14 +122,12 @@ NOT_LM = ("model_type", "stt_config")
 class Batch:
     """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
 
-    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said. ``is_untimely`` bool
-    ``[B, T]``: where a word is written too early, or not yet; nothing is learnt there.
+    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said.
     """
 
     codes: Tensor
     pauses: Tensor
     is_wordless: Tensor
-    is_untimely: Tensor
 
 
 def collate(passages: list[Passage]) -> Batch:
@@ -139,7 +137,6 @@ def collate(passages: list[Passage]) -> Batch:
         torch.from_numpy(codes.astype(np.int64)),
         torch.from_numpy(np.stack([one.pauses for one in passages])),
         torch.from_numpy(np.stack([one.is_wordless for one in passages])),
-        torch.from_numpy(np.stack([one.is_untimely for one in passages])),
     )
 
 
@@ -174,7 +171,7 @@ def losses(
     text = batch.codes[:, 0]
     padding = torch.where(batch.is_wordless, settings.silence_weight, settings.padding_weight)
     weight = torch.where(text == PAD, padding, settings.word_weight)
-    weight = torch.where(text == EPAD, 1.5, weight) * ~batch.is_untimely
+    weight = torch.where(text == EPAD, 1.5, weight)
     text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
     pauses = torch.stack([head(made.last[:, 1:]) for head in lm.extra_heads], dim=1).float()
     return {

@@ -18,8 +18,8 @@ REACTION_FRAMES = 3
 """From the frame in which a question ends to the first word of its answer."""
 REFUSAL_FRAMES = 16
 """The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
-DRAWN_AGAIN = 0.5
-"""Of what is to be refused, so much is drawn anew for a dialogue: of 35 % 24 % are left."""
+DRAWN_AGAIN = 0.3
+"""Of what is to be refused, so much is drawn anew for a dialogue: of 35 % 28 % are left."""
 GOES_ON = 0.3
 """Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
 BREATH_FRAMES = 10

@@ -34,13 +34,6 @@ follow "hello".
 RARITY: Final = 1.0
 """How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
 
-UNTIMELY: Final = 0.25
-"""Of the words, so many are written a frame early, or one or two late.
-
-That is seen and not learnt. Who has only seen words in time writes one that was early again when its time
-comes: "the sound of a a cat".
-"""
-
 LabelArray = NDArray[np.int64]
 
 
@@ -94,8 +87,7 @@ class Passage:
     """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
 
     ``is_wordless`` bool ``[T]``: where text of what is said would stand, had it words. ``words`` are (start
-    in frames, word) of all that is said in it. ``is_untimely`` bool ``[T]``: where more or less is written
-    than should be by then.
+    in frames, word) of all that is said in it.
     """
 
     codes: CodeArray
@@ -103,7 +95,6 @@ class Passage:
     pauses: LabelArray
     is_wordless: NDArray[np.bool_]
     words: list[tuple[float, str]]
-    is_untimely: NDArray[np.bool_]
 
 
 def text_stream(
@@ -125,11 +116,6 @@ def text_stream(
             text[at], previous = token, at
             at += 1
     return text
-
-
-def untimely(rng: np.random.Generator, words: int) -> NDArray[np.int64]:
-    """By how many frames each of so many words is late, ``[words]``; ``UNTIMELY`` of them are not on time."""
-    return np.where(rng.random(words) < UNTIMELY, rng.choice((-1, -1, 1, 2), words), 0)
 
 
 def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
@@ -190,16 +176,12 @@ class PassageComposer:
             if not line.words:
                 is_wordless[at + segment.start + DELAY_FRAMES : at + segment.end + DELAY_FRAMES] = True
             at += segment.end + 1 + _gap(rng)
-        late = untimely(rng, len(words))
-        moved = [(start + int(by), word) for (start, word), by in zip(words, late, strict=True)]
-        text = text_stream(moved, self.frames, self.tokenizer)
         return Passage(
             codes,
-            text,
+            text_stream(words, self.frames, self.tokenizer),
             pause_labels(speech, self.frames),
             is_wordless,
             words,
-            np.cumsum(text != PAD) != np.cumsum(text_stream(words, self.frames, self.tokenizer) != PAD),
         )
 
 

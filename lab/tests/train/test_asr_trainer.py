@@ -40,7 +40,6 @@ from lab.train.passages import (
     pause_labels,
     shares_by_rarity,
     text_stream,
-    untimely,
 )
 from lab.train.segments import GROUP, PACES, STRIP_FRAMES, Scene, Segment, encoding_order
 from lab.train.sequences import ZERO, misheard
@@ -50,8 +49,6 @@ from lab.train.word_times import Spoken
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
 QUESTION = "what is two plus three"
-WORD = -7
-"""Stands for a word's token."""
 TIMING = SpeechTiming(0.08, DELAY_FRAMES * 0.08, prefix_frames=1)
 
 
@@ -94,28 +91,6 @@ def test_words_without_room_wait_and_are_all_told(tokenizer: TalkerTokenizer) ->
     assert told[3][1] == pytest.approx(9 * 0.08)
     assert set(np.flatnonzero(text == EPAD)) == {12, 14, 16, 18}
     assert (text_stream(words, 14, tokenizer)[:12] == PAD).all()
-
-
-def test_some_words_are_written_early_or_late_which_is_seen_and_not_learnt(
-    rooms: list[Room], tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = untimely(np.random.default_rng(2), 4000)
-    assert set(late) == {-1, 0, 1, 2}
-    assert np.mean(late == -1) == pytest.approx(passages.UNTIMELY / 2, abs=0.02)
-    assert np.mean(late != 0) == pytest.approx(passages.UNTIMELY, abs=0.02)
-    monkeypatch.setattr(passages, "SPLICED", 0.0)
-    monkeypatch.setattr(passages, "PACED", 0.0)
-    composer = PassageComposer(rooms, [rooms[0].strip], np.full((8, 26), 7, np.int16), tokenizer, 200)
-    for by, learnt in ((-1, [PAD]), (0, [EPAD, WORD]), (1, [WORD]), (2, [WORD])):
-        monkeypatch.setattr(passages, "untimely", lambda rng, count, by=by: np.full(count, by))
-        passage = composer.draw(np.random.default_rng(1))
-        start, word = passage.words[4]  # a pause follows
-        due = round(start) + DELAY_FRAMES
-        near = slice(due + min(by, 0) - 1, due + max(by, 0) + 1)
-        kinds = np.where(passage.text == tokenizer.encode(word)[0], WORD, passage.text)
-        assert kinds[near][~passage.is_untimely[near]].tolist() == learnt, by
-        told = [word for word, _ in told_by(passage.text, tokenizer)]
-        assert told == [word for _, word in passage.words][: len(told)]
 
 
 def test_a_pause_is_labelled_by_its_whole_length() -> None:
