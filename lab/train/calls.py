@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.arrays import FloatArray
 from lab.train.answers import speak_answers
 from lab.train.augment import add_noise, coloured_noise
-from lab.train.domain import PHRASINGS
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance
 from lab.train.recogniser import answers_grammar, recognise, word_errors
 from tests.support.caller import FRAME_SAMPLES, STEP_SAMPLES, call, loud_at

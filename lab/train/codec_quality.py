@@ -13,7 +13,7 @@ from antiphon.arrays import FloatArray
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.quality import stoi
 from lab.train.codec import FRAME_SAMPLES, load_mimi
-from lab.train.domain import PHRASINGS
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import read_shard
 from lab.train.recogniser import questions_grammar, recognise, word_errors
 from lab.train.shards import shards_in

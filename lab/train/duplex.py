@@ -13,11 +13,12 @@ import numpy as np
 
 from antiphon.arrays import FloatArray
 from lab.train import duplex_tracks as tracks
-from lab.train.domain import PHRASINGS, REFUSAL
+from lab.train.domain import REFUSAL
 from lab.train.duplex_accuracy import is_unfinished
 from lab.train.duplex_rules import Speech, asides, overlap_s, stretches, taking_over
 from lab.train.duplex_tracks import LISTEN_S, Track
 from lab.train.outside import INTENTS as OUTSIDE
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance
 from lab.train.rows import Reply, Talker
 

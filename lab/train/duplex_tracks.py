@@ -15,10 +15,11 @@ import numpy as np
 
 from antiphon.arrays import FloatArray
 from lab.train import held_out as kept
-from lab.train.domain import PHRASINGS, Domain
+from lab.train.domain import Domain
 from lab.train.music import music
 from lab.train.noises import NOISES
 from lab.train.outside import ABROAD, Outside
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance, trim
 from lab.train.recordings import pieces
 from lab.train.surroundings import Surroundings

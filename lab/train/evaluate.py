@@ -32,8 +32,8 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import calls, codec_quality, duplex, eval_calls
 from lab.train.codec import load_mimi
-from lab.train.domain import PHRASINGS
 from lab.train.outside import INTENTS as OUTSIDE
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance, read_shard
 from lab.train.readings import VOICES
 from lab.train.recordings import pieces, recordings_in

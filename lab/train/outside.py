@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.train import held_out as kept
-from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Turn
+from lab.train.domain import NUMBERS, REFUSAL, Turn
 from lab.train.outside_texts import LARGE, PATTERNS, SMALL_TALK
 from lab.train.outside_texts import UNKNOWN as UNKNOWN_OF
+from lab.train.phrasings import PHRASINGS
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import RHVOICE_RUSSIAN, VARIANTS, Voice, draw_voice
 from lab.train.throats import Throat

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.train.domain import PHRASINGS, Domain, Turn
+from lab.train.domain import Domain, Turn
 from lab.train.outside import Outside
+from lab.train.phrasings import PHRASINGS
 from lab.train.rhvoice import require_rhvoice
 from lab.train.synthetic_voices import (
     Voice,

@@ -26,8 +26,9 @@ import torch
 from antiphon.arrays import FloatArray
 from lab.train.answers import LOUDNESS, Answer, Speaker
 from lab.train.codec import load_mimi
-from lab.train.domain import PHRASINGS, Domain
+from lab.train.domain import Domain
 from lab.train.held_out import is_answer_held_out
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice

@@ -11,7 +11,8 @@ import numpy as np
 import sphn
 from numpy.typing import NDArray
 
-from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, PHRASINGS, REFUSAL, SOUNDS
+from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, REFUSAL, SOUNDS
+from lab.train.phrasings import PHRASINGS
 from lab.train.synthetic_voices import SAMPLE_RATE
 from tests.support.caller import loud_at
 

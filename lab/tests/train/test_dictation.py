@@ -6,8 +6,9 @@ import random
 from itertools import islice
 from pathlib import Path
 
-from lab.train.domain import PHRASINGS, Domain
+from lab.train.domain import Domain
 from lab.train.eval_calls import dictate_all, dictation_report
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Asked, Utterance, plan, trim
 from lab.train.synthetic_voices import speak
 from tests.support.calm import SERVE

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lab.train.chains import Chains
-from lab.train.domain import FIXED_ANSWERS, NUMBERS, PHRASINGS, WEIGHTS, Domain
+from lab.train.domain import FIXED_ANSWERS, NUMBERS, WEIGHTS, Domain
+from lab.train.phrasings import PHRASINGS
 from lab.train.recogniser import answers_grammar, questions_grammar, without_silence, word_errors
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 

@@ -10,11 +10,12 @@ import pytest
 
 from lab.train import held_out
 from lab.train.bendings import BENDINGS
-from lab.train.domain import NUMBERS, PHRASINGS, REFUSAL, Domain, Turn
+from lab.train.domain import NUMBERS, REFUSAL, Domain, Turn
 from lab.train.music import INSTRUMENTS, music
 from lab.train.noises import NOISES
 from lab.train.outside import ABROAD, FOREIGN, INTENTS, Outside
 from lab.train.outside_texts import LARGE
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Asked, plan
 from lab.train.surroundings import LINES, ROOMS, Surroundings
 from lab.train.synthetic_voices import FESTIVAL, FLITE, OTHER_LANGUAGES, VARIANTS, Voice, draw_voice

@@ -23,9 +23,10 @@ from lab.train import __main__ as whole
 from lab.train import held_out, questions
 from lab.train.augment import add_noise, coloured_noise, disturb, equalise
 from lab.train.codec import SCHEDULE, Settings, Speech, Trainer
-from lab.train.domain import PHRASINGS, Domain
+from lab.train.domain import Domain
 from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.outside import ABROAD, ABROAD_BY, Outside
+from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Asked, plan
 from lab.train.recipe import Recipe
 from lab.train.sentences import draw_sentence
