@@ -18,7 +18,8 @@ any_of() { # any_of NAME...: one of these programs will do
   return 1
 }
 voice() { # voice NAME: festival says itself which voices it has, in whatever folder
-  echo '(mapcar (lambda (name) (print name)) (voice.list))' | festival --pipe | grep -x "$1"
+  # A here-string: a festival that ends before it reads would fail an echo in front of it, by SIGPIPE.
+  festival --pipe <<<'(mapcar (lambda (name) (print name)) (voice.list))' | grep -x "$1"
 }
 
 look() {
