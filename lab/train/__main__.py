@@ -1,15 +1,14 @@
 """Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
-Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--encoder-minutes 60] \\
-           [--talker-minutes 120] [--listener-minutes 90] [--reader-minutes 60] \\
-           [--start server/antiphon/assets] [--rhvoice] [--pico] [--threads 2] [--small]
+Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
+           [--listener-minutes 90] [--reader-minutes 60] [--start server/antiphon/assets] \\
+           [--rhvoice] [--pico] [--threads 2] [--small]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
-run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one and
-its encoder learns to bear noise; everything else starts from nothing but seeds. With --start talker,
-recogniser and synthesiser go on from the models in that folder, whose codec stays. --small makes so little
-that the whole takes two minutes. The last stages write the models' folders; `python -m lab.train.evaluate`
-measures them.
+run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,
+everything else starts from nothing but seeds; with --start talker, recogniser and synthesiser go on from
+the models in that folder, whose codec stays. --small makes so little that the whole takes two minutes.
+The last stages write the models' folders; `python -m lab.train.evaluate` measures them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/train"), help="[%(default)s]")
     parser.add_argument("--codec-minutes", type=float, default=60, help="[%(default)s]")
-    parser.add_argument("--encoder-minutes", type=float, default=60, help="[%(default)s]")
     parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
     parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
     parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
@@ -43,11 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     require_held_out_speakers()
     further = further_ones(options)
     minutes = Minutes(
-        options.codec_minutes,
-        options.encoder_minutes,
-        options.talker_minutes,
-        options.listener_minutes,
-        options.reader_minutes,
+        options.codec_minutes, options.talker_minutes, options.listener_minutes, options.reader_minutes
     )
     scale = SMALL if options.small else Scale()
     plan = Recipe(options.out, minutes, scale, options.start, further, options.threads).stages()

@@ -11,7 +11,6 @@ from lab.train import (
     asr_trainer,
     codec,
     corpus,
-    encoder,
     questions,
     readings,
     segments,
@@ -29,7 +28,6 @@ class Minutes:
     """For how long each model is trained."""
 
     codec: float = 60
-    encoder: float = 60
     talker: float = 120
     listener: float = 90
     reader: float = 60
@@ -70,8 +68,6 @@ class Recipe:
         return [
             *([] if self.start else self._codec_stages()),
             *self._question_stages(),
-            *([] if self.start else self._encoder_stages()),
-            *self._code_stages(),
             *self._talker_stages(),
             *self._listener_stages(),
             *self._reader_stages(),
@@ -82,7 +78,7 @@ class Recipe:
 
     @property
     def _codec(self) -> str:
-        return str(self.start / "tiny") if self.start else self._at("encoder")
+        return str(self.start / "tiny") if self.start else self._at("codec")
 
     def _trained(self, name: str, minutes: float, begun: str | None) -> list[str]:
         """Where a trainer keeps its work, for how long it trains, and what it begins with."""
@@ -119,10 +115,11 @@ class Recipe:
         ]
 
     def _question_stages(self) -> list[Stage]:
-        """What is asked (but for pauses to think)."""
-        scale, asked = self.scale, self._at("questions")
+        """What is asked, and the codes of it, for talker and recogniser (but for pauses to think)."""
+        scale, asked, heard = self.scale, self._at("questions"), self._at("segments")
         many = ["--utterances", str(scale.utterances), *self._threads]
         more_voices = [f"--{name}" for name in self.further]
+        codes = ["--codec", self._codec, "--out"]
         return [
             (
                 "questions",
@@ -134,24 +131,6 @@ class Recipe:
                 questions.main,
                 ["--held-out", "--shards", str(scale.test_shards), *many, "--out", f"{asked}-test"],
             ),
-        ]
-
-    def _encoder_stages(self) -> list[Stage]:
-        asked = self._at("questions")
-        heard = ["--questions", asked, "--test", f"{asked}-test", "--codec", self._at("codec")]
-        return [
-            (
-                "the codec's encoder in surroundings",
-                encoder.main,
-                [*heard, *self._trained("encoder", self.minutes.encoder, None)],
-            ),
-        ]
-
-    def _code_stages(self) -> list[Stage]:
-        """The codes of what is asked, for talker and recogniser."""
-        asked, heard = self._at("questions"), self._at("segments")
-        codes = ["--codec", self._codec, "--out"]
-        return [
             ("codes", segments.main, ["--questions", asked, *codes, heard]),
             (
                 "held-out codes",

@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def make_scene(
         heard[at : at + one.pcm.size] = equalise(rng, said) if rng.random() < recoloured else said
         others = [other for other in utterances if other is not one] or [one]
         behind = others[rng.integers(len(others))].pcm
-        heard = around.heard(rng, heard, loudness, repeated(behind, heard.size, loudness))
+        heard = around.heard(rng, heard, loudness, _repeated(behind, heard.size, loudness))
         words = "" if one.turn.intent in OUTSIDE else one.turn.question
         codes = encode(mimi, heard[None])[0][:, DROPPED_FRAMES:]
         segments.append(Segment(codes, start - DROPPED_FRAMES, end - DROPPED_FRAMES, words, one.turn.answer))
@@ -121,7 +121,7 @@ def make_scene(
     return Scene(strip, tuple(segments))
 
 
-def repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
+def _repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
     """``pcm`` over and over, ``[samples]``, as loud as is said."""
     level = loudness / (float(np.sqrt(np.mean(pcm**2))) + 1e-9)
     return np.resize(pcm, samples) * np.float32(level)
@@ -132,33 +132,25 @@ def make_quiet(
 ) -> CodeArray:
     """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without a speaker to us: noise, music, a crowd."""
     samples = (STRIP_FRAMES + 10) * FRAME_SAMPLES
-    strips = [quiet(rng, utterances, samples, kind, held_out=held_out) for kind in range(QUIET_STRIPS)]
+    strips = []
+    for index in range(QUIET_STRIPS):
+        pcm = coloured_noise(rng, samples, rng.uniform(0, 2)) * 10 ** (rng.uniform(-60, -15) / 20)
+        if index % 3 == 0:
+            for _ in range(40):
+                voice = utterances[rng.integers(len(utterances))].pcm
+                at = int(rng.integers(samples - 1))
+                pcm[at : at + voice.size] += voice[: samples - at] * rng.uniform(0.03, 0.12)
+            pcm = add_room(rng, pcm)
+        if index % 3 == 1:
+            for _ in range(12):
+                at, length = int(rng.integers(samples - 9600)), int(rng.integers(240, 9600))
+                pcm[at : at + length] += coloured_noise(rng, length, rng.uniform(0, 1)) * rng.uniform(
+                    0.02, 0.2
+                )
+        if index >= QUIET_STRIPS - MUSIC_STRIPS:
+            pcm = pcm + music(rng, samples, held_out=held_out) * rng.uniform(0.05, 0.7)
+        strips.append(pcm.clip(-1, 1).astype(np.float32))
     return encode(mimi, np.stack(strips))[:, :, 10:]
-
-
-def quiet(
-    rng: np.random.Generator,
-    utterances: Sequence[Utterance],
-    samples: int,
-    kind: int,
-    *,
-    held_out: bool = False,
-) -> FloatArray:
-    """``[samples]`` of one of ``QUIET_STRIPS`` kinds, without a speaker to us."""
-    pcm = coloured_noise(rng, samples, rng.uniform(0, 2)) * 10 ** (rng.uniform(-60, -15) / 20)
-    if kind % 3 == 0:
-        for _ in range(40):
-            voice = utterances[int(rng.integers(len(utterances)))].pcm
-            at = int(rng.integers(samples - 1))
-            pcm[at : at + voice.size] += voice[: samples - at] * rng.uniform(0.03, 0.12)
-        pcm = add_room(rng, pcm)
-    if kind % 3 == 1:
-        for _ in range(12):
-            at, length = int(rng.integers(samples - 9600)), int(rng.integers(240, 9600))
-            pcm[at : at + length] += coloured_noise(rng, length, rng.uniform(0, 1)) * rng.uniform(0.02, 0.2)
-    if kind >= QUIET_STRIPS - MUSIC_STRIPS:
-        pcm = pcm + music(rng, samples, held_out=held_out) * rng.uniform(0.05, 0.7)
-    return pcm.clip(-1, 1).astype(np.float32)
 
 
 def _rng(seed: int) -> np.random.Generator:
