@@ -1,8 +1,8 @@
 """Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
-Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--talker-minutes 120] \\
-           [--listener-minutes 90] [--reader-minutes 60] [--start server/antiphon/assets] \\
-           [--rhvoice] [--pico] [--threads 2] [--small]
+Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--decoder-minutes 30] \\
+           [--talker-minutes 120] [--listener-minutes 90] [--reader-minutes 60] \\
+           [--start server/antiphon/assets] [--rhvoice] [--pico] [--threads 2] [--small]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
 run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,
@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/train"), help="[%(default)s]")
     parser.add_argument("--codec-minutes", type=float, default=60, help="[%(default)s]")
+    parser.add_argument("--decoder-minutes", type=float, default=30, help="[%(default)s]")
     parser.add_argument("--talker-minutes", type=float, default=120, help="[%(default)s]")
     parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
     parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
@@ -41,7 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     require_held_out_speakers()
     further = further_ones(options)
     minutes = Minutes(
-        options.codec_minutes, options.talker_minutes, options.listener_minutes, options.reader_minutes
+        options.codec_minutes,
+        options.decoder_minutes,
+        options.talker_minutes,
+        options.listener_minutes,
+        options.reader_minutes,
     )
     scale = SMALL if options.small else Scale()
     plan = Recipe(options.out, minutes, scale, options.start, further, options.threads).stages()

@@ -5,7 +5,9 @@ Usage: python -m lab.train.codec --speech out/train/codec-speech --out out/train
 Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and goes on where it was when run
 again. Once models are trained on its codes, only what makes sound of them may still change:
 
-  python -m lab.train.codec --decoder-only --start out/train/codec --out out/train/codec-decoder ...
+  python -m lab.train.codec --own out/train/own-speech --start out/train/codec --out out/train/decoder ...
+
+With --own half of what the decoder hears is what the models say, in their own voices and undisturbed.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class Settings:
     envelope_weight: float = 3.0
     waveform_weight: float = 2.0
     quantizer_dropout: float = 0.15
-    is_decoder_only: bool = False
-    """Whether encoder and quantizer, and with them every code, stay as they are."""
+    own_share: float = 0.5
+    """Of the excerpts, where there is speech of the models' own."""
     seed: int = 1
 
 
@@ -92,13 +94,18 @@ def load_mimi(folder: Path) -> Any:
 
 
 class Trainer:
-    """The model, its optimiser and its place in the schedule."""
+    """The model, its optimiser and its place in the schedule.
 
-    def __init__(self, settings: Settings, speech: Speech, start: Path, out: Path) -> None:
-        self.settings, self.speech, self.out = settings, speech, out
+    Given ``own`` speech, the decoder alone is trained: encoder and quantizer, and with them every code, stay.
+    """
+
+    def __init__(
+        self, settings: Settings, speech: Speech, start: Path, out: Path, own: Speech | None = None
+    ) -> None:
+        self.settings, self.speech, self.own, self.out = settings, speech, own, out
         self.state_path = out / "trainer.pt"
         self.mimi = load_mimi(out if self.state_path.exists() else start)
-        if settings.is_decoder_only:
+        if own is not None:
             self.mimi.eval()
             for name, parameter in self.mimi.named_parameters():
                 parameter.requires_grad_(name.startswith(DECODING_PARTS))
@@ -122,7 +129,7 @@ class Trainer:
         rng = np.random.default_rng((settings.seed, self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = settings.schedule.learning_rate(self.step)
-        target = self.speech.batch(rng, settings.batch, settings.frames * FRAME_SAMPLES)
+        target = self._target(rng)
         decoded, penalty = self._round_trip(rng, target)
         spectral = self.spectral(decoded[:, 0], target[:, 0])
         envelope = self.envelope(decoded[:, 0], target[:, 0])
@@ -138,9 +145,19 @@ class Trainer:
         parts = {"spectral": spectral, "envelope": envelope, "waveform": waveform}
         return {name: part.item() for name, part in parts.items()}
 
+    def _target(self, rng: np.random.Generator) -> Tensor:
+        """``[batch, 1, samples]``."""
+        settings, samples = self.settings, self.settings.frames * FRAME_SAMPLES
+        if self.own is None:
+            return self.speech.batch(rng, settings.batch, samples)
+        count = round(settings.batch * settings.own_share)
+        own = np.stack([self.own.excerpt(rng, samples) for _ in range(count)])
+        others = self.speech.batch(rng, settings.batch - count, samples)
+        return torch.cat([torch.from_numpy(own)[:, None], others])
+
     def _round_trip(self, rng: np.random.Generator, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """``target [B, 1, samples]`` through the codec, and the quantizer's penalty."""
-        if self.settings.is_decoder_only:
+        if self.own is not None:
             with torch.no_grad():
                 codes = self.mimi.encode(target)
             return self.mimi.decode(codes).float(), None
@@ -174,17 +191,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--start", type=Path, default=Path("server/antiphon/assets/tiny"), help="weights to start from"
     )
-    parser.add_argument("--decoder-only", action="store_true", help="keep every code as it is")
+    parser.add_argument(
+        "--own", type=Path, help="folder made by lab.train.own_speech: train the decoder alone, on this too"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=SCHEDULE.peak_learning_rate, help="peak learning rate [%(default)s]"
+    )
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     settings = Settings(
-        schedule=replace(SCHEDULE, total_steps=options.steps), is_decoder_only=options.decoder_only
+        schedule=replace(SCHEDULE, total_steps=options.steps, peak_learning_rate=options.rate)
     )
     torch.manual_seed(settings.seed)
     speech = Speech(options.speech)
+    own = None if options.own is None else Speech(options.own)
     sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")
-    trainer = Trainer(settings, speech, options.start, options.out)
+    trainer = Trainer(settings, speech, options.start, options.out, own)
     return run_until_stopped(trainer, options.steps, options.minutes, log_every=50)
 
 

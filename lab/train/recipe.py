@@ -11,6 +11,7 @@ from lab.train import (
     asr_trainer,
     codec,
     corpus,
+    own_speech,
     questions,
     readings,
     segments,
@@ -28,6 +29,7 @@ class Minutes:
     """For how long each model is trained."""
 
     codec: float = 60
+    decoder: float = 30
     talker: float = 120
     listener: float = 90
     reader: float = 60
@@ -38,17 +40,19 @@ class Scale:
     """How much of everything is made; ``steps`` shortens every trainer's schedule."""
 
     speech_shards: int = 100
+    own_shards: int = 4
     question_shards: int = 140
     test_shards: int = 4
     reading_shards: int = 16
     speeches: int = corpus.UTTERANCES_PER_SHARD
+    own_speeches: int = own_speech.UTTERANCES_PER_SHARD
     utterances: int = questions.UTTERANCES_PER_SHARD
     readings: int = readings.SHORT_PER_SHARD
     answers: int | None = None
     steps: int | None = None
 
 
-SMALL: Final = Scale(1, 1, 1, 1, speeches=4, utterances=12, readings=5, answers=9, steps=2)
+SMALL: Final = Scale(1, 1, 1, 1, 1, speeches=4, own_speeches=4, utterances=12, readings=5, answers=9, steps=2)
 """To see that the whole runs: what it makes knows nothing."""
 
 
@@ -78,7 +82,7 @@ class Recipe:
 
     @property
     def _codec(self) -> str:
-        return str(self.start / "tiny") if self.start else self._at("codec")
+        return str(self.start / "tiny") if self.start else self._at("decoder")
 
     def _trained(self, name: str, minutes: float, begun: str | None) -> list[str]:
         """Where a trainer keeps its work, for how long it trains, and what it begins with."""
@@ -94,25 +98,41 @@ class Recipe:
         return str(self.start / model) if self.start else otherwise
 
     def _codec_stages(self) -> list[Stage]:
-        scale, speech = self.scale, self._at("codec-speech")
+        """The codec, and the decoder that goes on with what the models will say."""
+        scale, speech, own = self.scale, self._at("codec-speech"), self._at("own-speech")
         many = ["--utterances", str(scale.speeches), *self._threads]
+        said = ["--utterances", str(scale.own_speeches), *self._threads, *self._answers]
+        test = ["--held-out", "--shards", "1", *many, "--out", self._at("codec-test")]
         return [
             (
                 "speech for the codec",
                 corpus.main,
                 ["--shards", str(scale.speech_shards), *many, "--out", speech],
             ),
-            (
-                "held-out speech",
-                corpus.main,
-                ["--held-out", "--shards", "1", *many, "--out", self._at("codec-test")],
-            ),
+            ("held-out speech", corpus.main, test),
             (
                 "the codec",
                 codec.main,
                 ["--speech", speech, *self._trained("codec", self.minutes.codec, None)],
             ),
+            (
+                "what the models say",
+                own_speech.main,
+                ["--shards", str(scale.own_shards), *said, "--out", own],
+            ),
+            (
+                "the codec's decoder",
+                codec.main,
+                [
+                    *("--speech", speech, "--own", own, "--rate", "3e-4", "--steps", "3000"),
+                    *self._trained("decoder", self.minutes.decoder, self._at("codec")),
+                ],
+            ),
         ]
+
+    @property
+    def _answers(self) -> list[str]:
+        return [] if self.scale.answers is None else ["--answers", str(self.scale.answers)]
 
     def _question_stages(self) -> list[Stage]:
         """What is asked, and the codes of it, for talker and recogniser (but for pauses to think)."""
@@ -195,8 +215,7 @@ class Recipe:
 
     def _reader_stages(self) -> list[Stage]:
         scale, read = self.scale, self._at("readings")
-        many = ["--readings", str(scale.readings), *self._threads]
-        many += [] if scale.answers is None else ["--answers", str(scale.answers)]
+        many = ["--readings", str(scale.readings), *self._threads, *self._answers]
         return [
             (
                 "readings",
