@@ -4,7 +4,8 @@ Usage: python -m lab.train.blend --start server/antiphon/assets/tiny-stt --train
            --share 0.5 --out out/train/listener-half
 
 After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". The folder that it writes is one of a
-trainer's, for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are.
+trainer's, for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are. Folders of
+lab.train.codec are blended too.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from moshi.models import loaders
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lab.train.asr_trainer import NOT_LM
+from lab.train.codec import load_mimi
 from lab.train.loop import checkpoint_in, write_lm
 from lab.train.rounding import round_as_shipped
+
+CODEC_NAME: Final = "mimi.safetensors"
 
 
 def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
@@ -55,6 +59,21 @@ def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bo
     shutil.copyfile(trained / "tokenizer.model", out / "tokenizer.model")
 
 
+def blend_codecs(start: Path, trained: Path, share: float, out: Path) -> None:
+    """Write the folder ``out`` with the blend of two codecs of one shape.
+
+    Raises:
+        RuntimeError: their tensors differ in names or shapes.
+    """
+    mimi = load_mimi(trained)
+    first, second = load_mimi(start).state_dict(), mimi.state_dict()
+    mimi.load_state_dict(blended(first, second, share))
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.contiguous() for name, tensor in mimi.state_dict().items()}
+    save_file(weights, out / CODEC_NAME)
+    shutil.copyfile(trained / "mimi_config.json", out / "mimi_config.json")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Blend two folders."""
     parser = argparse.ArgumentParser(
@@ -70,6 +89,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if not 0 <= options.share <= 1:
         parser.error(f"--share {options.share} is not between 0 and 1")
+    if (options.trained / CODEC_NAME).exists() and not (options.trained / "model.safetensors").exists():
+        blend_codecs(options.start, options.trained, options.share, options.out)
+        return 0
     blend(options.start, options.trained, options.share, options.out, is_rounded=options.rounded)
     return 0
 

@@ -5,7 +5,8 @@ Usage: python -m lab.train.codec --speech out/train/codec-speech --out out/train
 Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and goes on where it was when run
 again. Once models are trained on its codes, only what makes sound of them may still change:
 
-  python -m lab.train.codec --own out/train/own-speech --start out/train/codec --out out/train/decoder ...
+  python -m lab.train.codec --speech out/train/codec-speech --own out/train/own-speech --rate 3e-4 \\
+      --steps 3000 --start out/train/codec --out out/train/decoder
 
 With --own half of what the decoder hears is what the models say, in their own voices and undisturbed.
 """
@@ -61,19 +62,21 @@ class Settings:
 class Speech:
     """All shards in memory as int16; draws disturbed excerpts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made_by: str = "corpus") -> None:
         shards = [np.load(path) for path in shards_in(folder)]
         if not shards:
             raise SystemExit(
-                f"no shards in {folder}; make them with: python -m lab.train.corpus --out {folder}"
+                f"no shards in {folder}; make them with: python -m lab.train.{made_by} --out {folder}"
             )
         self.pcm = [shard["pcm"] for shard in shards]
         self.hours = sum(pcm.size for pcm in self.pcm) / 24_000 / 3600
 
-    def excerpt(self, rng: np.random.Generator, samples: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """float32 ``[samples]`` from anywhere, across utterance borders too."""
+    def excerpt(
+        self, rng: np.random.Generator, samples: int, grid: int = 1
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """float32 ``[samples]`` from anywhere on a grid of samples, across utterance borders too."""
         pcm = self.pcm[rng.integers(len(self.pcm))]
-        start = rng.integers(pcm.size - samples)
+        start = grid * rng.integers((pcm.size - samples) // grid)
         excerpt: np.ndarray[Any, np.dtype[np.float32]] = (
             pcm[start : start + samples].astype(np.float32) / 32768
         )
@@ -151,7 +154,8 @@ class Trainer:
         if self.own is None:
             return self.speech.batch(rng, settings.batch, samples)
         count = round(settings.batch * settings.own_share)
-        own = np.stack([self.own.excerpt(rng, samples) for _ in range(count)])
+        # On the grid of frames, as the models say it: a word is then always much the same codes.
+        own = np.stack([self.own.excerpt(rng, samples, FRAME_SAMPLES) for _ in range(count)])
         others = self.speech.batch(rng, settings.batch - count, samples)
         return torch.cat([torch.from_numpy(own)[:, None], others])
 
@@ -205,8 +209,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     torch.manual_seed(settings.seed)
     speech = Speech(options.speech)
-    own = None if options.own is None else Speech(options.own)
-    sys.stderr.write(f"{speech.hours:.1f} hours of speech\n")
+    own = None if options.own is None else Speech(options.own, "own_speech")
+    for some in (speech, own) if own else (speech,):
+        sys.stderr.write(f"{some.hours:.1f} hours of speech\n")
     trainer = Trainer(settings, speech, options.start, options.out, own)
     return run_until_stopped(trainer, options.steps, options.minutes, log_every=50)
 

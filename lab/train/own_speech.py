@@ -29,13 +29,13 @@ PAUSE_FRAMES: Final = (2, 12)
 
 
 def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker]) -> FloatArray:
-    """One answer or reading, and a pause: float32 ``[samples]``."""
+    """One answer or reading, and a pause: float32 ``[samples]`` of whole frames."""
     if rng.random() < 0.5:
         talker = next(name for name, voice in VOICES.items() if voice == VOICE.name)
         said = speakers[talker].say(rng.choice(texts.answers)).pcm
     else:
         said = np.concatenate(record(rng, texts, speakers, is_long=False).pcm)
-    return np.concatenate([said, np.zeros(rng.randint(*PAUSE_FRAMES) * FRAME_SAMPLES, np.float32)])
+    return np.pad(said, (0, -said.size % FRAME_SAMPLES + rng.randint(*PAUSE_FRAMES) * FRAME_SAMPLES))
 
 
 def make_shard(

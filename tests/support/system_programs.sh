@@ -18,7 +18,7 @@ any_of() { # any_of NAME...: one of these programs will do
   return 1
 }
 voice() { # voice NAME: festival says itself which voices it has, in whatever folder
-  # A here-string: a festival that ends before it reads would fail an echo in front of it, by SIGPIPE.
+  # A here-string: what ends before it reads, as a stand-in may, would fail an echo in front of it by SIGPIPE.
   festival --pipe <<<'(mapcar (lambda (name) (print name)) (voice.list))' | grep -x "$1"
 }
 

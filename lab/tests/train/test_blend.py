@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lab.train import blend
+from lab.train.codec import load_mimi
 from lab.train.rounding import BLOCK, is_rounded
 
 STT = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny-stt"
@@ -62,3 +63,22 @@ def test_a_share_is_between_nothing_and_all(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         blend.main(["--start", "a", "--trained", "b", "--share", "1.5", "--out", "c"])
     assert "--share 1.5 is not between 0 and 1" in capsys.readouterr().err
+
+
+def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path) -> None:
+    tiny, codec, out = STT.parent / "tiny", tmp_path / "codec", tmp_path / "out"
+    codec.mkdir()
+    weights = load_file(tiny / "mimi.safetensors")
+    decoded = {
+        name: tensor + 0.5 if name.startswith("decoder.") else tensor for name, tensor in weights.items()
+    }
+    save_file(decoded, codec / "mimi.safetensors")
+    (codec / "mimi_config.json").write_bytes((tiny / "mimi_config.json").read_bytes())
+    arguments = ["--start", str(tiny), "--trained", str(codec), "--share", "0.7", "--out", str(out)]
+    assert blend.main(arguments) == 0
+    got, start = load_mimi(out).state_dict(), load_mimi(tiny).state_dict()
+    moved = {name for name, tensor in got.items() if not torch.equal(tensor, start[name])}
+    assert moved
+    assert all(name.startswith("decoder.") for name in moved)
+    for name in moved:
+        torch.testing.assert_close(got[name], start[name] + 0.35, rtol=0.01, atol=0.005)
