@@ -14,9 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from lab.train.sentences import draw_sentence
+from lab.train.shards import write_speech
 from lab.train.synthetic_voices import draw_voice, require_speakers, speak
 
 UTTERANCES_PER_SHARD = 200
@@ -25,7 +24,7 @@ UTTERANCES_PER_SHARD = 200
 def make_shard(
     path: Path, seed: int, *, held_out: bool, threads: int, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
-    """Write one shard: int16 ``pcm [samples]`` and int64 ``ends [utterances]``; returns its seconds."""
+    """Write one shard of utterances; returns its seconds."""
     rng = random.Random(f"codec-{'test' if held_out else 'train'}-{seed}")
     plan = [
         (draw_voice(rng, held_out=held_out, foreign=not held_out and rng.random() < 0.15), draw_sentence(rng))
@@ -33,12 +32,7 @@ def make_shard(
     ]
     with ThreadPoolExecutor(threads) as pool:
         spoken = list(pool.map(lambda item: speak(*item), plan))
-    ends = np.cumsum([pcm.size for pcm in spoken])
-    pcm = (np.concatenate(spoken) * 32767).astype(np.int16)
-    part = path.with_suffix(".part.npz")
-    np.savez(part, pcm=pcm, ends=ends)
-    part.replace(path)
-    return pcm.size / 24_000
+    return write_speech(path, spoken)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,6 +21,7 @@ from antiphon.arrays import FloatArray
 from lab.train.answers import VOICE, Speaker
 from lab.train.readings import VOICES, Texts, record, speakers_of
 from lab.train.segments import FRAME_SAMPLES
+from lab.train.shards import write_speech
 from lab.train.synthetic_voices import require_speakers
 
 UTTERANCES_PER_SHARD: Final = 400
@@ -41,14 +42,9 @@ def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker])
 def make_shard(
     path: Path, seed: int, texts: Texts, speakers: Mapping[str, Speaker], utterances: int
 ) -> float:
-    """Write one shard, ``pcm`` int16 and ``ends`` int64; returns its seconds."""
+    """Write one shard of utterances; returns its seconds."""
     rng = random.Random(f"own-{seed}")
-    spoken = [utterance(rng, texts, speakers) for _ in range(utterances)]
-    pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
-    part = path.with_suffix(".part.npz")
-    np.savez(part, pcm=pcm, ends=np.cumsum([one.size for one in spoken]))
-    part.replace(path)
-    return pcm.size / 24_000
+    return write_speech(path, [utterance(rng, texts, speakers) for _ in range(utterances)])
 
 
 def main(argv: list[str] | None = None) -> int:

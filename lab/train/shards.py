@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+
+from antiphon.arrays import FloatArray
 
 
 def shards_in(folder: Path) -> list[Path]:
     """The finished shards of a folder, in order: one that is still being written has another name."""
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"))
+
+
+def write_speech(path: Path, spoken: Sequence[FloatArray]) -> float:
+    """Write a shard of sounds, int16 ``pcm [samples]`` and int64 ``ends [sounds]``; returns its seconds."""
+    pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
+    part = path.with_suffix(".part.npz")
+    np.savez(part, pcm=pcm, ends=np.cumsum([one.size for one in spoken]))
+    part.replace(path)
+    return pcm.size / 24_000
