@@ -32,6 +32,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-confli
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
+# ONNX Runtime sends no usage data, whichever program of these loads it.
+export ORT_DISABLE_TELEMETRY := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help serve demo test test-fast test-lab check bench stack train evaluate programs release clean
 

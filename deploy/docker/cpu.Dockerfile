@@ -25,7 +25,8 @@ FROM python:3.11.10-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && install -d -o antiphon /models
 COPY --from=build /opt/antiphon /opt/antiphon
 # No bytecode: the file system is read-only. HOME for libraries that insist on a cache.
-ENV PATH=/opt/antiphon/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HOME=/models HOME=/tmp
+ENV PATH=/opt/antiphon/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HOME=/models HOME=/tmp \
+    ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 8998 8999
 ENTRYPOINT ["antiphon"]

@@ -23,7 +23,7 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon && i
 COPY --from=build /opt/antiphon /opt/antiphon
 # No bytecode: the file system is read-only. HOME for libraries that insist on a cache.
 ENV PATH=/opt/antiphon/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HOME=/models HOME=/tmp \
-    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    ORT_DISABLE_TELEMETRY=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 EXPOSE 8998 8999
 ENTRYPOINT ["antiphon"]

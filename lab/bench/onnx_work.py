@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import onnx
-import onnxruntime
 
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import session_options
 from antiphon_quantize.onnx_aliases import IN_PLACE, VIEWS
 from lab.bench.cpu_rates import FLOAT32, INT8, Rates

@@ -14,12 +14,12 @@ from typing import Final, cast
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import OnnxFrames
 from antiphon.backends.onnx.language import Language
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.stopwatch import Stopwatch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon_quantize.recipe import Recipe, Rule
 
 Array = NDArray[np.float32]

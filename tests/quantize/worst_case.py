@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import session_options
 
 IN, OUT = 512, 48

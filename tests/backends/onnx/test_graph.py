@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from antiphon.backends.onnx import graph as module
 from antiphon.backends.onnx.factory import make
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint

@@ -5,12 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-import onnxruntime
-
 from antiphon.backends.checks import check_slots
 from antiphon.backends.executor import ExecutorFacts
 from antiphon.backends.onnx.executor import OnnxBackend, OnnxFrames, OnnxTexts
 from antiphon.backends.onnx.graph import check_graph
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.threads import model_threads

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import onnxruntime
-
 from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import Apart
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.graphs import ROWS, Array, GraphFormat, TensorFormat

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import onnxruntime
-
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.log import Log
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import onnxruntime
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.neighbour import neighbour
 from antiphon.backends.onnx.rows import RowState
+from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.backends.onnx.sessions import Apart, Opener
 from antiphon.backends.onnx.trial import Choice, Prepare, Way, time_ways
 from antiphon.backends.onnx.windows import RunCost, cut, split
