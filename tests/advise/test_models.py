@@ -192,7 +192,7 @@ def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fits", "1GB", "--modality", "duplex"]) == 1
-    assert capsys.readouterr().err.startswith("nothing fits: 1 sessions in 1,000,000,000 bytes")
+    assert capsys.readouterr().err.startswith("nothing fits: 1 session in 1,000,000,000 bytes")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.Capture
     for card in CARDS:
         (line,) = [line for line in text.splitlines() if line.startswith(f"  on {card.name} ")]
         found = re.fullmatch(
-            r"  on H\d00 +([\d.]+) ms   a tick of 64 ready sessions at full context; time would hold "
+            r"  on H\d00 +([\d.]+) ms   a tick of 64 sessions at full context; time would hold "
             r"(\d+) sessions \(computed, not measured\)",
             line,
         )

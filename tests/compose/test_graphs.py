@@ -21,7 +21,7 @@ def test_the_runbook_makes_graphs_of_what_compose_serves() -> None:
     made = [words[-1] for words in runbook_commands()]
     served = [services()[name].argv for name in ("stt", "tts")]
     assert [words[0] in argv for words, argv in zip(runbook_commands(), served, strict=True)] == [True, True]
-    assert f"    printf '%s\\n' STT_MODEL={made[0]} TTS_MODEL={made[1]} >> .env\n" in text
+    assert f"\nprintf '%s\\n' STT_MODEL={made[0]} TTS_MODEL={made[1]} >> .env\n" in text
     values = {"STT_MODEL": made[0], "TTS_MODEL": made[1]}
     for name, folder in zip(("stt", "tts"), made, strict=True):
         assert f"--model={folder}" in services(values)[name].argv
@@ -31,7 +31,7 @@ def test_the_runbook_makes_graphs_of_what_compose_serves() -> None:
 def runbook_commands() -> list[list[str]]:
     """What follows the name of the service in the commands of deploy/README.md."""
     text = (ROOT / "deploy" / "README.md").read_text()
-    found = re.findall(r"^    docker compose run --rm graphs (.*)$", text, re.MULTILINE)
+    found = re.findall(r"^docker compose run --rm graphs (.*)$", text, re.MULTILINE)
     return [shlex.split(line) for line in found]
 
 

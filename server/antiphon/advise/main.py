@@ -16,6 +16,7 @@ from antiphon.advise.show import (
     cache_lines,
     families_age,
     families_table,
+    sessions_of,
     speech_advice,
     text_advice,
 )
@@ -127,7 +128,7 @@ def _write(path: Path, text: str) -> None:
 def _say(advice: str | None, request: FitRequest) -> int:
     if advice is None:
         print(  # noqa: T201
-            f"nothing fits: {request.sessions} sessions in {request.memory_bytes:,} bytes; "
+            f"nothing fits: {sessions_of(request.sessions)} in {request.memory_bytes:,} bytes; "
             "see 'antiphon models'",
             file=sys.stderr,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from antiphon.advise.fit import Fit, FitRequest
+from antiphon.advise.show import sessions_of
 from antiphon.models.spec import PipelineKind
 
 SERVICES = {
@@ -52,7 +53,8 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
     if fit.precision == "int8":
         command += ["--backend-option=weights=int8", "--backend-option=kv=int8"]
     lines = [
-        f"# {fit.family.name} in {fit.precision} for {request.sessions} sessions; by antiphon models --fits.",
+        f"# {fit.family.name} in {fit.precision} for {sessions_of(request.sessions)}; "
+        "by antiphon models --fits.",
         "services:",
         "  balancer:",
         "    environment:",

@@ -37,6 +37,11 @@ def backends_of(family: SpeechFamily) -> list[str]:
     return [name for name, entry in entries.items() if family.kind in entry.kinds]
 
 
+def sessions_of(number: int) -> str:
+    """A number of sessions, ``1 session`` or ``2 sessions``."""
+    return f"{number} session" + ("" if number == 1 else "s")
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need to be."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -162,7 +167,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
     weights = facts.weights_bytes - family.codec_bytes
     together = facts.needed(request.sessions)
     lines = [
-        f"{family.name} in {fit.precision}, {request.sessions} sessions, "
+        f"{family.name} in {fit.precision}, {sessions_of(request.sessions)}, "
         f"in {gigabytes(request.memory_bytes)}",
         f"  {family.model(request.language)}, {', '.join(family.languages_of_model(request.language))}, "
         f"{family.licence}",
@@ -175,7 +180,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
         *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request.sessions)),
         "  --slots auto measures how many are answered in time",
     ]
-    also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
+    also = [f"{other.family.name} {other.precision} ({sessions_of(other.rows)})" for other in others]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
@@ -185,8 +190,8 @@ def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
     for card in CARDS:
         found = slots_on(card, work, family.kind, FRAME_MS, EngineConfig())
         lines.append(
-            f"  on {card.name:<8}{work.tick_ms(sessions, card):.1f} ms   a tick of {sessions} ready sessions "
-            f"at full context; time would hold {found.slots} sessions ({card.label})"
+            f"  on {card.name:<8}{work.tick_ms(sessions, card):.1f} ms   a tick of {sessions_of(sessions)} "
+            f"at full context; time would hold {sessions_of(found.slots)} ({card.label})"
         )
     return lines
 
@@ -194,7 +199,7 @@ def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
 def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) -> str:
     """The recommendation of a text model."""
     lines = [
-        f"{fit.family.name} in {fit.precision}, {request.sessions} sessions, "
+        f"{fit.family.name} in {fit.precision}, {sessions_of(request.sessions)}, "
         f"in {gigabytes(request.memory_bytes)}",
         f"  {fit.family.repository}, {fit.family.licence}",
         f"  weights    {gigabytes(fit.facts.weights_bytes)}   {fit.family.parameters_b} B parameters",
@@ -203,7 +208,7 @@ def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) ->
         *_sum(fit.facts.needed(request.sessions), request.memory_bytes, fit.rows),
         "  memory is half of the answer: the text model's own server says how many are answered in time",
     ]
-    also = [f"{other.family.name} {other.precision} ({other.rows} sessions)" for other in others]
+    also = [f"{other.family.name} {other.precision} ({sessions_of(other.rows)})" for other in others]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
@@ -211,5 +216,5 @@ def _sum(together: int, memory_bytes: int, rows: int) -> list[str]:
     return [
         f"  overhead   {gigabytes(OVERHEAD * together)}   {OVERHEAD:.0%}: activations, framework",
         f"  needed     {gigabytes((1 + OVERHEAD) * together)}   of {gigabytes(memory_bytes)}; memory would "
-        f"hold {rows} sessions",
+        f"hold {sessions_of(rows)}",
     ]

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="antiphon serve",
         usage="antiphon serve [OPTIONS]",
-        description="Serve speech to clients of Moshi, Kyutai and OpenAI Live, and the page at /.",
+        description="Serve speech models over Moshi's, Kyutai's and OpenAI's protocols, and the page at /.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
