@@ -46,7 +46,12 @@ from antiphon.install import install_command
 
 
 class AntiphonError(Exception):
-    """Base of every error Antiphon raises on purpose."""
+    """Base of every error Antiphon raises on purpose.
+
+    ``retry_after_s`` is after how many seconds another attempt may succeed; None where that is unknown.
+    """
+
+    retry_after_s: int | None = None
 
 
 class ConfigError(AntiphonError):
@@ -141,6 +146,8 @@ class SessionError(AntiphonError):
 
 class ServerFullError(SessionError):
     """No free row, and no place in the queue for as long as the caller would wait."""
+
+    retry_after_s: int
 
     def __init__(self, message: str, *, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s

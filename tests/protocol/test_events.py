@@ -1,13 +1,10 @@
-"""The table of events, its builders, and what a client is told when a session ends."""
+"""The table of events, and its builders."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from antiphon import errors
-from antiphon.errors import AntiphonError, ProtocolError
+from antiphon.errors import ProtocolError
 from antiphon.protocol import events
 from antiphon.protocol.events import EVENT_KINDS, Sender, check_event
 from antiphon.protocol.moshi import Event
@@ -41,39 +38,6 @@ BUILT = [
     events.bye(),
 ]
 WRONG: tuple[object, ...] = (None, True, [])
-ERRORS = {
-    "AntiphonError": 1011,
-    "ConfigError": 1011,
-    "CheckpointDigestError": 1011,
-    "CheckpointError": 1011,
-    "CheckpointNotFoundError": 1011,
-    "CheckpointFormatError": 1011,
-    "DegradedError": 1011,
-    "BackendError": 1011,
-    "MissingExtraError": 1011,
-    "UnsupportedError": 1008,
-    "StepError": 1011,
-    "DeviceLostError": 1011,
-    "ProtocolError": 1007,
-    "FieldError": 1007,
-    "AudioError": 1007,
-    "RecordingTooLongError": 1007,
-    "SessionError": 1011,
-    "ServerFullError": 1013,
-    "DrainingError": 1001,
-    "UnknownModelError": 1008,
-    "UnknownSessionError": 1008,
-    "SessionLimitError": 1008,
-    "UsageLimitError": 1008,
-    "KeyRevokedError": 1008,
-    "SessionTimeoutError": 1008,
-    "SessionFailedError": 1011,
-    "ReplacedError": 4409,
-    "MovedError": 4307,
-    "HandOverError": 1011,
-    "HandOverRefusedError": 1011,
-    "ResumeError": 4404,
-}
 
 
 @pytest.mark.parametrize("event", BUILT, ids=lambda event: event.type)
@@ -108,37 +72,3 @@ def test_nobody_may_send_the_others_events(kind: str) -> None:
         if kind not in EVENT_KINDS or EVENT_KINDS[kind].sender is not sender:
             with pytest.raises(ProtocolError, match=f"a {sender} sends no event '{kind}'"):
                 check_event(Event(kind), sender=sender)
-
-
-RETRY_AFTER_S = {"ServerFullError": 7, "SessionLimitError": 10, "UsageLimitError": 99}
-
-
-def make(name: str) -> AntiphonError:
-    kind = getattr(errors, name)
-    arguments: dict[str, dict[str, Any]] = {
-        "MissingExtraError": {"extra": "x", "module": "x"},
-        "CheckpointDigestError": {"found": "0a", "promised": "0b", "remedy": "fetch it again"},
-        "StepError": {"rows": ()},
-        "ServerFullError": {"retry_after_s": 7},
-        "UnknownModelError": {"known": ()},
-        "FieldError": {"param": "x", "code": "x"},
-        "UsageLimitError": {"retry_after_s": 99},
-    }
-    error: AntiphonError = kind("why", **arguments.get(name, {}))
-    return error
-
-
-def test_every_error_is_considered() -> None:
-    known = {name for name in vars(errors) if name.endswith("Error")}
-    assert known == set(ERRORS)
-
-
-@pytest.mark.parametrize(("name", "code"), ERRORS.items())
-def test_an_error_tells_the_client_what_to_do(name: str, code: int) -> None:
-    reason = make(name)
-    event = events.error_of(reason)
-    assert events.close_code(reason) == code
-    assert event.fields["code"] == code
-    assert event.fields["message"] == str(reason)
-    assert event.fields.get("retry_after_s") == RETRY_AFTER_S.get(name)
-    check_event(event, sender=Sender.SERVER)

@@ -11,19 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.errors import (
-    AntiphonError,
-    AudioError,
-    DrainingError,
     FieldError,
-    KeyRevokedError,
-    ProtocolError,
-    ServerFullError,
-    SessionFailedError,
-    SessionLimitError,
-    SessionTimeoutError,
-    UnknownModelError,
-    UnsupportedError,
-    UsageLimitError,
 )
 from antiphon.protocol import live, live_events
 from antiphon.protocol.live_session import Encoding, InputMessage, LiveFormat, SessionChange, SessionConfig
@@ -446,30 +434,3 @@ def test_events_of_a_session_that_can_be_resumed_have_numbers() -> None:
 
 def test_every_server_event_has_a_type_of_its_own() -> None:
     assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 13
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind", "error_code", "close"),
-    [
-        (ServerFullError("full", retry_after_s=3), "rate_limit_error", "rate_limit_exceeded", 1013),
-        (SessionLimitError("two of two"), "rate_limit_error", "rate_limit_exceeded", 1013),
-        (UsageLimitError("600 of 600 s", retry_after_s=3), "rate_limit_error", "insufficient_quota", 1008),
-        (KeyRevokedError("gone"), "invalid_request_error", "invalid_api_key", 1008),
-        (DrainingError("leaving"), "server_error", "server_draining", 1012),
-        (UnknownModelError("no such", known=["tiny"]), "invalid_request_error", "model_not_found", 1008),
-        (SessionTimeoutError("silent"), "invalid_request_error", "session_timeout", 1008),
-        (UnsupportedError("cannot"), "invalid_request_error", "unsupported_value", 1008),
-        (ProtocolError("what"), "invalid_request_error", "invalid_value", 1008),
-        (AudioError("noise"), "invalid_request_error", "invalid_value", 1008),
-        (SessionFailedError("ours"), "server_error", "server_error", 1011),
-    ],
-)
-def test_errors_are_told_apart(reason: AntiphonError, kind: str, error_code: str, close: int) -> None:
-    error = live_events.error_of(reason)
-    assert (error.type, error.code, error.message) == (kind, error_code, str(reason))
-    assert live_events.close_code(reason) == close
-
-
-def test_an_error_of_a_field_names_it_and_its_event() -> None:
-    error = live_events.error_of(FieldError("no", param="type", code="unknown_event", event_id="c"))
-    assert error == live_events.Error("no", "unknown_event", param="type", client_event_id="c")

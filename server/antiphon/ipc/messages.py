@@ -291,7 +291,7 @@ def unpack(data: bytes) -> Message:
 def pack_error(error: AntiphonError) -> list[Any]:
     """An error as its class, its words and what else it carries."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    return [kind.__name__, str(error), getattr(error, "retry_after_s", 0)]
+    return [kind.__name__, str(error), error.retry_after_s or 0]
 
 
 def unpack_error(packed: list[Any]) -> AntiphonError:

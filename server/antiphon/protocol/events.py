@@ -7,24 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from antiphon.errors import (
-    AntiphonError,
-    AudioError,
-    DrainingError,
-    KeyRevokedError,
-    MovedError,
-    ProtocolError,
-    ReplacedError,
-    ResumeError,
-    ServerFullError,
-    SessionLimitError,
-    SessionTimeoutError,
-    UnknownModelError,
-    UnknownSessionError,
-    UnsupportedError,
-)
-from antiphon.protocol.close_codes import CloseCode
+from antiphon.errors import AntiphonError, MovedError, ProtocolError, ReplacedError, ResumeError
 from antiphon.protocol.moshi import Event
+from antiphon.protocol.wire_errors import wire_form
 
 FieldType: TypeAlias = type | tuple[type, ...]
 
@@ -256,30 +241,14 @@ def bye() -> Event:
     return Event("bye")
 
 
-def close_code(reason: AntiphonError) -> CloseCode:
-    """The WebSocket close code (RFC 6455, section 7.4) that tells a client what to do about ``reason``."""
-    match reason:
-        case ServerFullError():
-            return CloseCode.TRY_AGAIN_LATER
-        case DrainingError():
-            return CloseCode.GOING_AWAY
-        case ResumeError():
-            return CloseCode.NOT_RESUMABLE
-        case ReplacedError():
-            return CloseCode.REPLACED
-        case MovedError():
-            return CloseCode.MOVED
-        case ProtocolError() | AudioError():
-            return CloseCode.INVALID_DATA
-        case SessionTimeoutError() | UnsupportedError() | UnknownModelError() | UnknownSessionError():
-            return CloseCode.POLICY_VIOLATION
-        case SessionLimitError() | KeyRevokedError():
-            return CloseCode.POLICY_VIOLATION
-        case _:
-            return CloseCode.INTERNAL_ERROR
-
-
 def error_of(reason: AntiphonError) -> Event:
-    """The ``error`` event for ``reason``, with its close code and, where it is one, when to come again."""
-    retry_after_s = reason.retry_after_s if isinstance(reason, ServerFullError | SessionLimitError) else None
-    return error(close_code(reason), str(reason), retry_after_s)
+    """The event for ``reason``: an ``error`` has its close code and, where known, the wait."""
+    match reason:
+        case ReplacedError():
+            return replaced()
+        case MovedError():
+            return moved(reason.worker)
+        case ResumeError():
+            return resume_failed(reason.reason)
+        case _:
+            return error(wire_form(reason).close, str(reason), reason.retry_after_s)

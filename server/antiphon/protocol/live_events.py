@@ -12,29 +12,9 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from antiphon.errors import (
-    AntiphonError,
-    AudioError,
-    DrainingError,
-    FieldError,
-    KeyRevokedError,
-    MovedError,
-    ProtocolError,
-    ReplacedError,
-    ResumeError,
-    ServerFullError,
-    SessionLimitError,
-    SessionTimeoutError,
-    UnknownModelError,
-    UnknownSessionError,
-    UnsupportedError,
-    UsageLimitError,
-)
-from antiphon.protocol.close_codes import CloseCode
-from antiphon.protocol.events import close_code as chat_close_code
+from antiphon.errors import AntiphonError, FieldError
 from antiphon.protocol.payload import encode_object
-
-INVALID_REQUEST, SERVER_ERROR, RATE_LIMIT = "invalid_request_error", "server_error", "rate_limit_error"
+from antiphon.protocol.wire_errors import ErrorType, wire_form
 
 
 class CloseReason(StrEnum):
@@ -150,7 +130,7 @@ class Error:
 
     message: str
     code: str
-    type: str = INVALID_REQUEST
+    type: str = ErrorType.INVALID
     param: str | None = None
     client_event_id: str | None = None
 
@@ -232,60 +212,11 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> bytes:
 
 def error_of(reason: AntiphonError) -> Error:
     """The ``error`` event for what went wrong."""
-    message = str(reason)
-    match reason:
-        case FieldError():
-            return Error(message, reason.code, param=reason.param, client_event_id=reason.event_id)
-        case UsageLimitError():
-            return Error(message, "insufficient_quota", RATE_LIMIT)
-        case KeyRevokedError():
-            return Error(message, "invalid_api_key")
-        case ServerFullError() | SessionLimitError():
-            return Error(message, "rate_limit_exceeded", RATE_LIMIT)
-        case UnknownModelError():
-            return Error(message, "model_not_found", param="session.model")
-        case UnknownSessionError():
-            return Error(message, "session_not_found")
-        case ResumeError():
-            return Error(message, "session_not_resumable")
-        case ReplacedError():
-            return Error(message, "session_replaced")
-        case MovedError():
-            return Error(message, "session_moved")
-        case SessionTimeoutError():
-            return Error(message, "session_timeout")
-        case UnsupportedError():
-            return Error(message, "unsupported_value")
-        case ProtocolError() | AudioError():
-            return Error(message, "invalid_value")
-        case DrainingError():
-            return Error(message, "server_draining", SERVER_ERROR)
-        case _:
-            return Error(message, "server_error", SERVER_ERROR)
-
-
-def close_code(reason: AntiphonError) -> CloseCode:
-    """The close code after an error; stock clients come again after 1011, 1012 and 1013."""
-    match reason:
-        case UsageLimitError() | KeyRevokedError():
-            return CloseCode.POLICY_VIOLATION
-        case ServerFullError() | SessionLimitError():
-            return CloseCode.TRY_AGAIN_LATER
-        case DrainingError():
-            return CloseCode.SERVICE_RESTART
-        case ResumeError() | ReplacedError() | MovedError():
-            return chat_close_code(reason)
-        case (
-            ProtocolError()
-            | AudioError()
-            | UnknownModelError()
-            | UnknownSessionError()
-            | SessionTimeoutError()
-            | UnsupportedError()
-        ):
-            return CloseCode.POLICY_VIOLATION
-        case _:
-            return CloseCode.INTERNAL_ERROR
+    if isinstance(reason, FieldError):
+        return Error(str(reason), reason.code, param=reason.param, client_event_id=reason.event_id)
+    form = wire_form(reason)
+    kind, code = form.in_events
+    return Error(str(reason), code, kind, param=form.param and f"session.{form.param}")
 
 
 def _text(data: bytes) -> str:

@@ -13,7 +13,7 @@ from aiohttp import web
 from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.ipc.port import CallSession
 from antiphon.protocol.close_codes import CloseCode
-from antiphon.protocol.events import close_code
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.conversation import Conversation
 from antiphon.serve.hosting.served import ServedModel
@@ -159,7 +159,7 @@ class SocketConversation(Conversation):
 
     def _close_code(self, error: AntiphonError) -> int:
         """The code of the close after an error."""
-        return close_code(error)
+        return wire_form(error).close
 
     # Turns, time and the end.
 

@@ -16,7 +16,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.close_codes import CloseCode
-from antiphon.protocol.events import close_code
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
@@ -103,7 +103,7 @@ class Observation:
             silence=self._silence() if is_judged else None,
             repetition=repetition(self._tokens),
             hang_up=float(error is None and seconds < HANG_UP_S) if is_live else None,
-            failure=float(error is not None and close_code(error) is CloseCode.INTERNAL_ERROR),
+            failure=float(error is not None and wire_form(error).close is CloseCode.INTERNAL_ERROR),
         )
 
     async def with_transcript(self, signals: CallSignals) -> CallSignals:

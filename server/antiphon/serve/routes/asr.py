@@ -17,7 +17,7 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.asr_conversation import AsrConversation
 from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
 from antiphon.serve.routes.upload import handle_recording
 from antiphon.serve.transport.upgrade import is_upgrade
 
@@ -34,7 +34,7 @@ async def handle_asr(
         max_wait_s = services.config.limits.max_wait_s
         wait_s = 0.0 if ELSEWHERE in request.headers else parse_wait(request.query, max_wait_s)
     except ProtocolError as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     await check_upgrade(request, model, wait_s=wait_s)
     return await AsrConversation(services, model, wait_s=wait_s, caller=caller).converse(request)
 

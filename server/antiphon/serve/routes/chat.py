@@ -24,7 +24,7 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.routes.prompts import prompt_of
 from antiphon.serve.routes.resumable_call import ResumableChatCall, resume_chat
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
 from antiphon.serve.transport.upgrade import is_upgrade
 
 
@@ -77,4 +77,4 @@ def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -
     try:
         return parse_chat_query(request.query, defaults=model.parameters(), max_wait_s=max_wait_s)
     except ProtocolError as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error

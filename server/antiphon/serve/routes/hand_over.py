@@ -19,10 +19,9 @@ from antiphon.errors import (
     HandOverError,
     ServerFullError,
     SessionFailedError,
-    UnknownModelError,
-    UnsupportedError,
 )
 from antiphon.models.spec import PipelineKind
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
 from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
 from antiphon.serve.hosting.identity import identity_of
@@ -61,7 +60,7 @@ def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Aw
             services.provoked.warning(
                 "hand-over refused", of="hand-over", path=request.path, reason=str(error)
             )
-            return web.json_response({"error": str(error)}, status=status_of(error))
+            return web.json_response({"error": str(error)}, status=wire_form(error).worker_status)
         return web.json_response(said)
 
     return handle
@@ -73,21 +72,6 @@ def _check(request: web.Request, secret: SharedSecret) -> None:
         raise HandOverError("over TLS alone, or from this machine")
     length = (request.content_length or 0) - TAG_BYTES
     secret.check(request.headers.get(HEADER, ""), request.method, request.raw_path, length, time.time())
-
-
-def status_of(error: AntiphonError) -> int:
-    """The HTTP status of a refusal."""
-    match error:
-        case ServerFullError() | DrainingError() | SessionFailedError():
-            return 503
-        case UnknownModelError():
-            return 404
-        case UnsupportedError():
-            return 409
-        case ConfigError():
-            return 400
-        case _:
-            return 403
 
 
 async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon.errors import AntiphonError, ServerFullError
+from antiphon.errors import AntiphonError
 from antiphon.protocol import kyutai
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.routes.lossless import LosslessConversation
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
@@ -11,7 +12,7 @@ from antiphon.serve.transport.socket import Socket
 
 def error_message(error: AntiphonError) -> kyutai.Error:
     """The words for a client: Kyutai's own where every row is taken, since its clients may look for them."""
-    return kyutai.Error(kyutai.NO_FREE_CHANNELS if isinstance(error, ServerFullError) else str(error))
+    return kyutai.Error(wire_form(error).kyutai or str(error))
 
 
 class KyutaiConversation(LosslessConversation):

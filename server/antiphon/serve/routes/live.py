@@ -24,6 +24,7 @@ from antiphon.protocol import live_events as events
 from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import SessionConfig
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.resumable import CLAIM_S
 from antiphon.serve.hosting.served import ServedModel
@@ -100,7 +101,7 @@ async def refuse_live(
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
     """An ``error`` event, and the close that belongs to it."""
     socket.write(frame(events.encode(events.error_of(error), "event_1"), TEXT))
-    await socket.close(events.close_code(error), str(error))
+    await socket.close(wire_form(error).openai_close, str(error))
     metrics.closed(socket.close_code)
 
 

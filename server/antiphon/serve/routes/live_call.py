@@ -20,6 +20,7 @@ from antiphon.models.words import Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.live_session import SessionChange
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -264,7 +265,7 @@ class LiveCall(DuplexCall):
         self.audience.say(events.error_of(error))
 
     def _close_code(self, error: AntiphonError) -> int:
-        return events.close_code(error)
+        return wire_form(error).openai_close
 
 
 def _refusal(words: str, code: str, event_id: str | None) -> FieldError:

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from antiphon.errors import (
-    AntiphonError,
-    AudioError,
-    DrainingError,
-    FieldError,
-    KeyRevokedError,
-    ProtocolError,
-    ServerFullError,
-    SessionLimitError,
-    SessionTimeoutError,
-    UnknownModelError,
-    UnknownSessionError,
-    UnsupportedError,
-    UsageLimitError,
-)
+from antiphon.errors import AntiphonError, FieldError
+from antiphon.protocol.wire_errors import ErrorType, wire_form
 from antiphon.serve.access.callers import OPENAI_PATH, error_body
-
-INVALID: Final = "invalid_request_error"
-RATE_LIMIT: Final = "rate_limit_error"
-SERVER: Final = "server_error"
 
 DRAINING_RETRY_AFTER_S: Final = 10
 """Retry-After while the server drains: by then another one should have taken its place."""
 
-_EXCEPTIONS: Final[Mapping[int, type[web.HTTPException]]] = MappingProxyType(
+STATUSES: Final[Mapping[int, Callable[..., web.HTTPException]]] = MappingProxyType(
     {
-        kind.status_code: kind
-        for kind in (
-            web.HTTPBadRequest,
-            web.HTTPUnauthorized,
-            web.HTTPNotFound,
-            web.HTTPRequestTimeout,
-            web.HTTPTooManyRequests,
-            web.HTTPInternalServerError,
-            web.HTTPServiceUnavailable,
-        )
+        400: web.HTTPBadRequest,
+        401: web.HTTPUnauthorized,
+        404: web.HTTPNotFound,
+        408: web.HTTPRequestTimeout,
+        413: partial(web.HTTPRequestEntityTooLarge, max_size=0, actual_size=0),
+        415: web.HTTPUnsupportedMediaType,
+        429: web.HTTPTooManyRequests,
+        500: web.HTTPInternalServerError,
+        503: web.HTTPServiceUnavailable,
     }
 )
+"""The answers that :data:`~antiphon.protocol.wire_errors.WIRE_FORMS` names."""
 
 _CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -69,7 +53,7 @@ class ApiError:
     status: int
     code: str
     message: str
-    type: str = INVALID
+    type: str = ErrorType.INVALID
     param: str | None = None
     retry_after_s: int | None = None
 
@@ -86,7 +70,7 @@ class ApiError:
     def exception(self) -> web.HTTPException:
         """The answer to a request, to be raised."""
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
-        return _EXCEPTIONS[self.status](text=self.body, headers=headers, content_type="application/json")
+        return STATUSES[self.status](text=self.body, headers=headers, content_type="application/json")
 
 
 def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
@@ -94,39 +78,17 @@ def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
 
     ``openai``'s packages try 408, 429 and all from 500 on again, twice, after ``Retry-After``.
     """
-    message, wait_s = str(error), retry_after_of(error)
-    match error:
-        case FieldError():
-            return ApiError(400, error.code, message, param=error.param)
-        case UnsupportedError():
-            return ApiError(400, "unsupported_value", message, param=param)
-        case ProtocolError() | AudioError():
-            return ApiError(400, "invalid_value", message, param=param)
-        case KeyRevokedError():
-            return ApiError(401, "invalid_api_key", message)
-        case UnknownModelError():
-            return ApiError(404, "model_not_found", message, param="model")
-        case UnknownSessionError():
-            return ApiError(404, "session_not_found", message)
-        case SessionTimeoutError():
-            return ApiError(408, "session_timeout", message)
-        case UsageLimitError():
-            return ApiError(429, "insufficient_quota", message, RATE_LIMIT, retry_after_s=wait_s)
-        case SessionLimitError():
-            return ApiError(429, "rate_limit_exceeded", message, RATE_LIMIT, retry_after_s=wait_s)
-        case ServerFullError():
-            return ApiError(503, "server_full", message, SERVER, retry_after_s=wait_s)
-        case DrainingError():
-            return ApiError(503, "server_draining", message, SERVER, retry_after_s=wait_s)
-        case _:
-            return ApiError(500, "server_error", message, SERVER)
-
-
-def retry_after_of(error: AntiphonError) -> int | None:
-    """Seconds after which another attempt may succeed; None where nothing says so."""
-    if isinstance(error, SessionLimitError | ServerFullError):
-        return error.retry_after_s
-    return DRAINING_RETRY_AFTER_S if isinstance(error, DrainingError) else None
+    form, status = wire_form(error), wire_form(error).openai_status
+    if isinstance(error, FieldError):
+        return ApiError(status, error.code, str(error), param=error.param)
+    return ApiError(
+        status,
+        form.code,
+        str(error),
+        form.type,
+        param=form.param or (param if status == web.HTTPBadRequest.status_code else None),
+        retry_after_s=error.retry_after_s or (DRAINING_RETRY_AFTER_S if status == 503 else None),
+    )
 
 
 def is_openai(request: web.Request) -> bool:
@@ -144,7 +106,7 @@ async def openai_bodies(request: web.Request, handler: Handler) -> web.StreamRes
             message = (refusal.text or refusal.reason).strip()
             if isinstance(refusal, web.HTTPMethodNotAllowed):
                 message = f"nothing answers {request.method} {request.path[:100]} here"
-            kind = INVALID if refusal.status < 500 else SERVER
+            kind = ErrorType.INVALID if refusal.status < 500 else ErrorType.SERVER
             code = _CODES.get(refusal.status, "invalid_request" if refusal.status < 500 else "server_error")
             refusal.text = error_body(message, code=code, kind=kind)
             refusal.content_type = "application/json"

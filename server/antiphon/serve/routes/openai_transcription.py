@@ -32,8 +32,8 @@ from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_lengt
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.openai_speech import ignored_header
-from antiphon.serve.routes.routing import Route
-from antiphon.serve.routes.upload import receive, too_large, too_long
+from antiphon.serve.routes.routing import Route, plain_refusal
+from antiphon.serve.routes.upload import receive, too_large
 
 FORM_BYTES: Final = 1_048_576
 """What a form may have beside its recording: fields, headers and boundaries."""
@@ -52,7 +52,7 @@ async def handle_form(
             with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
                 return await _transcribe(request, services, caller, cast("BinaryIO", spooled))
     except RecordingTooLongError as error:
-        raise too_long(error) from error
+        raise plain_refusal(error) from error
     except SessionError:
         raise
     except AntiphonError as error:

@@ -19,6 +19,7 @@ from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
+from antiphon.serve.routes.routing import plain_refusal
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
@@ -38,7 +39,7 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
     try:
         return await services.helper.run(make_prompt, model, chat.text_prompt or "", chat.voice_prompt)
     except (ProtocolError, UnsupportedError) as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     except (AudioError, CheckpointError) as error:
         name = (chat.voice_prompt or "")[:MAX_NAME]
         services.provoked.error(

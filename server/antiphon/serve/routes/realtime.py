@@ -16,11 +16,11 @@ from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.fields import Fields
-from antiphon.protocol.live_events import close_code
 from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
 from antiphon.protocol.realtime_session import SessionType
 from antiphon.protocol.translation import TranslationSession
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
 from antiphon.serve.hosting.dialogue import SocketConversation
@@ -30,7 +30,14 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.client_secrets import TALKERS, handle_client_secrets, prepared_session, session_of
 from antiphon.serve.routes.realtime_call import RealtimeCall
 from antiphon.serve.routes.realtime_transcription import RealtimeTranscription
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
+from antiphon.serve.routes.routing import (
+    ELSEWHERE,
+    Route,
+    check_upgrade,
+    named_model,
+    plain_refusal,
+    refusal_of,
+)
 from antiphon.serve.routes.translation_call import TranslationCall
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
@@ -54,7 +61,7 @@ async def handle_realtime(
     try:
         session = session_of(services, Fields(prepared or _asked(request, services, model), "session"), named)
     except FieldError as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
         call: SocketConversation = RealtimeTranscription(services, model, session, caller=caller)
@@ -150,7 +157,7 @@ async def refuse_realtime(
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
     """An ``error`` event, and the close that belongs to it."""
     socket.write(frame(encode(error_event(error), "event_1"), TEXT))
-    await socket.close(close_code(error), str(error))
+    await socket.close(wire_form(error).openai_close, str(error))
     metrics.closed(socket.close_code)
 
 

@@ -22,11 +22,11 @@ from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import realtime
 from antiphon.protocol.event_text import text_of
-from antiphon.protocol.live_events import close_code
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_reply import ReplyRules, ResponseRequest, Responses
 from antiphon.protocol.realtime_session import RealtimeSession, change
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -280,4 +280,4 @@ class RealtimeCall(DuplexCall):
         self._client.say([error_event(error)])
 
     def _close_code(self, error: AntiphonError) -> int:
-        return close_code(error)
+        return wire_form(error).openai_close

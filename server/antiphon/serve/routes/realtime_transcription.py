@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Sequence
 
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
-from antiphon.errors import AntiphonError, AudioError, FieldError, ProtocolError
+from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.protocol import kyutai, realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.fields import INVALID_VALUE
-from antiphon.protocol.live_events import close_code
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_session import RealtimeSession, change
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -177,4 +177,4 @@ class RealtimeTranscription(HeardConversation):
         self._client.say([error_event(error)])
 
     def _close_code(self, error: AntiphonError) -> int:
-        return 1008 if isinstance(error, ProtocolError) else close_code(error)
+        return wire_form(error).openai_close

@@ -10,9 +10,6 @@ from aiohttp import web
 
 from antiphon.errors import (
     AntiphonError,
-    MovedError,
-    ReplacedError,
-    ResumeError,
     SessionError,
     SessionTimeoutError,
 )
@@ -111,17 +108,6 @@ class ResumableChatCall(ResumableConversation, ChatCall):
     def _watch(self, socket: Socket, session: CallSession, now_s: float) -> None:
         if self._is_watched(socket):
             super()._watch(socket, session, now_s)
-
-    def _tell_error(self, socket: Socket, error: AntiphonError) -> None:
-        match error:
-            case ReplacedError():
-                self._say(events.replaced())
-            case MovedError():
-                self._say(events.moved(error.worker))
-            case ResumeError():
-                self._say(events.resume_failed(error.reason))
-            case _:
-                super()._tell_error(socket, error)
 
     async def refuse(self, socket: Socket, error: AntiphonError) -> None:
         """Say why there is nothing to go on with, and close."""

@@ -16,9 +16,9 @@ from typing import TypeAlias
 from aiohttp import hdrs, web
 
 from antiphon.config import Limits
-from antiphon.errors import SessionError, SessionLimitError, UnknownModelError, UnknownSessionError
+from antiphon.errors import AntiphonError, SessionError, UnknownModelError
 from antiphon.models.spec import PipelineKind
-from antiphon.protocol.events import close_code
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.security import check_origin
 from antiphon.serve.hosting.served import ServedModel
@@ -26,9 +26,9 @@ from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.openai_errors import (
     DRAINING_RETRY_AFTER_S,
+    STATUSES,
     api_error,
     is_openai,
-    retry_after_of,
 )
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
@@ -208,20 +208,21 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """
     if is_openai(request):
         return api_error(error).exception()
-    if isinstance(error, UnknownModelError | UnknownSessionError):
-        status: type[web.HTTPException] = web.HTTPNotFound
-    elif isinstance(error, SessionLimitError):
-        status = web.HTTPTooManyRequests
-    else:
-        status = web.HTTPServiceUnavailable
+    form = wire_form(error)
+    refusal = STATUSES[form.status]
     headers = {}
-    if status is not web.HTTPNotFound:
-        headers["Retry-After"] = str(retry_after_of(error) or DRAINING_RETRY_AFTER_S)
+    if refusal is not web.HTTPNotFound:
+        headers["Retry-After"] = str(error.retry_after_s or DRAINING_RETRY_AFTER_S)
     if hdrs.UPGRADE in request.headers:
-        return status(text=f"{error}\n", headers=headers)
+        return refusal(text=f"{error}\n", headers=headers)
     models = {"models": list(error.known)} if isinstance(error, UnknownModelError) else {}
-    text = json.dumps({"error": str(error), "code": close_code(error), **models}) + "\n"
-    return status(text=text, headers=headers, content_type="application/json")
+    text = json.dumps({"error": str(error), "code": form.close, **models}) + "\n"
+    return refusal(text=text, headers=headers, content_type="application/json")
+
+
+def plain_refusal(error: AntiphonError) -> web.HTTPException:
+    """The status of a request that cannot be answered, with the error's words; not for OpenAI's clients."""
+    return STATUSES[wire_form(error).status](text=f"{error}\n")
 
 
 async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
@@ -254,6 +255,6 @@ async def tell(
     with metrics.sockets.track_inprogress():
         if message is not None:
             socket.write(frame(message))
-        await socket.close(close_code(error), str(error))
+        await socket.close(wire_form(error).close, str(error))
     metrics.closed(socket.close_code)
     return socket.response

@@ -9,10 +9,10 @@ from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply
 from antiphon.protocol import translation
 from antiphon.protocol.event_text import text_of
-from antiphon.protocol.live_events import close_code
 from antiphon.protocol.live_session import LiveFormat
 from antiphon.protocol.realtime_events import error_event, event
 from antiphon.protocol.translation import TranslationSession
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -102,4 +102,4 @@ class TranslationCall(DuplexCall):
         self._client.say([error_event(error)])
 
     def _close_code(self, error: AntiphonError) -> int:
-        return close_code(error)
+        return wire_form(error).openai_close

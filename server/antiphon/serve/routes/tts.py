@@ -26,7 +26,7 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, refusal_of, tell
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
 from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.tts_conversation import TtsConversation
 from antiphon.serve.routes.tts_file import handle_text
@@ -47,7 +47,7 @@ async def handle_tts(
     try:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
     except ProtocolError as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     wait_s = 0.0 if ELSEWHERE in request.headers else speech.wait_s
     await check_upgrade(request, model, wait_s=wait_s)
     try:
@@ -154,7 +154,7 @@ async def handle_post(
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
     except ProtocolError as error:
-        raise web.HTTPBadRequest(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     except SessionFailedError as error:
         raise web.HTTPInternalServerError(text=f"{error}\n") from error
 

@@ -14,12 +14,13 @@ from typing import BinaryIO, Final, cast
 
 from aiohttp import web
 
-from antiphon.errors import AudioError, RecordingTooLongError, SessionFailedError
+from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_length
+from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
 """Before a recording has to keep its pace."""
@@ -41,10 +42,8 @@ async def handle_recording(
                 await receive(request, services, file.write, spare_bytes=0)
                 await check_length(file, services)
                 return await UploadAnswer(services, model, request, caller, file).give()
-    except RecordingTooLongError as error:
-        raise too_long(error) from error
     except AudioError as error:
-        raise web.HTTPUnsupportedMediaType(text=f"{error}\n") from error
+        raise plain_refusal(error) from error
     except SessionFailedError as error:
         raise web.HTTPInternalServerError(text=f"{error}\n") from error
 
@@ -85,11 +84,6 @@ def too_large(limit: int, size: int | None = None) -> web.HTTPException:
     what = f"of {size} bytes" if size is not None else "of more bytes than it may have"
     text = f"a recording {what}, the limit is {limit}\n"
     return web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size or 0, text=text)
-
-
-def too_long(error: RecordingTooLongError) -> web.HTTPException:
-    """413 for seconds."""
-    return web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text=f"{error}\n")
 
 
 class UploadAnswer(AsrFile):

@@ -1,0 +1,114 @@
+"""The table of errors: what each class is on every wire that this server speaks.
+
+:func:`wire_form` looks an error up by its class; a class without a row has that of its nearest base. So a new
+error needs a row only where its clients should read something new. docs/errors.md shows the table, and a test
+holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    ConfigError,
+    DrainingError,
+    KeyRevokedError,
+    MovedError,
+    ProtocolError,
+    RecordingTooLongError,
+    ReplacedError,
+    ResumeError,
+    ServerFullError,
+    SessionError,
+    SessionFailedError,
+    SessionLimitError,
+    SessionTimeoutError,
+    UnknownModelError,
+    UnknownSessionError,
+    UnsupportedError,
+    UsageLimitError,
+)
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.kyutai import NO_FREE_CHANNELS
+
+
+class ErrorType(StrEnum):
+    """OpenAI's ``type`` of an error: whose fault it is."""
+
+    INVALID = "invalid_request_error"
+    RATE_LIMIT = "rate_limit_error"
+    SERVER = "server_error"
+
+
+@dataclass(frozen=True, slots=True)
+class WireForm:
+    """One class of errors on the wires.
+
+    ``close`` closes a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` one of OpenAI's.
+    ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it, ``worker_status`` the
+    one for another worker or an operator's command, which try again from 500 on. ``type``, ``code`` and
+    ``param`` are OpenAI's over HTTP, ``event`` the type and the code in events where they differ there.
+    ``kyutai`` replaces the message in Kyutai's ``Error``.
+    """
+
+    close: CloseCode
+    openai_close: CloseCode
+    status: int
+    openai_status: int
+    worker_status: int
+    type: ErrorType
+    code: str
+    param: str | None = None
+    event: tuple[ErrorType, str] | None = None
+    kyutai: str | None = None
+
+    @property
+    def in_events(self) -> tuple[ErrorType, str]:
+        """OpenAI's type and code in an event."""
+        return self.event or (self.type, self.code)
+
+
+_INVALID, _RATE, _SERVER = ErrorType.INVALID, ErrorType.RATE_LIMIT, ErrorType.SERVER
+_OURS, _POLICY, _DATA = CloseCode.INTERNAL_ERROR, CloseCode.POLICY_VIOLATION, CloseCode.INVALID_DATA
+_FULL, _LOST = CloseCode.TRY_AGAIN_LATER, CloseCode.NOT_RESUMABLE
+_LEAVING, _RESTART = CloseCode.GOING_AWAY, CloseCode.SERVICE_RESTART
+_LIMIT: Final = (_RATE, "rate_limit_exceeded")
+
+WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
+    {  # two close codes, HTTP statuses: own, OpenAI's, workers'; then OpenAI's type and code
+        AntiphonError: WireForm(_OURS, _OURS, 500, 500, 403, _SERVER, "server_error"),
+        ConfigError: WireForm(_OURS, _OURS, 500, 500, 400, _SERVER, "server_error"),
+        UnsupportedError: WireForm(_POLICY, _POLICY, 400, 400, 409, _INVALID, "unsupported_value"),
+        ProtocolError: WireForm(_DATA, _POLICY, 400, 400, 403, _INVALID, "invalid_value"),
+        AudioError: WireForm(_DATA, _POLICY, 415, 400, 403, _INVALID, "invalid_value"),
+        RecordingTooLongError: WireForm(_DATA, _POLICY, 413, 400, 403, _INVALID, "invalid_value"),
+        SessionError: WireForm(_OURS, _OURS, 503, 500, 403, _SERVER, "server_error"),
+        ServerFullError: WireForm(
+            _FULL, _FULL, 503, 503, 503, _SERVER, "server_full", event=_LIMIT, kyutai=NO_FREE_CHANNELS
+        ),
+        DrainingError: WireForm(_LEAVING, _RESTART, 503, 503, 503, _SERVER, "server_draining"),
+        UnknownModelError: WireForm(_POLICY, _POLICY, 404, 404, 404, _INVALID, "model_not_found", "model"),
+        UnknownSessionError: WireForm(_POLICY, _POLICY, 404, 404, 403, _INVALID, "session_not_found"),
+        SessionLimitError: WireForm(_POLICY, _FULL, 429, 429, 403, *_LIMIT),
+        UsageLimitError: WireForm(_POLICY, _POLICY, 429, 429, 403, _RATE, "insufficient_quota"),
+        KeyRevokedError: WireForm(_POLICY, _POLICY, 503, 401, 403, _INVALID, "invalid_api_key"),
+        SessionTimeoutError: WireForm(_POLICY, _POLICY, 503, 408, 403, _INVALID, "session_timeout"),
+        ReplacedError: WireForm(
+            CloseCode.REPLACED, CloseCode.REPLACED, 503, 500, 403, _INVALID, "session_replaced"
+        ),
+        MovedError: WireForm(CloseCode.MOVED, CloseCode.MOVED, 503, 500, 403, _INVALID, "session_moved"),
+        ResumeError: WireForm(_LOST, _LOST, 503, 500, 403, _INVALID, "session_not_resumable"),
+        SessionFailedError: WireForm(_OURS, _OURS, 503, 500, 503, _SERVER, "server_error"),
+    }
+)
+
+
+def wire_form(error: AntiphonError) -> WireForm:
+    """The row of an error's class, or of the nearest base that has one."""
+    return next(WIRE_FORMS[kind] for kind in type(error).__mro__ if kind in WIRE_FORMS)
