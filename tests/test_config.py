@@ -11,10 +11,8 @@ import pytest
 from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
-from antiphon.option import options
-from antiphon.serve.hosting.options import build_parser, flag, parse_command_line
-
-REPOSITORY = Path(__file__).parents[1]
+from antiphon.option import options, table_of, tuned
+from antiphon.serve.hosting.options import build_parser, parse_command_line
 
 
 def write(tmp_path: Path, text: str) -> str:
@@ -30,24 +28,63 @@ def test_defaults() -> None:
     assert (config.host, config.port, config.engine.slots) == ("127.0.0.1", 8998, None)
 
 
-def test_every_option_name_is_unique_and_has_help_and_a_flag() -> None:
-    known = options(ServerConfig)
-    leaves = sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 3
-    assert len(known) == leaves
-    flags = {text for action in build_parser()._actions for text in action.option_strings}
+def test_every_name_is_unique_and_has_a_help_with_its_unit_and_default() -> None:
+    known = table_of(ServerConfig)
+    assert len(known) == sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 3
+    assert len(options(ServerConfig)) <= 42
+    text = " ".join(build_parser(is_full=True).format_help().split())
     for info in known.values():
         assert info.help
-        assert flag(info.name) in flags
+        if info.is_constant:
+            assert f"{info.name}={info.shown_default} {info.help}" in text
+            continue
+        assert info.unit or info.kind is bool
+        assert f"{info.flag}, " in text if info.kind is bool else f"{info.flag} {info.unit} " in text
 
 
-def test_the_help_is_in_groups_with_what_one_looks_for_first() -> None:
-    text = build_parser().format_help()
-    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert titles[1:4] == ["models", "network", "access"]
-    models = text.partition("\nmodels:\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^  --(\S+)", models, re.MULTILINE)[:4] == ["model", "backend", "device", "slots"]
-    assert max(len(block.splitlines()) for block in text.split("\n\n")) < 60
-    assert "  antiphon serve --model tiny --model tiny-stt" in text
+def test_the_short_help_fits_a_screen_and_the_long_one_has_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match=r"\A0\Z"):
+        parse_command_line(["--help"])
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 40
+    assert "  antiphon serve --model tiny --model tiny-stt" in short
+    assert "--protect WHAT" in short
+    assert "--tune" not in short
+    with pytest.raises(SystemExit, match=r"\A0\Z"):
+        parse_command_line(["--help-all"])
+    full = capsys.readouterr().out
+    assert re.findall(r"^(\S.*):$", full, re.MULTILINE)[1:4] == ["models", "network", "access and limits"]
+    assert "--usage FILE" in full
+    assert "--max-sessions-per-address N" in full
+    assert "host_lag_ms=40" in full
+
+
+def test_a_constant_is_set_only_by_an_experiment_which_the_log_names(tmp_path: Path) -> None:
+    sentence = "{} is a constant, 2; to try another value: --tune close_timeout_s=VALUE"
+    with pytest.raises(ConfigError, match=re.escape(sentence.format("limits.close_timeout_s"))):
+        parse_command_line(["--config", write(tmp_path, "[limits]\nclose_timeout_s = 3")])
+    with pytest.raises(ConfigError, match=re.escape(sentence.format("--close-timeout-s"))):
+        parse_command_line(["--close-timeout-s", "3"])
+    line = [
+        "--tune",
+        "late_admit_fraction=0.5",
+        "--tune",
+        "late_refuse_fraction=0.6",
+        "--tune=null-hold-gil=true",
+    ]
+    config = parse_command_line([*line, "--tune", "max_connections_per_address=7"])
+    assert (config.engine.late_admit_fraction, config.engine.late_refuse_fraction) == (0.5, 0.6)
+    assert config.limits.max_connections_per_address == 7
+    assert tuned(config) == {
+        "null_hold_gil": True,
+        "late_refuse_fraction": 0.6,
+        "late_admit_fraction": 0.5,
+        "max_connections_per_address": 7,
+    }
+    assert tuned(ServerConfig()) == {}
 
 
 def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_path: Path) -> None:
@@ -74,10 +111,10 @@ def test_a_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_p
 
 def test_repeated_and_boolean_flags() -> None:
     config = parse_command_line(
-        ["--allow-origin", "https://a", "--allow-origin", "https://b", "--null-hold-gil", "--no-fixed-batch"]
+        ["--allow-origin", "https://a", "--allow-origin", "https://b", "--skip-digests", "--no-fixed-batch"]
     )
     assert config.allow_origin == ("https://a", "https://b")
-    assert config.null_hold_gil
+    assert config.skip_digests
     assert not config.engine.fixed_batch
 
 
@@ -87,24 +124,24 @@ def test_repeated_and_boolean_flags() -> None:
         ("prot = 1", "unknown key 'prot'; did you mean 'port'?"),
         ("[limits]\nidle_timeout = 1", "unknown key 'limits.idle_timeout'; did you mean 'idle_timeout_s'?"),
         ("[engin]\nslots = 1", "unknown key 'engin'; did you mean 'engine'?"),
-        ('port = "80"', "port = '80' is not a whole number"),
-        ("port = 80.5", "port = 80.5 is not a whole number"),
-        ("port = true", "port = True is not a whole number"),
-        ("model = 3", "model = 3 is not a list of strings"),
-        ("null_hold_gil = 1", "null_hold_gil = 1 is not true or false"),
-        ("null_step_ms = true", "null_step_ms = True is not a number"),
-        ("allow_origin = [1]", "allow_origin = [1] is not a list of strings"),
+        ('port = "80"', "port is '80', a whole number is needed"),
+        ("port = 80.5", "port is 80.5, a whole number is needed"),
+        ("port = true", "port is true or false, a whole number is needed"),
+        ("model = 3", "model is 3, a list of strings is needed"),
+        ("skip_digests = 1", "skip_digests is 1, true or false is needed"),
+        ("null_step_ms = true", "null_step_ms is true or false, a number is needed"),
+        ("allow_origin = [1]", "allow_origin is 1, a string is needed"),
         ("limits = 3", "limits = 3 is not a table; write [limits]"),
-        ('[engine]\nslots = "many"', "engine.slots = 'many' is not a whole number or 'auto'"),
-        ("[engine]\nslots = 0", "engine.slots = 0 is below 1, the least it can be"),
-        ("null_step_ms = nan", "null_step_ms = nan is not a finite number"),
-        ('log_level = "loud"', "log_level = 'loud': there are: debug, error, info, warning"),
-        ('protect = "pages"', "protect = 'pages': did you mean 'page'?"),
+        ('[engine]\nslots = "many"', "engine.slots is 'many', a whole number or 'auto' is needed"),
+        ("[engine]\nslots = 0", "engine.slots is 0, at least 1 is needed"),
+        ("null_step_ms = nan", "null_step_ms is nan, at least 0 is needed"),
+        ('log_level = "loud"', "log_level is 'loud', not one of debug, info, warning, error"),
+        ('protect = "pages"', "protect is 'pages', not one of health, metrics, page"),
         ('[models]\nmodel = "echo"', "models = {'model': 'echo'} is not a list of tables; write [[models]]"),
         ('[[models]]\nname = "a"', "entry 1 of [[models]] lacks 'model', what to serve"),
         ('[[models]]\nmodel = "echo"\nslot = 1', "unknown key 'models.slot'; did you mean 'slots'?"),
-        ('[[models]]\nmodel = "echo"\nslots = 0', "models.slots = 0 is below 1, the least it can be"),
-        ("[[models]]\nmodel = 3", "models.model = 3 is not a string"),
+        ('[[models]]\nmodel = "echo"\nslots = 0', "models.slots is 0, at least 1 is needed"),
+        ("[[models]]\nmodel = 3", "models.model is 3, a string is needed"),
         (
             '[[models]]\nmodel = "echo"\nname = "a/b"',
             "models.name = 'a/b': a name has 1 to 100 letters, digits, dots, dashes and underscores, "
@@ -128,11 +165,16 @@ def test_a_bad_file_says_what_is_wrong(text: str, sentence: str, tmp_path: Path)
         (["--slot", "4"], "unknown option '--slot'; did you mean '--slots'?"),
         (["--prot=4"], "unknown option '--prot'; did you mean '--port'?"),
         (["here"], "unknown option 'here'; options start with --"),
-        (["--port", "x"], "port = 'x' is not a whole number"),
-        (["--drain-timeout-s", "-1"], "limits.drain_timeout_s = -1.0 is below 0, the least it can be"),
-        (["--port", "70000"], "port = 70000 is above 65535, the most it can be"),
-        (["--drain-timeout-s", "inf"], "limits.drain_timeout_s = inf is not a finite number"),
-        (["--null-step-ms", "nan"], "null_step_ms = nan is not a finite number"),
+        (["--port", "x"], "port is 'x', a whole number is needed"),
+        (["--drain-timeout-s", "-1"], "limits.drain_timeout_s is -1.0, at least 0 is needed"),
+        (["--port", "70000"], "port is 70000, 0 to 65535 are allowed"),
+        (["--drain-timeout-s", "inf"], "limits.drain_timeout_s is 'inf', a number is needed"),
+        (["--null-step-ms", "nan"], "null_step_ms is 'nan', a number is needed"),
+        (["--tune", "stuck_s"], "--tune stuck_s: NAME=VALUE is needed"),
+        (["--tune", "stuk_s=3"], "--tune stuk_s=3: no such constant; did you mean 'stuck_s'?"),
+        (["--tune", "port=3"], "--tune port=3: port is an option; write --port 3"),
+        (["--tune", "stuck_s=0"], "engine.stuck_s is 0.0, at least 0.1 is needed"),
+        (["--tune", "stuck_s=soon"], "engine.stuck_s is 'soon', a number is needed"),
         (["--port"], "argument --port: expected one argument"),
         (["--tls-key", "k.pem"], "tls_key is given without tls_cert; TLS needs both"),
     ],
@@ -197,17 +239,3 @@ def test_loading_does_not_change_the_table() -> None:
     table = {"engine": {"slots": 2}}
     assert load_config(table, {"slots": 3}).engine.slots == 3
     assert table == {"engine": {"slots": 2}}
-
-
-def test_the_documentation_names_every_option_and_its_default() -> None:
-    text = (REPOSITORY / "docs" / "configuration.md").read_text()
-    for info in options(ServerConfig).values():
-        row = next((line for line in text.splitlines() if line.startswith(f"| `{info.name}` ")), None)
-        assert row is not None, f"docs/configuration.md lacks {info.name}"
-        default = {
-            None: "auto" if {"int", "float"} & set(re.findall(r"\w+", str(info.hint))) else "",
-            (): "",
-        }.get(info.default, info.default)
-        default = ", ".join(default) if isinstance(default, tuple) else default
-        shown = str(default).lower() if isinstance(default, bool) else str(default)
-        assert row.split("|")[2].strip(" `") == shown

@@ -38,7 +38,7 @@ AWAY_S: Final = 0.6
 SETTLE_S: Final = 1.0
 """After a batch, for sockets and rows to be given back."""
 
-OPTIONS: Final = ("--slots", "16", "--max-sessions-per-address", "16", "--resume-window-s", "0.5")
+OPTIONS: Final = ("--slots", "16", "--max-sessions-per-address", "16", "--tune", "resume_window_s=0.5")
 FRAME: Final = speech(1)
 KIB: Final = 1024
 HEAD: Final = (

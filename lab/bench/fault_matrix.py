@@ -38,7 +38,7 @@ FAULT_AT_S: Final = 3.0
 NEWCOMER_S: Final = 60.0
 """How long a new caller tries."""
 
-COMMON: Final = ("--slots", "24", "--input-frames", "16", "--output-frames", "25")
+COMMON: Final = ("--slots", "24")
 """A row for each caller of any fault, and the queues of a server without options."""
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"

@@ -110,7 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def serving(front_ends: int, *options: str) -> Iterator[RunningServer]:
     """A fresh server; its limits let one address open as many connections as come."""
-    command = serve_command("--front-ends", str(front_ends), "--max-new-connections-per-s", "1000", *options)
+    command = serve_command(
+        "--front-ends", str(front_ends), "--tune", "max_new_connections_per_s=1000", *options
+    )
     with (
         tempfile.TemporaryDirectory() as scratch,
         running_server(command, Path(scratch) / "server.log") as server,

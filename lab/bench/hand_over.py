@@ -94,7 +94,7 @@ class Roll:
             *("--model", self.model, "--host", HOSTS[name], "--port", str(self.port), "--slots", "2"),
             *("--agent-port", str(self.agent_port), "--fixed-batch", "--worker", name),
             *("--hand-over-secret", str(self.folder / "secret"), "--trusted-proxy", "127.0.0.0/8"),
-            *("--late-refuse-fraction", "1", "--host-lag-ms", "10000"),
+            *("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=10000"),
         )
         log = self.folder / f"{name}.log"
         self.workers[name] = Process([*ANTIPHON, "serve", *options], {}, log)

@@ -40,8 +40,8 @@ CHAT_SHARE: Final = 0.1
 TELL_S: Final = 15.0
 START: Final = json.dumps({"type": "session.start", "session": {"model": "null-echo"}})
 OPTIONS: Final = (
-    *("--front-ends", "2", "--slots", "64", "--max-messages-per-s", "100000"),
-    *("--late-refuse-fraction", "1", "--host-lag-ms", "10000", "--max-sessions-per-address", "64"),
+    *("--front-ends", "2", "--slots", "64", "--tune", "max_messages_per_s=100000"),
+    *("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=10000", "--max-sessions-per-address", "64"),
 )
 
 

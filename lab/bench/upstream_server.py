@@ -112,7 +112,7 @@ def our_command(folder: Path, settings: Settings) -> Callable[[int], list[str]]:
     """Ours on the same files, with a row for every caller."""
     slots = str(max(settings.callers))
     # Upstream refuses no caller because frames are late; here ours does not either.
-    lateness = ("--late-refuse-fraction", "1", "--host-lag-ms", "60000")
+    lateness = ("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=60000")
     command = serve_command(
         "--model", str(folder), "--backend", settings.backend, "--slots", slots, *lateness
     )

@@ -21,7 +21,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
 from antiphon.models.builtin import DEFAULT_MODEL
-from antiphon.option import AUTO, apply, option, options
+from antiphon.option import AUTO, Group, apply, constant, option, options, tune
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -32,77 +32,113 @@ PROTECTABLE = ("health", "metrics", "page")
 
 CANARY_BY = ("call", "caller")
 
+MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of one caller, and the timeouts of connections."""
 
-    drain_timeout_s: float = option(60.0, "how long calls may go on after SIGTERM", minimum=0)
-    handshake_timeout_s: float = option(15.0, "from 'ready' to the first audio of a session", minimum=0.1)
-    idle_timeout_s: float = option(
-        60.0, "without audio or text, of which a second keeps a session for ten", minimum=0.1
+    max_sessions_per_key: int = option(
+        0, "sessions at once of one API key; 0: any number", minimum=0, group=Group.ACCESS
     )
-    quiet_timeout_s: float = option(
-        600.0, "without audio of a client that is muted, or ends its turns by hand", minimum=0.1
-    )
-    liveness_timeout_s: float = option(20.0, "from one sign of life of the peer to the next", minimum=0.1)
-    close_timeout_s: float = option(2.0, "for the peer to answer a close frame", minimum=0.1)
-    max_wait_s: float = option(600.0, "the longest 'wait' a caller may ask for in the queue", minimum=0)
-    max_sessions_per_key: int = option(0, "sessions at once with one API key, 0 for any number", minimum=0)
     max_seconds_per_key: int = option(
-        0, "seconds of calls on one day (UTC) with one API key, 0 for any number", minimum=0
+        0,
+        "call time of one API key on one day (UTC); 0: any",
+        minimum=0,
+        metavar="SECONDS",
+        group=Group.ACCESS,
     )
     max_sessions_per_address: int | None = option(
         None,
-        "sessions at once from one address (of IPv6: one /64), 0 for any number; auto: a quarter of the "
-        "rows, at least 4, and any number from this machine itself",
+        "sessions at once from one address (IPv6: one /64); 0: any number; auto: a quarter of the rows, at "
+        "least 4, and any number from this machine",
         minimum=0,
+        group=Group.ACCESS,
     )
-    # Each takes a file of a front end; a server of thousands of calls has its share of keep-alive besides.
-    max_connections: int = option(10_000, "connections at once; further ones wait", minimum=1)
-    max_connections_per_address: int | None = option(
+    idle_timeout_s: float = option(
+        60.0,
+        "close a session after this long without input; a second of audio extends it by ten",
+        minimum=0.1,
+        group=Group.LIFE,
+    )
+    drain_timeout_s: float = option(
+        60.0, "time that calls have after SIGTERM; then they are closed", minimum=0, group=Group.LIFE
+    )
+    handshake_timeout_s: float = constant(
+        15.0, "from 'ready' to the first audio; a microphone takes a second or two to open", minimum=0.1
+    )
+    quiet_timeout_s: float = constant(
+        600.0,
+        "without audio of a client that is muted or ends its turns by hand, which it announces",
+        minimum=0.1,
+    )
+    liveness_timeout_s: float = constant(
+        20.0, "from one sign of life of the peer to the next; three pings go unanswered", minimum=0.1
+    )
+    close_timeout_s: float = constant(
+        2.0, "for the answer to a close frame; several round trips", minimum=0.1
+    )
+    max_wait_s: float = constant(600.0, "longest 'wait' in the queue that a caller may ask for", minimum=0)
+    max_connections: int = constant(
+        10_000, "connections at once, further ones wait; each takes an open file", minimum=1
+    )
+    max_connections_per_address: int | None = constant(
         None,
-        "connections at once from one address (of IPv6: one /64), 0 for any number; auto: a quarter of all, "
-        "and any number from this machine itself",
+        "connections at once from one address (IPv6: one /64), 0 for any number; auto: a quarter of all, and "
+        "any number from this machine; a trusted proxy's do not count",
         minimum=0,
     )
-    # A connection and its handshake take a millisecond: a burst must not take a core from those who talk.
-    max_new_connections_per_s: float = option(200.0, "connections accepted in a second", minimum=1)
-    max_new_connections_per_address_per_s: float | None = option(
+    max_new_connections_per_s: float = constant(
+        200.0,
+        "connections accepted in a second, further ones wait; each takes a core for a millisecond",
+        minimum=1,
+    )
+    max_new_connections_per_address_per_s: float | None = constant(
         None,
         "connections accepted from one address in a second, 0 for any number; auto: a quarter of all, and "
-        "any number from this machine itself",
+        "any number from this machine; further ones are closed",
         minimum=0,
     )
-    max_message_bytes: int = option(262_144, "the largest WebSocket message accepted", minimum=1024)
-    max_messages_per_s: int = option(
-        500, "messages read from one socket, beyond which reading slows", minimum=1
+    max_message_bytes: int = constant(
+        262_144, "largest WebSocket message: three seconds of float samples", minimum=1024
     )
-    # Sixty times real time of a recogniser's numbers; what more costs the loop is everybody's.
-    max_bytes_per_s: int = option(
-        16_777_216, "bytes of messages read from one socket, beyond which reading slows", minimum=65_536
+    max_messages_per_s: int = constant(
+        500, "messages read from one socket, beyond which reading slows; ten times those of a call", minimum=1
     )
-    # What a voice of tts-1.6b takes in msgpack: 64,000 numbers of at most nine bytes.
-    max_voice_bytes: int = option(1_048_576, "the largest message that may hold a voice", minimum=1024)
-    max_unsent_bytes: int = option(
+    max_bytes_per_s: int = constant(
+        16_777_216,
+        "bytes read from one socket, beyond which reading slows; sixty times a recogniser's real time",
+        minimum=65_536,
+    )
+    max_voice_bytes: int = constant(
+        1_048_576, "largest message with a voice: 64,000 numbers of tts-1.6b in msgpack", minimum=1024
+    )
+    max_unsent_bytes: int = constant(
         32_768,
-        "written to a socket and not yet taken by the network, beyond which audio is dropped",
+        "written to a socket and not taken by the network, beyond which audio is dropped; half a second",
         minimum=4096,
     )
-    max_upload_bytes: int = option(67_108_864, "the largest recording accepted by POST", minimum=1024)
-    max_upload_s: float = option(3600.0, "the longest recording accepted by POST", minimum=0.1)
-    max_uploads_per_address: int = option(
-        8, "recordings at once from one address (of IPv6: one /64), 0 for any number", minimum=0
+    max_upload_bytes: int = constant(
+        67_108_864, "largest recording by POST, which lies in a file", minimum=1024
     )
-    upload_timeout_s: float = option(60.0, "for a recording to arrive", minimum=0.1)
-    min_upload_bytes_per_s: int = option(
-        16_384, "the pace at which a recording has to arrive, after five seconds", minimum=1
+    max_upload_s: float = constant(
+        3600.0, "longest recording by POST, which holds a row meanwhile", minimum=0.1
     )
-    hand_over_timeout_s: float = option(30.0, "for one call to go to another worker", minimum=0.1)
-    max_hand_overs: int = option(
-        2, "calls of other workers that arrive at once, at each front end", minimum=1
+    max_uploads_per_address: int = constant(
+        8, "recordings at once from one address (IPv6: one /64), 0 for any number; each is a file", minimum=0
     )
-    connect_timeout_s: float = option(15.0, "for the TLS handshake of a connection", minimum=0.1)
+    upload_timeout_s: float = constant(60.0, "for a recording to arrive, and for any other body", minimum=0.1)
+    min_upload_bytes_per_s: int = constant(
+        16_384, "slowest pace of a recording after five seconds: that of Opus at its best", minimum=1
+    )
+    hand_over_timeout_s: float = constant(
+        30.0, "for one call to go to another worker: a row and a lease over a slow network", minimum=0.1
+    )
+    max_hand_overs: int = constant(
+        2, "calls of other workers that arrive at once at each front end; each is in memory twice", minimum=1
+    )
+    connect_timeout_s: float = constant(15.0, "for the TLS handshake of a connection", minimum=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +148,10 @@ class ModelConfig:
     What an entry does not say is what the rest of the configuration says for all models.
     """
 
-    model: str = option("", "a built-in name, a folder, or hf://owner/repo[@revision]")
+    model: str = option("", MODEL_HELP, metavar="MODEL")
     name: str | None = option(None, "the name that clients ask for; by default the checkpoint's own name")
-    backend: str = option(AUTO, "what runs it")
-    device: str | None = option(None, "where it runs")
+    backend: str = option(AUTO, "what runs it", metavar="NAME")
+    device: str | None = option(None, "where it runs", metavar="DEVICE")
     slots: int | None = option(None, "sessions at once", minimum=1)
     backend_option: tuple[str, ...] = option((), "an option of its backend", metavar="NAME=VALUE")
     voices: str | None = option(None, "its folder of voices", metavar="DIR")
@@ -136,97 +172,195 @@ class ServerConfig:
 
     model: tuple[str, ...] = option(
         (DEFAULT_MODEL,),
-        "a built-in name, a folder, or hf://owner/repo[@revision]; repeat for several",
+        f"{MODEL_HELP}; repeat for several",
         metavar="MODEL",
+        group=Group.MODELS,
+        is_basic=True,
     )
     models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
-    backend: str = option(AUTO, "what runs the model: auto, torch, mlx, onnx, pocket, reference, null")
-    device: str | None = option(None, "where it runs, in the backend's own words")
-    host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8998, "port to listen on, 0 for any free one", minimum=0, maximum=65535)
-    agent_port: int = option(
-        0, "port that tells HAProxy the free rows (its agent-check), 0 for none", minimum=0, maximum=65535
+    backend: str = option(
+        AUTO,
+        "what runs the model: auto, torch, mlx, onnx, pocket, reference, null",
+        metavar="NAME",
+        group=Group.MODELS,
+        is_basic=True,
     )
-    tls_cert: str | None = option(None, "certificate chain in PEM, with --tls-key")
-    tls_key: str | None = option(None, "private key in PEM, with --tls-cert")
+    device: str | None = option(
+        None, "device, such as cpu, cuda, cuda:1", metavar="DEVICE", group=Group.MODELS, is_basic=True
+    )
+    backend_option: tuple[str, ...] = option(
+        (),
+        "an option of the backend, such as threads=2; repeat for several",
+        metavar="NAME=VALUE",
+        group=Group.MODELS,
+    )
+    voices: str | None = option(
+        None,
+        "folder of voices for models that take a voice_prompt; default: voices/ beside the model",
+        metavar="DIR",
+        group=Group.MODELS,
+    )
+    outside_files: bool = option(
+        False,
+        "let a model's folder name files outside of itself: by '..', file://, links or hf://",
+        group=Group.MODELS,
+    )
+    skip_digests: bool = option(
+        False,
+        "serve without comparing the SHA-256 of each file with the model's manifest",
+        group=Group.MODELS,
+    )
+    host: str = option(
+        "127.0.0.1", "address to listen on", metavar="ADDRESS", group=Group.NETWORK, is_basic=True
+    )
+    port: int = option(
+        8998,
+        "port to listen on; 0: any free one",
+        minimum=0,
+        maximum=65535,
+        group=Group.NETWORK,
+        is_basic=True,
+    )
+    tls_cert: str | None = option(
+        None, "certificate chain in PEM, with --tls-key", metavar="FILE", group=Group.NETWORK, is_basic=True
+    )
+    tls_key: str | None = option(
+        None, "private key in PEM, with --tls-cert", metavar="FILE", group=Group.NETWORK, is_basic=True
+    )
+    trusted_proxy: tuple[str, ...] = option(
+        (),
+        "proxy whose X-Forwarded-For counts: an address or a network; repeat for several",
+        metavar="CIDR",
+        group=Group.NETWORK,
+    )
+    agent_port: int = option(
+        0,
+        "port that tells HAProxy the free rows (its agent-check); 0: none",
+        minimum=0,
+        maximum=65535,
+        group=Group.NETWORK,
+    )
+    api_keys: str | None = option(
+        None,
+        "keys of callers, made by 'antiphon keys'; default: no keys",
+        metavar="FILE",
+        group=Group.ACCESS,
+        is_basic=True,
+    )
+    protect: tuple[str, ...] = option(
+        (),
+        "what else needs a key: health, metrics, page; repeat for several",
+        choices=PROTECTABLE,
+        metavar="WHAT",
+        group=Group.ACCESS,
+        is_basic=True,
+    )
+    allow_host: tuple[str, ...] = option(
+        (),
+        "public name of this server; '*': any; repeat for several",
+        metavar="HOST",
+        group=Group.ACCESS,
+        is_basic=True,
+    )
+    allow_origin: tuple[str, ...] = option(
+        (),
+        "web origin whose pages may connect, besides our own; '*': any",
+        metavar="ORIGIN",
+        group=Group.ACCESS,
+    )
+    usage: str | None = option(
+        None, "append one JSON line per finished call to FILE", metavar="FILE", group=Group.ACCESS
+    )
+    front_ends: int | None = option(
+        0,
+        "processes for client connections; auto: one per free core; 0: all in one process; Linux only",
+        minimum=0,
+        group=Group.PROCESSES,
+        is_basic=True,
+    )
+    log_level: str = option(
+        "info",
+        "debug, info, warning or error",
+        choices=LEVELS,
+        metavar="LEVEL",
+        group=Group.LOGS,
+        is_basic=True,
+    )
+    trace: int = option(0, "number of model steps to write as a Chrome trace", minimum=0, group=Group.LOGS)
+    trace_file: str = option("antiphon-trace.json", "file of the trace", metavar="FILE", group=Group.LOGS)
+    otel_every: int = option(
+        0,
+        "export one of every N model steps as an OpenTelemetry trace (extra otel); 0: none",
+        minimum=0,
+        group=Group.LOGS,
+    )
+    record: str | None = option(
+        None,
+        "directory for recordings of consenting callers (consent=record)",
+        metavar="DIR",
+        group=Group.RECORDINGS,
+    )
+    record_max_bytes: int = option(
+        10_000_000_000,
+        "size of all recordings together, above which the oldest are removed",
+        minimum=1_000_000,
+        group=Group.RECORDINGS,
+    )
+    record_max_days: float = option(
+        0.0, "age at which a recording is removed; 0: none", minimum=0, group=Group.RECORDINGS
+    )
+    record_max_s: float = constant(
+        600.0, "longest recording of a call; what comes later is left out", minimum=1
+    )
     worker: str = option(
         "",
-        "this worker's name, for the load balancer that brings a call back to it; auto: the host name, "
-        "which is a container's id",
+        "this worker's name, which the load balancer uses to route a resumed call; auto: the host name",
         metavar="NAME",
+        group=Group.WORKERS,
     )
     hand_over_secret: str | None = option(
         None,
-        "what the workers share that hand calls over to each other, and operators: a file with a secret",
+        "file with the secret shared by workers that hand calls over, and by operators",
         metavar="FILE",
+        group=Group.WORKERS,
     )
     hand_over_port: int = option(
         0,
-        "port for other workers over TLS, by the certificate in hand_over_secret; 0 for none",
+        "port for other workers over TLS, by the certificate in hand_over_secret; 0: none",
         minimum=0,
         maximum=65535,
+        group=Group.WORKERS,
     )
     canary: str | None = option(
-        None, "a served model that is on trial: the next version of another one", metavar="NAME"
+        None,
+        "a served model that is on trial: the next version of another one",
+        metavar="NAME",
+        group=Group.TRIAL,
     )
     canary_of: str | None = option(
-        None, "the model it may replace; by default the first of its kind", metavar="NAME"
+        None,
+        "the model that it may replace; default: the first of its kind",
+        metavar="NAME",
+        group=Group.TRIAL,
     )
-    canary_share: float = option(0.1, "the part of new calls that it gets", minimum=0, maximum=1)
+    canary_share: float = option(
+        0.1, "share of new calls that it gets", minimum=0, maximum=1, group=Group.TRIAL
+    )
     canary_by: str = option(
-        "call", "what is drawn: each call, or each caller once for all", choices=CANARY_BY
+        "call",
+        "'call' assigns each at random, 'caller' each caller always alike",
+        metavar="HOW",
+        choices=CANARY_BY,
+        group=Group.TRIAL,
     )
-    allow_origin: tuple[str, ...] = option(
-        (), "a web origin that may connect besides our own, '*' for all", metavar="ORIGIN"
+    null_step_ms: float = option(5.0, "time of one step of backend null", minimum=0, group=Group.TESTS)
+    null_hold_gil: bool = constant(
+        False, "backend null computes instead of sleeping, to load the interpreter"
     )
-    allow_host: tuple[str, ...] = option(
-        (), "a Host that requests may name besides addresses and localhost, '*' for all", metavar="HOST"
-    )
-    api_keys: str | None = option(
-        None, "who may call: lines of NAME:SHA256, see antiphon keys", metavar="FILE"
-    )
-    usage: str | None = option(
-        None, "where a line of JSON says what each ended call used; the log has it too", metavar="FILE"
-    )
-    protect: tuple[str, ...] = option(
-        (), "what needs a key too: health, metrics or page", choices=PROTECTABLE, metavar="WHAT"
-    )
-    trusted_proxy: tuple[str, ...] = option(
-        (), "a proxy whose X-Forwarded-For is believed: an address, or a network", metavar="CIDR"
-    )
-    backend_option: tuple[str, ...] = option((), "an option of the backend itself", metavar="NAME=VALUE")
-    voices: str | None = option(
-        None, "voices for models that take a voice_prompt; voices/ beside the model if none", metavar="DIR"
-    )
-    outside_files: bool = option(
-        False, "let a model's folder name files outside of itself: by '..', file://, links or hf://"
-    )
-    skip_digests: bool = option(
-        False, "serve without comparing the SHA-256 of each file with the model's manifest"
-    )
-    front_ends: int | None = option(
-        0, "processes for conversations; auto: the cores the engine leaves; 0: one for everything", minimum=0
-    )
-    log_level: str = option("info", "how much is logged", choices=LEVELS)
-    record: str | None = option(
-        None, "where calls are recorded whose callers agree (consent=record); none are without", metavar="DIR"
-    )
-    record_max_s: float = option(600.0, "the longest recording of a call", minimum=1)
-    record_max_bytes: int = option(
-        10_000_000_000, "all recordings together, beyond which the oldest are removed", minimum=1_000_000
-    )
-    record_max_days: float = option(
-        0.0, "days after which a recording is removed, 0 to keep it until room is needed", minimum=0
-    )
-    trace: int = option(0, "number of ticks to write as a Chrome trace", minimum=0)
-    trace_file: str = option("antiphon-trace.json", "where the trace goes")
-    otel_every: int = option(
-        0, "export one of every N ticks as an OpenTelemetry trace (extra otel), 0 for none", minimum=0
-    )
-    null_step_ms: float = option(5.0, "backend null: time of one step", minimum=0)
-    null_hold_gil: bool = option(False, "backend null: compute instead of sleeping")
-    switch_interval_ms: float = option(
-        0.5, "how long a thread may hold the interpreter while another waits", minimum=0.01
+    # The event loop gives the interpreter away in every system call and waits this long to get it back from
+    # an engine's thread that computes in Python; Python's own 5 ms is a third of a frame's slack.
+    switch_interval_ms: float = constant(
+        0.5, "time that a Python thread keeps the interpreter while another waits", minimum=0.01
     )
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: Limits = field(default_factory=Limits)
@@ -277,8 +411,12 @@ def load_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
-def load_config(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> ServerConfig:
+def load_config(
+    table: Mapping[str, Any], overrides: Mapping[str, Any], tunings: Mapping[str, str] | None = None
+) -> ServerConfig:
     """The configuration of a file's ``table`` with ``overrides`` (option name to value) on top.
+
+    ``tunings`` are constants set for an experiment, name to text.
 
     Raises:
         ConfigError: as :func:`apply`, or values that contradict one another.
@@ -295,7 +433,7 @@ def load_config(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Serve
     entries = merged.pop("models", [])
     if entries and "model" in table:
         raise ConfigError("model and [[models]] are both given; the first is short for a single entry")
-    config = apply(ServerConfig(), merged)
+    config = tune(apply(ServerConfig(), merged), tunings or {})
     if "model" in overrides:
         return config
     return dataclasses.replace(config, models=_read_entries(entries, config.common_model))

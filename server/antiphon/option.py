@@ -1,25 +1,56 @@
-"""Options: fields of a frozen dataclass, each with its default, its bounds and its help.
+"""The table of options: each a field of a frozen dataclass with its default, range, unit and help.
 
-Read out of the classes that hold them, checked one by one, and filled in from the tables of a file.
+A field is an :func:`option`, which a file and the command line may set, or a :func:`constant`, which only
+``--tune NAME=VALUE`` changes, for experiments. Both are read out of the classes that hold them and checked by
+one :class:`~antiphon.values.ValueRule` each.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
+import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from enum import StrEnum
+from typing import Any, Final, NoReturn, TypeVar
 
 from antiphon.errors import ConfigError, nearest
+from antiphon.values import ValueRule, plain, read_number
 
 T = TypeVar("T")
 
-AUTO = "auto"
+AUTO: Final = "auto"
 """What a file or the command line says for a number that the server may choose (None in the dataclass)."""
+
+UNITS: Final[Mapping[str, str]] = {
+    "s": "SECONDS",
+    "ms": "MS",
+    "bytes": "BYTES",
+    "days": "DAYS",
+    "frames": "FRAMES",
+    "fraction": "FRACTION",
+    "share": "FRACTION",
+    "port": "PORT",
+}
+"""The unit of a number, by the end of its option's name; any other is a count."""
+
+
+class Group(StrEnum):
+    """Titles of the help, in its order."""
+
+    MODELS = "models"
+    NETWORK = "network"
+    ACCESS = "access and limits"
+    LIFE = "life of a call"
+    PROCESSES = "processes"
+    LOGS = "log and traces"
+    RECORDINGS = "recordings"
+    WORKERS = "several workers"
+    TRIAL = "a model on trial"
+    TESTS = "tests"
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,27 +62,37 @@ class Parser(argparse.ArgumentParser):
 
 
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
-    """A dataclass field with a help text; ``metadata`` may hold ``choices``, ``minimum``,
-    ``maximum``, ``metavar``."""
+    """An option.
+
+    ``metadata`` may hold ``choices``, ``minimum``, ``maximum``; ``metavar``, what a value is; ``group``, its
+    :class:`Group` in the help; ``is_basic``, whether the short help shows it.
+    """
     return field(default=default, metadata={"help": help_text, **metadata})
+
+
+def constant(default: Any, reason: str, **metadata: Any) -> Any:
+    """A constant with the reason for its value; ``metadata`` may hold ``minimum`` and ``maximum``."""
+    return field(default=default, metadata={"help": reason, "is_constant": True, **metadata})
 
 
 @dataclass(frozen=True, slots=True)
 class OptionInfo:
-    """One leaf of the configuration: the path to it, its type, default and help."""
+    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its values, or of each."""
 
     path: tuple[str, ...]
-    hint: Any
+    kind: type
     default: Any
     help: str
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    metavar: str | None = None
+    rule: ValueRule
+    unit: str
+    is_list: bool = False
+    is_constant: bool = False
+    is_basic: bool = False
+    group: Group = Group.TESTS
 
     @property
     def name(self) -> str:
-        """The option's own name, unique over the whole configuration."""
+        """The name, unique over the whole configuration."""
         return self.path[-1]
 
     @property
@@ -59,74 +100,110 @@ class OptionInfo:
         """The name as a TOML file has it: ``limits.idle_timeout_s``."""
         return ".".join(self.path)
 
+    @property
+    def flag(self) -> str:
+        """The name on the command line: ``--idle-timeout-s``."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the server may choose the value: ``auto``."""
+        return AUTO in self.rule.also
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a file has it, without quotes; "" for none."""
+        if self.default is None or self.default == ():
+            return AUTO if self.is_automatic else ""
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        if isinstance(self.default, float):
+            return plain(self.default)
+        return ", ".join(self.default) if self.is_list else str(self.default)
+
+    def check(self, value: Any) -> Any:
+        """``value`` as the option's type: an int passes for a float, anything else must fit exactly.
+
+        Raises:
+            ConfigError: wrong type, not finite, not one of the choices, or out of range.
+        """
+        if self.is_list:
+            items = [value] if isinstance(value, str) else value
+            if not isinstance(items, list | tuple):
+                raise ConfigError(f"{self.key} is {value!r}, a list of strings is needed")
+            return tuple(self._checked(item) for item in items)
+        return None if value == AUTO and self.is_automatic else self._checked(value)
+
+    def _checked(self, value: Any) -> Any:
+        if fault := self.rule.fault(value):
+            raise ConfigError(f"{self.key} {fault.words}")
+        return float(value) if self.kind is float else value
+
+    def parse(self, text: str) -> Any:
+        """The value that ``text`` spells on a command line. Raises ConfigError as :meth:`check`."""
+        value: Any = text
+        if self.kind is bool:
+            value = {"true": True, "false": False}.get(text, text)
+        elif self.kind in (int, float):
+            number = read_number(text, is_whole=self.kind is int)
+            value = text if number is None else number
+        return self.check(value)
+
+
+def table_of(cls: type, prefix: tuple[str, ...] = ()) -> dict[str, OptionInfo]:
+    """All options and constants of a configuration dataclass, by name, in order."""
+    return {info.name: info for info in _rows(cls, prefix)}
+
 
 def options(cls: type, prefix: tuple[str, ...] = ()) -> dict[str, OptionInfo]:
-    """All leaves of a configuration dataclass, by name, in order."""
+    """The options of a configuration dataclass, by name, in order."""
+    return {name: info for name, info in table_of(cls, prefix).items() if not info.is_constant}
+
+
+def constants(cls: type) -> dict[str, OptionInfo]:
+    """The constants of a configuration dataclass, by name, in order."""
+    return {name: info for name, info in table_of(cls).items() if info.is_constant}
+
+
+def _rows(cls: type, prefix: tuple[str, ...]) -> Iterator[OptionInfo]:
     hints = typing.get_type_hints(cls)
-    found: dict[str, OptionInfo] = {}
     for item in dataclasses.fields(cls):
-        if item.metadata.get("is_entries"):
+        hint, metadata = hints[item.name], item.metadata
+        if metadata.get("is_entries"):
             continue  # a list of tables, not a leaf: a file's alone
-        hint = hints[item.name]
         if dataclasses.is_dataclass(hint):
-            found.update(options(typing.cast("type", hint), (*prefix, item.name)))
+            yield from _rows(typing.cast("type", hint), (*prefix, item.name))
             continue
-        default = item.default if item.default is not dataclasses.MISSING else None
-        if item.default_factory is not dataclasses.MISSING:
-            default = item.default_factory()
-        info = OptionInfo(
+        kind, is_optional = _unwrap(hint)
+        is_list = kind == tuple[str, ...]
+        kind = str if is_list else kind
+        is_number = kind in (int, float)
+        choices = tuple(metadata.get("choices", ()))
+        yield OptionInfo(
             path=(*prefix, item.name),
-            hint=hint,
-            default=default,
-            help=item.metadata.get("help", ""),
-            choices=tuple(item.metadata.get("choices", ())),
-            minimum=item.metadata.get("minimum"),
-            maximum=item.metadata.get("maximum"),
-            metavar=item.metadata.get("metavar"),
+            kind=kind,
+            default=item.default,
+            help=metadata.get("help", ""),
+            rule=ValueRule(
+                (str, type(None)) if is_optional and not is_number else kind,
+                metadata.get("minimum"),
+                metadata.get("maximum"),
+                choices,
+                {AUTO: ""} if is_optional and is_number else {},
+            ),
+            unit=metadata.get("metavar") or (_unit_of(item.name) if is_number else ""),
+            is_list=is_list,
+            is_constant=metadata.get("is_constant", False),
+            is_basic=metadata.get("is_basic", False),
+            group=metadata.get("group", Group.TESTS),
         )
-        found[item.name] = info
-    return found
 
 
-def check_value(info: OptionInfo, value: Any) -> Any:
-    """``value`` as the option's type: int to float is fine, anything else must fit exactly.
-
-    Raises:
-        ConfigError: wrong type, not finite, not one of the choices, below the minimum or above the maximum.
-    """
-    wanted, is_optional = _unwrap(info.hint)
-    if is_optional and value == AUTO and wanted is not str:
-        return None
-    if wanted == tuple[str, ...]:
-        items = [value] if isinstance(value, str) else value
-        if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
-            for item in items:
-                if info.choices and item not in info.choices:
-                    raise ConfigError(f"{info.key} = {item!r}: {nearest(item, info.choices)}")
-            return tuple(items)
-        raise _wrong(info, value, "a list of strings")
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not wanted:
-        auto = f" or '{AUTO}'" if is_optional and wanted is not str else ""
-        raise _wrong(info, value, _TYPE_NAMES[wanted] + auto)
-    if wanted is float and not math.isfinite(value):
-        raise _wrong(info, value, "a finite number")
-    if info.choices and value not in info.choices:
-        raise ConfigError(f"{info.key} = {value!r}: {nearest(value, info.choices)}")
-    if info.minimum is not None and not value >= info.minimum:
-        raise ConfigError(f"{info.key} = {value!r} is below {info.minimum:g}, the least it can be")
-    if info.maximum is not None and not value <= info.maximum:
-        raise ConfigError(f"{info.key} = {value!r} is above {info.maximum:g}, the most it can be")
-    return value
-
-
-_TYPE_NAMES: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a string",
-}
+def _unit_of(name: str) -> str:
+    """The unit of a number: ``max_bytes_per_s`` has BYTES/S."""
+    amount, is_rate, _ = name.rpartition("_per_s")
+    unit = UNITS.get((amount if is_rate else name).rpartition("_")[2], "N")
+    return f"{unit}/S" if is_rate else unit
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool]:
@@ -137,29 +214,71 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _wrong(info: OptionInfo, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"{info.key} = {value!r} is not {wanted}")
-
-
 def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> T:
     """``config`` with the values of a nested table (as TOML parses it) in place.
 
     Raises:
-        ConfigError: an unknown key, or a value that does not fit.
+        ConfigError: an unknown key, a constant's name, or a value that does not fit.
     """
+    return _apply(config, table, prefix, is_tuning=False)
+
+
+def tune(config: T, values: Mapping[str, str]) -> T:
+    """``config`` with some constants set for an experiment, by name.
+
+    Raises:
+        ConfigError: no constant has that name, or the value does not fit.
+    """
+    known, nested = table_of(type(config)), dict[str, Any]()
+    for name, text in values.items():
+        info = known.get(name)
+        if info is None:
+            raise ConfigError(
+                f"--tune {name}={text}: no such constant; {nearest(name, constants(type(config)))}"
+            )
+        if not info.is_constant:
+            raise ConfigError(f"--tune {name}={text}: {name} is an option; write {info.flag} {text}")
+        target = nested
+        for part in info.path[:-1]:
+            target = target.setdefault(part, {})
+        target[name] = info.parse(text)
+    return _apply(config, nested, (), is_tuning=True)
+
+
+def tuned(config: Any) -> dict[str, Any]:
+    """The constants of ``config`` that an experiment set, by name."""
+    found = {}
+    for name, info in constants(type(config)).items():
+        value = functools.reduce(getattr, info.path, config)
+        if value != info.default:
+            found[name] = value
+    return found
+
+
+def refusal_of(info: OptionInfo, written: str) -> ConfigError:
+    """The error for a constant that is ``written`` in a file or on the command line like an option."""
+    return ConfigError(
+        f"{written} is a constant, {info.shown_default}; to try another value: --tune {info.name}=VALUE"
+    )
+
+
+def _apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...], *, is_tuning: bool) -> T:
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
     hints = typing.get_type_hints(type(config))
-    known = {key: info for key, info in options(type(config), prefix).items() if info.path[:-1] == prefix}
+    known = {key: info for key, info in table_of(type(config), prefix).items() if info.path[:-1] == prefix}
     changes: dict[str, Any] = {}
     for key, value in table.items():
         dotted = ".".join((*prefix, key))
         if key not in hints:
-            raise ConfigError(f"unknown key '{dotted}'; {nearest(key, hints)}")
+            names = [name for name in hints if name not in known or not known[name].is_constant]
+            raise ConfigError(f"unknown key '{dotted}'; {nearest(key, names)}")
         if key in known:
-            changes[key] = check_value(known[key], value)
+            if known[key].is_constant and not is_tuning:
+                raise refusal_of(known[key], dotted)
+            changes[key] = value if is_tuning else known[key].check(value)
         elif isinstance(value, Mapping):
-            changes[key] = apply(getattr(config, key), value, (*prefix, key))
+            changes[key] = _apply(getattr(config, key), value, (*prefix, key), is_tuning=is_tuning)
         else:
             raise ConfigError(f"{dotted} = {value!r} is not a table; write [{dotted}]")
     return typing.cast("T", dataclasses.replace(config, **changes))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from antiphon.config import Limits, ServerConfig
-from antiphon.option import AUTO, options
+from antiphon.option import AUTO, table_of
 
 ROOT = Path(__file__).parents[2]
 HEAD = "| bound | default | name | reason, and what happens beyond it | test |"
@@ -48,7 +48,7 @@ def default_of(name: str) -> str:
     """What the code has: of an option, or of ``path.py::CONSTANT``."""
     path, separator, constant = name.partition("::")
     if not separator:
-        found = options(ServerConfig)[name].default
+        found = table_of(ServerConfig)[name].default
         return AUTO if found is None else str(found)
     module = importlib.import_module("antiphon." + path.removesuffix(".py").replace("/", "."))
     return str(getattr(module, constant))

@@ -27,7 +27,7 @@ TOOLS = ("antiphon", "curl")
 def help_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The help of a command whose other arguments argparse has taken."""
     with pytest.raises(SystemExit) as ended:
-        run([*argv, "--help"])
+        run([*argv, "--help-all" if argv[0] == "serve" else "--help"])
     assert ended.value.code == 0, capsys.readouterr().err
     return capsys.readouterr().out
 

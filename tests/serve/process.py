@@ -19,7 +19,7 @@ from tests.serve.harness import PATIENCE_S, Client
 from tests.support.calm import CALM_OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
-ROOM = ("--input-frames", "400", "--output-frames", "400")
+ROOM = ("--tune", "input_frames=400", "--tune", "output_frames=400")
 """However long a process waits for the machine, the frames of half a minute have room and none is lost."""
 START_S = 120.0
 """Importing and starting takes about a second; a busy machine may need more."""

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.product
 FRAMES = 60
 FRONT_END = ("--front-ends", "1")
 SEEDS = "&text_seed=5&audio_seed=7"
-OPTIONS = ("--slots", "8", "--fixed-batch", "--late-refuse-fraction", "1", "--host-lag-ms", "10000")
+OPTIONS = ("--slots", "8", "--fixed-batch", "--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=10000")
 
 
 class MovingCaller(ResumingCaller):

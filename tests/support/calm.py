@@ -15,10 +15,8 @@ from tests.support.launch import ANTIPHON
 CALM: Mapping[str, float] = {"late_refuse_fraction": 1.0, "host_lag_ms": 60_000.0}
 """Fields of the engine's configuration: no share is above 1, and no event loop is a minute late."""
 
-CALM_OPTIONS = tuple(
-    word for name, value in CALM.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")
-)
-"""The same as options of ``antiphon serve``; of an option given twice the last holds."""
+CALM_OPTIONS = tuple(word for name, value in CALM.items() for word in ("--tune", f"{name}={value:g}"))
+"""The same as options of ``antiphon serve``; of a constant given twice the last holds."""
 
 SERVE = (*ANTIPHON, "serve", *CALM_OPTIONS)
 """The command of a calm server."""

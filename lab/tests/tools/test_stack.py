@@ -29,7 +29,7 @@ def test_same_words_is_what_a_patient_worker_has_with_steps_of_one_shape() -> No
         yaml.safe_load((ROOT / file).read_text())["services"]["duplex"]["entrypoint"]
         for file in ("tests/compose/patient.yaml", SAME_WORDS)
     )
-    assert {*same} == {*patient, "--fixed-batch", "--host-lag-ms=10000"}
+    assert {*same} == {*patient, "--fixed-batch", "--tune=host_lag_ms=10000"}
 
 
 def test_an_image_for_cards_takes_no_wheels_of_this_machine(tmp_path: Path) -> None:

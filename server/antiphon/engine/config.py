@@ -1,11 +1,11 @@
-"""Every bound of the engine, with its unit and its reason."""
+"""Every bound of the engine, with its unit and its reason: three options, and constants."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from antiphon.errors import ConfigError
-from antiphon.option import option
+from antiphon.option import Group, constant, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,55 +16,85 @@ class EngineConfig:
     """
 
     slots: int | None = option(
-        None, "sessions at once; auto is what memory and the measured tick allow", minimum=1
+        None,
+        "sessions at once; auto: as many as memory and the measured time of a step allow",
+        minimum=1,
+        group=Group.MODELS,
+        is_basic=True,
     )
-    # Beyond some hundreds the process that feeds the card is the limit, not the card.
-    max_slots: int = option(256, "the largest number that slots = auto chooses", minimum=1)
-    # A queue longer than callers are willing to wait only hides the refusal.
     # All who wait hear of every move, in one message each, and a front end has room for 4,096 messages.
-    max_queue: int = option(64, "callers that may wait for a row", minimum=0, maximum=1024)
-    # One second of audio is 12.5 frames: the largest chunk stock clients send, and the longest network
-    # stall a conversation forgives. What is older than that is better lost than answered.
-    input_frames: int = option(16, "whole frames a session may have waiting for the model", minimum=2)
-    # A listener two seconds behind is no longer in the conversation.
-    output_frames: int = option(25, "replies a session may have waiting for its socket", minimum=1)
-    # Each is one row's state more; they are kept for half a second at most, unless the caller goes on.
-    padding_rows: int = option(8, "stt sessions whose state is saved while flush padding is heard", minimum=0)
-    # Long enough for a phone that changes networks; a row without a connection is a place that a queued
-    # caller could have.
-    resume_window_s: float = option(30.0, "a call without a connection can be resumed for so long", minimum=0)
-    resume_yield_s: float = option(5.0, "after which its row goes to a caller that waits for one", minimum=0)
-    # A page of text; the rest waits in the caller's socket.
-    text_entries: int = option(256, "words a tts session may have waiting to be spoken", minimum=1)
-    fixed_batch: bool = option(
-        False, "run every tick over all rows: results do not depend on the other sessions"
+    max_queue: int = option(
+        64, "callers that may wait for a row; 0: none", minimum=0, maximum=1024, group=Group.LIFE
     )
-    # A sixteenth of a frame: without it a model that answers at once is asked for every frame by itself, and
-    # what a tick costs the host is paid for each.
-    least_tick_ms: float = option(
+    fixed_batch: bool = option(
+        False,
+        "run every step over all rows: results do not depend on the other sessions",
+        group=Group.MODELS,
+    )
+    max_slots: int = constant(
+        256, "most rows of slots = auto; beyond, the process that feeds the GPU is the limit", minimum=1
+    )
+    input_frames: int = constant(
+        16,
+        "whole frames that wait for the model: the largest chunk of stock clients, the longest stall that a "
+        "conversation forgives",
+        minimum=2,
+    )
+    output_frames: int = constant(
+        25,
+        "replies that wait for the socket; a listener two seconds behind has lost the conversation",
+        minimum=1,
+    )
+    padding_rows: int = constant(
+        8, "stt sessions whose state is kept during flush padding; each is one row's state more", minimum=0
+    )
+    text_entries: int = constant(
+        256, "words of a tts session that wait: a page; the rest stays in the caller's socket", minimum=1
+    )
+    resume_window_s: float = constant(
+        30.0, "a call without a connection can be resumed; a phone changes networks in less", minimum=0
+    )
+    resume_yield_s: float = constant(
+        5.0, "after which its row goes to a caller that waits for one", minimum=0
+    )
+    least_tick_ms: float = constant(
         5.0,
-        "a live tick begins no sooner after the last, from 512 sessions on no sooner than four times that; "
-        "0 for at once",
+        "minimum interval between live ticks, up to 4x from 512 sessions on, 0 for none: without it every "
+        "frame is a tick of its own, and the host pays for each",
         minimum=0,
     )
-    # Far beyond any tick, far below what a supervisor waits.
-    stuck_s: float = option(10.0, "a step running longer makes /healthz fail", minimum=0.1)
-    # Refusals stop within five seconds after the load has fallen.
-    late_window_s: float = option(4.5, "the window of recent frames that late pressure looks at", minimum=0.1)
-    # Late ones, not all: a server that hardly answers any more must not need many answers to notice it.
-    late_min_frames: int = option(5, "late frames in the window before late pressure counts", minimum=1)
-    late_refuse_fraction: float = option(
+    stuck_s: float = constant(
+        10.0,
+        "a step longer than this fails /healthz: far beyond any tick, far below a supervisor's wait",
+        minimum=0.1,
+    )
+    late_window_s: float = constant(
+        4.5, "window of recent frames for late pressure; refusals stop within 5 s after the load", minimum=0.1
+    )
+    late_min_frames: int = constant(
+        5, "late frames that count; a server that hardly answers must not need many to notice", minimum=1
+    )
+    late_refuse_fraction: float = constant(
         0.05, "share of late frames in the window above which admission stops", minimum=0
     )
-    late_admit_fraction: float = option(
-        0.01, "late frames in the window below which callers are admitted again", minimum=0
+    late_admit_fraction: float = constant(
+        0.01, "share of late frames in the window below which admission resumes", minimum=0
     )
-    # Half a frame, as the median of half a second: beyond it no call can be on time.
-    host_lag_ms: float = option(40.0, "lag of a server's event loop above which admission stops", minimum=1)
-    session_guess_s: float = option(120.0, "expected length of a session before any was measured", minimum=1)
-    retry_after_max_s: int = option(300, "the largest Retry-After sent to a client", minimum=1)
-    memory_reserve_fraction: float = option(0.1, "memory that slots = auto leaves unused", minimum=0)
-    tick_reserve_fraction: float = option(0.15, "time in a frame that slots = auto leaves unused", minimum=0)
+    host_lag_ms: float = constant(
+        40.0,
+        "lag of the event loop above which admission stops: half a frame, as a median of 0.5 s",
+        minimum=1,
+    )
+    session_guess_s: float = constant(
+        120.0, "expected length of a session before any was measured", minimum=1
+    )
+    retry_after_max_s: int = constant(300, "largest Retry-After sent to a client", minimum=1)
+    memory_reserve_fraction: float = constant(
+        0.1, "memory that slots = auto leaves to other programs", minimum=0
+    )
+    tick_reserve_fraction: float = constant(
+        0.15, "time in a frame that slots = auto leaves to the host", minimum=0
+    )
 
     def __post_init__(self) -> None:
         """Check what one field alone cannot say."""

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.backends.registry import options_of, resolve_auto
-from antiphon.config import ModelConfig, load_config, load_file
+from antiphon.config import MODEL_HELP, ModelConfig, load_config, load_file
 from antiphon.errors import ConfigError
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import TickPlan
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
 from antiphon.option import AUTO
-
-MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.backends.base import Backend
-from antiphon.config import ServerConfig
+from antiphon.config import MODEL_HELP, ServerConfig
 from antiphon.engine.capacity import calls_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import BackendFactory, make_sized
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
-from antiphon.measure.options import MODEL_HELP, add_backend_options, make_subjects, one_entry
+from antiphon.measure.options import add_backend_options, make_subjects, one_entry
 from antiphon.measure.output import check_absent, write_new
 from antiphon.measure.subject import Subject
 from antiphon.measure.ticks import TickPlan, TickTurn, no_progress, take_turn

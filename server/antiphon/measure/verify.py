@@ -17,11 +17,10 @@ import numpy as np
 from antiphon.audio.files import read_audio
 from antiphon.backends.base import FloatArray
 from antiphon.backends.registry import make_backend
-from antiphon.config import ModelConfig
+from antiphon.config import MODEL_HELP, ModelConfig
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.measure.card import Card
 from antiphon.measure.options import (
-    MODEL_HELP,
     add_backend_options,
     add_plan_options,
     add_quality_options,

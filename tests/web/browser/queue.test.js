@@ -34,7 +34,7 @@ test("the queue is shown, place by place, and then a visitor is let in", async (
 });
 
 test("a full server without a queue is tried again when it said", async (t) => {
-  const server = await Server.start("--backend", "null", "--slots", "1", "--max-queue", "0", "--retry-after-max-s", "2");
+  const server = await Server.start("--backend", "null", "--slots", "1", "--max-queue", "0", "--tune", "retry_after_max_s=2");
   t.after(() => server.stop());
   const first = await openPage(browser, server.url);
   await call(first.page);

@@ -16,7 +16,8 @@ from typing import NoReturn
 from antiphon.config import ServerConfig
 from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
-from antiphon.log import set_up_logging
+from antiphon.log import Log, set_up_logging
+from antiphon.option import tuned
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.transport.open_files import raise_open_file_limit
 
@@ -33,6 +34,8 @@ def main(argv: Sequence[str]) -> int:
         set_up_logging(config.log_level, process="supervisor")
     else:
         set_up_logging(config.log_level)
+    if changed := tuned(config):
+        Log().warning("experiment", **changed)
     raise_open_file_limit()
     with ending_at_once():
         # Either needs much that the other does not: a supervisor stays small.

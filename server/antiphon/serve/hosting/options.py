@@ -1,149 +1,127 @@
-"""The command line of ``antiphon serve``, made from the configuration's own fields."""
+"""The command line of ``antiphon serve``, made from the table of options."""
 
 from __future__ import annotations
 
 import argparse
 import socket
-import typing
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from antiphon.config import ServerConfig, load_config, load_file
 from antiphon.errors import ConfigError, nearest
-from antiphon.option import AUTO, OptionInfo, Parser, check_value, options
+from antiphon.option import AUTO, Group, OptionInfo, Parser, constants, options, refusal_of
 
-EXAMPLES = """\
+DESCRIPTION: Final = "Serve speech models over Moshi's, Kyutai's and OpenAI's protocols, and the page at /."
+BASIC: Final = """\
 examples:
-  antiphon serve                                        the default model on http://127.0.0.1:8998
-  antiphon serve --model tiny --model tiny-stt          a talker, and a recogniser for captions
+  antiphon serve                                built-in model, http://127.0.0.1:8998
+  antiphon serve --model tiny --model tiny-stt  a talker, and a recogniser for captions
   antiphon serve --model hf://kyutai/moshiko-pytorch-bf16 --slots 8
-  antiphon serve --host 0.0.0.0 --allow-host voice.example --tls-cert chain.pem --tls-key key.pem
-  antiphon serve --api-keys keys.txt --protect page     callers need a key, and so does the page
-  antiphon serve --config antiphon.toml --port 80       a file, one option overridden
-  antiphon serve --backend null --null-step-ms 5        no model: every frame comes back stamped
-  antiphon serve --trace 100                            a Chrome trace of 100 ticks, in antiphon-trace.json
+  antiphon serve --host 0.0.0.0 --allow-host voice.example --api-keys keys.txt \\
+                 --tls-cert chain.pem --tls-key key.pem
+See also --help-all, 'antiphon models' (what to serve), 'antiphon doctor' (what runs).
+"""
+MORE: Final = """\
+more examples:
+  antiphon serve --config antiphon.toml --port 80  a file, one option overridden
+  antiphon serve --backend null --null-step-ms 5   no model: frames come back stamped
+  antiphon serve --trace 100                       a Chrome trace of 100 steps
+  antiphon serve --tune host_lag_ms=80             an experiment with a constant
 
-'antiphon models' lists models, 'antiphon doctor' says what runs here; docs/configuration.md has every option.
+docs/configuration.md describes the file of --config.
 """
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "models": (
-        "model",
-        "backend",
-        "device",
-        "slots",
-        "backend_option",
-        "voices",
-    ),
-    "network": ("host", "port", "tls_cert", "tls_key", "trusted_proxy", "agent_port"),
-    "access": ("api_keys", "usage", "protect", "allow_origin", "allow_host"),
-    "calls that change their worker": (
-        "worker",
-        "hand_over_secret",
-        "hand_over_port",
-        "hand_over_timeout_s",
-        "max_hand_overs",
-    ),
-    "a model on trial": ("canary", "canary_of", "canary_share", "canary_by"),
-    "files of models": ("outside_files", "skip_digests"),
-    "connections ([limits] in a file)": (
-        "max_connections",
-        "max_connections_per_address",
-        "max_new_connections_per_s",
-        "max_new_connections_per_address_per_s",
-        "connect_timeout_s",
-    ),
-    "recordings of calls": ("record", "record_max_s", "record_max_bytes", "record_max_days"),
-    "log and traces": ("log_level", "trace", "trace_file", "otel_every"),
-    "processes and threads": ("front_ends", "switch_interval_ms"),
-    "backend null, for tests": ("null_step_ms", "null_hold_gil"),
-}
-"""The titles of the help and the options below each; those of the tables of a file follow by table."""
-TABLES: Mapping[str, str] = {
-    "engine": "engine: queues, overload, slots ([engine] in a file)",
-    "limits": "limits of callers, timeouts ([limits] in a file)",
-}
 
+def build_parser(*, is_full: bool = False) -> argparse.ArgumentParser:
+    """One flag for each option; a flag that is not given leaves no trace in the result.
 
-def flag(name: str) -> str:
-    """The command-line flag of an option."""
-    return "--" + name.replace("_", "-")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """One flag for each option; a flag that is not given leaves no trace in the result."""
+    The help shows what most people set, or everything if ``is_full``.
+    """
     parser = Parser(
         prog="antiphon serve",
         usage="antiphon serve [OPTIONS]",
-        description="Serve speech models over Moshi's, Kyutai's and OpenAI's protocols, and the page at /.",
-        epilog=EXAMPLES,
+        description=DESCRIPTION,
+        epilog=f"{_constants_help()}\n\n{MORE}" if is_full else BASIC,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option, and exit")
     parser.add_argument(
-        "--config", metavar="FILE.toml", help="options in a file; the command line overrides it"
+        "--config", metavar="FILE", help="TOML file of options; the command line overrides it"
     )
-    known = options(ServerConfig)
-    for title, names in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for name in names:
-            group.add_argument(flag(name), **_argument(known.pop(name)))
-    tables = {table: parser.add_argument_group(title) for table, title in {"": "more", **TABLES}.items()}
-    for info in known.values():
-        tables[".".join(info.path[:-1])].add_argument(flag(info.name), **_argument(info))
+    known = options(ServerConfig).values()
+    for group in Group:
+        target = parser.add_argument_group(group) if is_full else parser
+        for info in known:
+            if info.group is group:
+                target.add_argument(info.flag, **_argument(info, is_shown=is_full or info.is_basic))
+    parser.add_argument(
+        "--tune",
+        action="append",
+        metavar="NAME=VALUE",
+        help="set a constant for an experiment; repeat for several" if is_full else argparse.SUPPRESS,
+    )
     return parser
 
 
-def _argument(info: OptionInfo) -> dict[str, Any]:
-    default = AUTO if info.default is None and info.hint != (str | None) else info.default
-    default = ", ".join(default) if isinstance(default, tuple) else default
-    shown = "" if info.default in (None, (), False) and default is not AUTO else f" [{default}]"
-    common = {"dest": info.name, "help": info.help + shown}
-    if info.hint is bool:
+class _HelpAll(argparse.Action):
+    """Print the whole help and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        build_parser(is_full=True).print_help()
+        parser.exit()
+
+
+def _argument(info: OptionInfo, *, is_shown: bool) -> dict[str, Any]:
+    default = "" if info.default is False else info.shown_default
+    words = (info.help + (f" [{default}]" if default else "")).replace("%", "%%")
+    common = {"dest": info.name, "help": words if is_shown else argparse.SUPPRESS}
+    if info.kind is bool:
         return {**common, "action": argparse.BooleanOptionalAction}
-    if typing.get_origin(info.hint) is tuple:
-        return {**common, "action": "append", "metavar": info.metavar}
-    metavar = "{" + ",".join(info.choices) + "}" if info.choices else info.name.rsplit("_", 1)[-1].upper()
-    return {**common, "metavar": metavar}
+    return {**common, "metavar": info.unit, "action": "append" if info.is_list else "store"}
 
 
-def parse_value(info: OptionInfo, text: Any) -> Any:
-    """A command-line string as the option's type, checked as a file's value would be.
-
-    Raises:
-        ConfigError: it does not fit.
-    """
-    if not isinstance(text, str):
-        return check_value(info, text)
-    value: Any = text
-    for kind in (int, float):
-        if kind is info.hint or kind in typing.get_args(info.hint):
-            try:
-                value = kind(text)
-            except ValueError:
-                continue
-    return check_value(info, value)
+def _constants_help() -> str:
+    """The constants with their values and reasons, for --tune."""
+    lines = ["constants, which --tune NAME=VALUE sets for experiments:"]
+    for info in constants(ServerConfig).values():
+        words = f"{info.name}={info.shown_default}  {info.help}"
+        lines += textwrap.wrap(words, 78, initial_indent="  ", subsequent_indent="      ")
+    return "\n".join(lines)
 
 
 def parse_command_line(argv: Sequence[str]) -> ServerConfig:
     """The configuration a command line asks for.
 
     Raises:
-        ConfigError: an unknown flag (naming the nearest one), a value that does not fit, a bad file.
+        ConfigError: an unknown flag or a constant's, a value that does not fit, a bad file.
     """
-    parser = build_parser()
-    given, unknown = parser.parse_known_args(list(argv))
+    given, unknown = build_parser().parse_known_args(list(argv))
+    known = options(ServerConfig)
     if unknown:
-        known = options(ServerConfig)
-        word = unknown[0].split("=", 1)[0]
-        flags = [flag(name) for name in known] + ["--config", "--help"]
+        word = unknown[0].partition("=")[0]
+        if constant := constants(ServerConfig).get(word.removeprefix("--").replace("-", "_")):
+            raise refusal_of(constant, word)
+        flags = [*(info.flag for info in known.values()), "--config", "--tune", "--help", "--help-all"]
         hint = nearest(word, flags) if word.startswith("-") else "options start with --"
         raise ConfigError(f"unknown option '{word}'; {hint}")
     values = vars(given)
     table = load_file(values.pop("config")) if "config" in values else {}
-    known = options(ServerConfig)
-    overrides = {name: parse_value(known[name], text) for name, text in values.items()}
-    config = load_config(table, {name: AUTO if value is None else value for name, value in overrides.items()})
+    tunings = dict(_name_and_value(text) for text in values.pop("tune", ()))
+    overrides = {
+        name: known[name].parse(value) if isinstance(value, str) else known[name].check(value)
+        for name, value in values.items()
+    }
+    overrides = {name: AUTO if value is None else value for name, value in overrides.items()}
+    config = load_config(table, overrides, tunings)
     return replace(config, worker=socket.gethostname()) if config.worker == AUTO else config
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--tune {text}: NAME=VALUE is needed")
+    return name.replace("-", "_"), value

@@ -1,0 +1,125 @@
+"""What a value may be, its type, range and choices: one check and one wording for everything that is read.
+
+Options, sampling parameters, queries, JSON events, manifests and messages between processes each raise an
+error of their own with the words of a :class:`Fault`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+Types: TypeAlias = type | tuple[type, ...]
+
+MAX_SHOWN_CHARS: Final = 40
+"""Characters of a refused value that an error repeats."""
+
+NAMES: Final[Mapping[type, str]] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+_WHOLE: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?(\d{1,19}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a value does not fit: the end of a sentence that begins with its name."""
+
+    words: str
+    is_type: bool
+    """Whether it has the wrong type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRule:
+    """What a value may be.
+
+    An int passes for a float, a bool for no number, and a float has to be finite. ``also`` are values outside
+    of the range that pass besides, with what each stands for ("" where the value says it).
+    """
+
+    types: Types
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[Any, ...] = ()
+    also: Mapping[Any, str] = field(default_factory=dict)
+
+    def fault(self, value: Any) -> Fault | None:
+        """Why ``value`` does not fit, or None."""
+        if isinstance(value, str) and value in self.also:
+            return None
+        if not _is_of(value, self.types):
+            return Fault(f"is {shown(value)}, {self.needed} is needed", is_type=True)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            fits = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+            if not (fits and math.isfinite(value)) and value not in self.also:
+                return Fault(
+                    f"is {shown(value)}, {self.range or 'a finite number is needed'}{self._others}",
+                    is_type=False,
+                )
+        if self.choices and value not in self.choices:
+            return Fault(f"is {shown(value)}, not one of {', '.join(map(str, self.choices))}", is_type=False)
+        return None
+
+    @property
+    def needed(self) -> str:
+        """The types in words."""
+        types = self.types if isinstance(self.types, tuple) else (self.types,)
+        words = [NAMES.get(kind, kind.__name__) for kind in types]
+        return " or ".join([*words, *(repr(value) for value in self.also if isinstance(value, str))])
+
+    @property
+    def range(self) -> str:
+        """The range in words, "" for any."""
+        if self.low is None and self.high is None:
+            return ""
+        if self.high is None:
+            return f"at least {plain(self.low)} is needed"
+        if self.low is None:
+            return f"at most {plain(self.high)} is allowed"
+        return f"{plain(self.low)} to {plain(self.high)} are allowed"
+
+    @property
+    def _others(self) -> str:
+        return "".join(f", or {value} for {means}" for value, means in self.also.items() if means)
+
+
+def _is_of(value: Any, types: Types) -> bool:
+    """Whether a value is of one of these types, as JSON tells them apart."""
+    kinds = types if isinstance(types, tuple) else (types,)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it: numbers and strings cut, of others the kind."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return NAMES.get(type(value), f"a {type(value).__name__}")
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
+
+
+def plain(number: float | None) -> str:
+    """A bound as people write it: whole where it is."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def read_number(text: str, *, is_whole: bool) -> int | float | None:
+    """The number that ``text`` spells, or None.
+
+    Digits as JavaScript prints them; underscores, spaces, nan and inf are no numbers.
+    """
+    if is_whole:
+        return int(text) if _WHOLE.fullmatch(text) else None
+    return float(text) if _DECIMAL.fullmatch(text) else None

@@ -1,0 +1,65 @@
+"""The tables of docs/configuration.md, made from the table of options.
+
+Usage: python -m tests.docs.option_tables
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from antiphon.config import ModelConfig, ServerConfig
+from antiphon.option import Group, OptionInfo, constants, options
+from antiphon.values import plain
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
+BEGIN: Final = "<!-- options: python -m tests.docs.option_tables -->\n"
+END: Final = "<!-- end of options -->\n"
+
+
+def value_of(info: OptionInfo) -> str:
+    """What a value may be: its unit, and its range or choices."""
+    rule = info.rule
+    if rule.choices:
+        return ", ".join(f"`{choice}`" for choice in rule.choices)
+    if info.kind is bool:
+        return "`true`, `false`"
+    low, high = (None if bound is None else plain(bound) for bound in (rule.low, rule.high))
+    bounds = f", {low} to {high}" if low and high else f", at least {low}" if low else ""
+    return f"{info.unit}{bounds}{', `auto`' if info.is_automatic else ''}"
+
+
+def row(info: OptionInfo, *, name: str, note: str = "") -> str:
+    default = f"`{info.shown_default}`" if info.shown_default else ""
+    return f"| `{name}` | {value_of(info)} | {default} | {info.help.replace('|', '/')}{note} |"
+
+
+def lines() -> Iterator[str]:
+    per_model = {field.name for field in dataclasses.fields(ModelConfig)}
+    for group in Group:
+        yield from (
+            "",
+            f"### {group.capitalize()}",
+            "",
+            "| Key | Value | Default | Meaning |",
+            "|---|---|---|---|",
+        )
+        for info in options(ServerConfig).values():
+            if info.group is group:
+                yield row(info, name=info.key, note="; per model too" if info.name in per_model else "")
+    yield from ("", "## Constants", "", "| Name | Value | Default | Reason |", "|---|---|---|---|")
+    for info in constants(ServerConfig).values():
+        yield row(info, name=info.name)
+    yield ""
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as the code has them."""
+    head, _, rest = page.partition(BEGIN)
+    return head + BEGIN + "\n".join(lines()) + "\n" + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text()))

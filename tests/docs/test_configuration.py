@@ -1,0 +1,10 @@
+"""docs/configuration.md has the table of options as the code has it."""
+
+from __future__ import annotations
+
+from tests.docs.option_tables import PAGE, with_tables
+
+
+def test_the_page_has_every_option_and_constant() -> None:
+    page = PAGE.read_text()
+    assert with_tables(page) == page, "run: python -m tests.docs.option_tables"
