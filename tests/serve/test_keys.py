@@ -143,6 +143,16 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(
     assert not keys.find("key of carol")
 
 
+def test_a_file_that_looks_unchanged_is_read_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    write(path, "alice")
+    keys, stat = KeyFile(path), path.stat()
+    write(path, "carol")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    keys.reread()
+    assert keys.find("key of carol")
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^cannot read the API keys in .*none\.txt: No such file"):
         KeyFile(tmp_path / "none.txt")

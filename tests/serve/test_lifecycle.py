@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import socket
+import ssl
 from pathlib import Path
 
 import aiohttp
@@ -14,17 +17,32 @@ import pytest
 from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
+from antiphon.supervisor.child import MEANINGLESS
 from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import serving, speech
-from tests.serve.process import REPOSITORY, START_S, said, serve_process, start_process
+from tests.serve.harness import PATIENCE_S, serving, speech
+from tests.serve.process import REPOSITORY, START_S, ServerProcess, said, serve_process, start_process
 from tests.support.calm import SERVE
 from tests.support.launch import free_port
 
 TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
+
+
+async def logged(server: ServerProcess, words: str) -> None:
+    """Wait for the next line of the log with these words."""
+    assert server.process.stderr is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while words not in (line := (await server.process.stderr.readline()).decode()):
+            assert line, "the log has ended"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.fixture(params=["0", "2"], ids=["one-process", "two-front-ends"])
@@ -78,6 +96,47 @@ async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
         assert (await stock.closed()).code == 1001
         assert await server.exit_code() == 130
         assert "Traceback" not in await server.log()
+
+
+async def test_other_signals_end_nothing(split: tuple[str, str]) -> None:
+    """Neither in the process that was started nor in those that it has started."""
+    async with serve_process(*split) as server, server.call(EXTENDED) as client:
+        await client.event("ready")
+        for pid in (server.process.pid, *children(server.process.pid)):
+            for number in (signal.SIGHUP, *MEANINGLESS):
+                os.kill(pid, number)
+        await client.speak(speech(2))
+        await client.reply()
+        await client.send(events.bye())
+        assert (await client.closed()).code == 1000
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+        log = await server.log()
+    assert log.count('event="keys and certificates read again"') == max(1, int(split[1]))
+
+
+async def test_sighup_rereads_keys_and_the_certificate(split: tuple[str, str], tmp_path: Path) -> None:
+    certificate, key, keys = (tmp_path / name for name in ("cert.pem", "key.pem", "keys.txt"))
+    shutil.copy(TLS / "test-cert.pem", certificate)
+    shutil.copy(TLS / "test-key.pem", key)
+    keys.write_text(format_key(KeyEntry("alice", digest_of("alice"))))
+    options = ("--tls-cert", certificate, "--tls-key", key, "--api-keys", keys)
+    async with serve_process(*split, *map(str, options)) as server:
+        address = "127.0.0.1", int(server.url.rpartition(":")[2])
+
+        async def reread(line: str) -> str:
+            """The certificate that is shown after SIGHUP, once every front end has logged ``line``."""
+            server.signal(signal.SIGHUP)
+            for _ in range(max(1, int(split[1]))):
+                await logged(server, line)
+            return await asyncio.to_thread(ssl.get_server_certificate, address)
+
+        before = certificate.read_text()
+        assert await reread("keys and certificates read again") == before
+        shutil.copy(TLS / "other-cert.pem", certificate)  # its key is not there yet
+        assert await reread("certificate not read again") == before
+        shutil.copy(TLS / "other-key.pem", key)
+        assert await reread("keys and certificates read again") == certificate.read_text() != before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

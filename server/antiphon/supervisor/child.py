@@ -8,12 +8,19 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.supervisor.messages import Begin, Failed, pack, unpack
 from antiphon.supervisor.peer import MAX_DESCRIPTORS, MAX_INLINE_BYTES
 
 PR_SET_PDEATHSIG = 1
+
+MEANINGLESS: Final = (
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(getattr(signal, name) for name in ("SIGIO", "SIGPWR") if hasattr(signal, name)),
+)
+"""Signals that would end a process by default, and that no part of the server sends or handles."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -28,8 +35,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def ignore_signals() -> None:
-    """Leave the end to the supervisor: a service manager may signal every process of the service."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Leave signals to the supervisor: a service manager may signal every process of the service."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *MEANINGLESS):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -118,6 +118,11 @@ class BeginDrain(Message):
 
 
 @dataclass(frozen=True)
+class Reread(Message):
+    """To a front end: read the files of keys and certificates again."""
+
+
+@dataclass(frozen=True)
 class Cut(Message):
     """To a front end: end the calls now."""
 

@@ -39,6 +39,7 @@ from antiphon.supervisor.messages import (
     Message,
     NewFrontEnd,
     Question,
+    Reread,
     Stuck,
     Take,
     Taken,
@@ -112,6 +113,7 @@ class Supervisor:
         # First of all: without a handler, process 1 of a container does not get the signal.
         for number in EXIT_CODES:
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread)
         signalled = asyncio.create_task(self._until(lambda: bool(self._signals)))
         tasks = [asyncio.create_task(self._watch()), signalled]
         starting = asyncio.create_task(self._start())
@@ -284,6 +286,11 @@ class Supervisor:
     def _signalled(self, number: signal.Signals) -> None:
         self._signals.append(number)
         self._changed.set()
+
+    def _reread(self) -> None:
+        """Pass SIGHUP on; a front end that is starting reads the files anyway."""
+        for child in self._running_front_ends():
+            child.peer.tell(Reread())
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float | None = None) -> None:
         """Wait until something holds, or the limit is over."""

@@ -86,6 +86,11 @@ class Access:
         """Whether callers need a key."""
         return self._keys is not None
 
+    def reread_keys(self) -> None:
+        """Read the file of keys now, where there is one."""
+        if self._keys is not None:
+            self._keys.reread()
+
     def is_open(self, what: str) -> bool:
         """Whether health, metrics or page need no key."""
         return what not in self._protected

@@ -163,17 +163,19 @@ class KeyFile:
         self._refresh()
         return any(it.name == key.name and it.digest == key.digest for it in self._keys)
 
-    def _refresh(self) -> None:
-        version = self._look()
-        if version == self._version:
-            return
-        self._version = version
+    def reread(self) -> None:
+        """Read the file now, whether or not it looks changed."""
+        self._version = self._look()
         try:
             self._keys = self._read()
         except ConfigError as error:
             self._log.error("keys not read again", file=self._path, reason=str(error))
             return
         self._log.info("keys read again", file=self._path, keys=len(self._keys))
+
+    def _refresh(self) -> None:
+        if self._look() != self._version:
+            self.reread()
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

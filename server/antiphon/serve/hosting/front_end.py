@@ -29,7 +29,7 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
 from antiphon.serve.hosting.central_trial import CentralTrial
-from antiphon.serve.hosting.lifecycle import drain
+from antiphon.serve.hosting.lifecycle import drain, reread_files
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.hosting.served import Models, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
@@ -124,10 +124,12 @@ class FrontEndProcess:
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self._connections: Connections | None = None
-        self._link, self._secret = link, secret
+        self._link = link
         self._tracer = make_tracer(config, has_ticks=False)
         self._tls = port_tls(config)
         self.peer = Peer(control, self._hear, lost=self._leaving.set)
+        self._central = Central(self.peer)
+        self._access = Access(config, self._central, secret)
         self._trial = CentralTrial(self.peer)
 
     async def run(self) -> None:
@@ -141,14 +143,13 @@ class FrontEndProcess:
             serve_model(entry, name, checkpoint, engines[name], self._families)
             for entry, name, checkpoint in name_models(self._config.served)
         ]
-        central = Central(self.peer)
-        central.models = Models(served)
+        self._central.models = Models(served)
         self._app = app = build_app(
             served,
             self._config,
             self._families,
-            access=Access(self._config, central, self._secret),
-            overview=central,
+            access=self._access,
+            overview=self._central,
             trial=self._trial,
             tracer=self._tracer,
         )
@@ -192,6 +193,8 @@ class FrontEndProcess:
                 self._begin(self._drain(message.limit_s, message.target))
             case messages.CanaryPhase():
                 self._trial.hear(message)
+            case messages.Reread():
+                reread_files(self._config, self._access, self._tls, self._log)
             case messages.Cut():
                 self._is_cut = True
             case messages.Leave():

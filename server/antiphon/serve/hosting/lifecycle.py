@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from antiphon.config import Limits
-from antiphon.errors import AntiphonError, DrainingError
+from antiphon.config import Limits, ServerConfig
+from antiphon.errors import AntiphonError, ConfigError, DrainingError
 from antiphon.log import Log
+from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import close_calls
 from antiphon.serve.hosting.services import SERVICES, RunningConversation
+from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.supervisor import EXIT_CODES, EXIT_DEVICE_LOST
 
 POLL_S = 0.05
@@ -39,7 +41,7 @@ class Lifecycle:
         self._target: str | None = None
 
     def watch(self, app: web.Application) -> None:
-        """Take over the process's signals for a running application."""
+        """Take over the signals that end the process, for a running application."""
         self._app = app
         self._loop = asyncio.get_running_loop()
         app[SERVICES].begin_drain = self.begin_drain
@@ -88,6 +90,17 @@ class Lifecycle:
         )
         code = EXIT_CODES[self._signals[0]] if self._signals else 0
         return EXIT_DEVICE_LOST if self.is_lost else code
+
+
+def reread_files(config: ServerConfig, access: Access, tls: PortTls, log: Log) -> None:
+    """Read keys and the certificate of callers again; what cannot be used changes nothing but the log."""
+    access.reread_keys()
+    try:
+        tls.reread(config.tls_cert, config.tls_key)
+    except ConfigError as error:
+        log.error("certificate not read again", reason=str(error))
+    else:
+        log.info("keys and certificates read again", keys=config.api_keys, certificate=config.tls_cert)
 
 
 async def drain(

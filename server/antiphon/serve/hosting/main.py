@@ -20,6 +20,7 @@ from antiphon.log import Log, set_up_logging
 from antiphon.option import tuned
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.transport.open_files import raise_open_file_limit
+from antiphon.supervisor.child import MEANINGLESS
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if changed := tuned(config):
         Log().warning("experiment", **changed)
     raise_open_file_limit()
-    with ending_at_once():
+    with first_signals():
         # Either needs much that the other does not: a supervisor stays small.
         if front_ends:
             from antiphon.serve.hosting.processes import supervise
@@ -49,8 +50,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Let SIGTERM end the process until a server takes it over.
+def first_signals() -> Iterator[None]:
+    """Let SIGTERM end the process until a server takes it over, and others do nothing.
 
     Process 1 of a container gets no signal for which it has no handler.
     """
@@ -58,11 +59,13 @@ def ending_at_once() -> Iterator[None]:
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(0)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, *MEANINGLESS)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:

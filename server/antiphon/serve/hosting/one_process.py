@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.ipc.health import Health
+from antiphon.log import Log
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.hosting.engines import describe, running_engines, serve_here
-from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.lifecycle import Lifecycle, reread_files
 from antiphon.serve.hosting.ports import bound_ports, port_tls
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.served import ServedModel
@@ -32,6 +34,7 @@ from antiphon.serve.operator.agent import agent
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.site import Site
+from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import cannot_listen
 
 
@@ -77,8 +80,11 @@ async def _serve(
     port = config.agent_port
     try:
         async with agent(config.host, port, partial(_health, app)) if port else contextlib.nullcontext():
-            await _listen(runner, config, app[FAULTS], families, listeners)
+            tls = port_tls(config)
+            await _listen(runner, config, app[FAULTS], families, listeners, tls)
             lifecycle.watch(app)
+            reread = partial(reread_files, config, app[SERVICES].access, tls, Log())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reread)
             lines = [describe(model.name, model.engine.info, model.checkpoint) for model in models]
             print(banner(lines, config, runner.addresses[0][1]), flush=True)  # noqa: T201
             return await lifecycle.wait()
@@ -96,8 +102,8 @@ async def _listen(
     faults: ConnectionFaults,
     families: MetricFamilies,
     listeners: Sequence[socket.socket],
+    tls: PortTls,
 ) -> None:
-    tls = port_tls(config)
     for context in tls.contexts:
         faults.watch_tls(context)
     rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())

@@ -28,6 +28,16 @@ class PortTls:
             return self.workers
         return self.callers
 
+    def reread(self, certificate: str | None, key: str | None) -> None:
+        """Have new connections of callers get the certificate that the two PEM files hold now.
+
+        Raises:
+            ConfigError: as :func:`tls_context`; nothing has changed then.
+        """
+        if self.callers is not None and certificate is not None:
+            tls_context(certificate, key)  # a context in use is not tried with files that may not fit
+            self.callers.load_cert_chain(certificate, key)
+
 
 def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     """TLS for the two PEM files, or None without them.
