@@ -89,10 +89,11 @@ evaluate: $(DEV_READY) ## every number of the small models' cards, by calling th
 programs: ## install the system programs that make test needs (TIER=lab: make test-lab), or print the command
 	@PYTHON="$(PYTHON)" tests/support/system_programs.sh $(TIER)
 
-release: $(DEV_READY) ## build wheel, sdist and their SHA-256 sums into dist/
+release: $(DEV_READY) ## build wheels, sdists and their SHA-256 sums into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
-	cd dist && $(SHA256) antiphon-* > SHA256SUMS
+	cd weights && $(abspath $(BIN))/python -m hatchling build -d ../dist
+	cd dist && $(SHA256) antiphon* > SHA256SUMS
 
 clean: ## remove outputs and caches; the environment stays (rm -r .venv)
 	rm -rf out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,8 +17,10 @@ COPY server server
 COPY clients clients
 COPY quantize quantize
 COPY web web
-# pip goes, with the caches: the image runs as it is.
+COPY weights weights
+# The published weights of the built-in models are for torch only. pip goes, with the caches: the image runs as it is.
 RUN pip install -c constraints.txt ".[$EXTRAS]" && \
+    case ",$EXTRAS," in *,torch,*) pip install ./weights ;; esac && \
     pip uninstall --yes pip && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm

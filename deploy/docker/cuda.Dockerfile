@@ -13,7 +13,8 @@ COPY server server
 COPY clients clients
 COPY quantize quantize
 COPY web web
-RUN pip install -c constraints.txt '.[torch,otel]' && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
+COPY weights weights
+RUN pip install -c constraints.txt '.[torch,otel]' ./weights && find /opt/antiphon -name __pycache__ -prune -exec rm -rf {} +
 
 FROM python:3.11.10-slim-bookworm
 # Triton builds its launchers with a C compiler when the first kernel runs.

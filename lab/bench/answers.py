@@ -1,6 +1,6 @@
 """How many spoken questions a talker still answers rightly when its weights are rounded, on any backend.
 
-    python -m lab.bench.answers server/antiphon/assets/tiny --backend mlx --questions out/train/segments-test
+    python -m lab.bench.answers out/built-in/tiny --backend mlx --questions out/train/segments-test
     python -m lab.bench.answers FOLDER --backend torch --form as-shipped --form int8 --questions ...
 
 A form is the model as it is, or what `antiphon quantize` makes of it for this backend by a recipe. All forms

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from antiphon.models.builtin import BUILTIN
-from antiphon.models.catalog import builtin_folder
+from antiphon.models.catalog import builtin_folder, weights_folder
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
 from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_manifest
@@ -27,11 +27,15 @@ from antiphon_quantize.onnx_target import backend_format, describe_graphs, write
 from antiphon_quantize.recipe import Recipe, load_recipe
 
 
-def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str) -> Manifest:
-    """Export the graphs of the model in ``folder`` into it; returns its manifest, which is written."""
+def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | None = None) -> Manifest:
+    """Export the graphs of the model in ``folder`` into it; returns its manifest, which is written.
+
+    ``weights`` is the folder of its published weights, where they do not lie in ``folder``.
+    """
+    source = Folder(folder, beside=weights)
     manifest = without_graphs(read_manifest(folder / MANIFEST_NAME))
     write_manifest(manifest, folder / MANIFEST_NAME)  # the old graphs may have gone, or be another's by now
-    checkpoint = read_checkpoint(Folder(folder), str(folder))
+    checkpoint = read_checkpoint(source, str(folder))
     graphs, files = lean_on(folder, checkpoint)
     made, lines = write_graphs(checkpoint, folder, recipe, say, leave_out=graphs)
     described = describe_graphs(checkpoint, folder, made, files, recipe, recipe_name)
@@ -44,7 +48,7 @@ def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str) -> Manifest:
         quantization=described.quantization or manifest.quantization,
     )
     write_manifest(manifest, folder / MANIFEST_NAME)
-    read_checkpoint(Folder(folder), str(folder))
+    read_checkpoint(source, str(folder))
     print(*[f"{folder}: {', '.join(graphs)}", *lines], sep="\n")
     return manifest
 
@@ -112,8 +116,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     recipe = load_recipe("onnx", options.recipe)
     for model in options.models:
-        folder = builtin_folder(model) if model in BUILTIN else Path(model)
-        ship_graphs(folder, recipe, options.recipe)
+        if model in BUILTIN:
+            ship_graphs(builtin_folder(model), recipe, options.recipe, weights_folder(model))
+        else:
+            ship_graphs(Path(model), recipe, options.recipe)
     return 0
 
 

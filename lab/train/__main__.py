@@ -2,7 +2,7 @@
 
 Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--decoder-minutes 30] \\
            [--talker-minutes 120] [--listener-minutes 90] [--reader-minutes 60] \\
-           [--start server/antiphon/assets] [--rhvoice] [--pico] [--threads 2] [--small]
+           [--start out/built-in] [--rhvoice] [--pico] [--threads 2] [--small]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
 run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,

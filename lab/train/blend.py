@@ -1,6 +1,6 @@
 """Weights between a model and the one that it went on from: what it learnt, and less of it forgotten.
 
-Usage: python -m lab.train.blend --start server/antiphon/assets/tiny-stt --trained out/train/listener \\
+Usage: python -m lab.train.blend --start out/built-in/tiny-stt --trained out/train/listener \\
            --share 0.5 --out out/train/listener-half
 
 After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". The folder that it writes is one of a

@@ -58,7 +58,7 @@ SMALL: Final = Scale(1, 1, 1, 1, 1, speeches=4, own_speeches=4, utterances=12, r
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``start`` holds models made before, such as server/antiphon/assets; their codec is kept as it is."""
+    """``start`` holds models made before, such as out/built-in; their codec is kept as it is."""
 
     out: Path
     minutes: Minutes = field(default_factory=Minutes)

@@ -1,15 +1,15 @@
 """Put a trained model and its codec into one folder, in the published layout, with a manifest.
 
 Usage: python -m lab.train.ship --talker out/train/talker --codec out/train/codec \\
-           --out server/antiphon/assets/tiny
-       python -m lab.train.ship --listener out/train/listener --beside server/antiphon/assets/tiny \\
-           --out server/antiphon/assets/tiny-stt
-       python -m lab.train.ship --reader out/train/reader --beside server/antiphon/assets/tiny \\
-           --out server/antiphon/assets/tiny-tts
+           --out out/ship/tiny
+       python -m lab.train.ship --listener out/train/listener --beside out/ship/tiny \\
+           --out out/ship/tiny-stt
+       python -m lab.train.ship --reader out/train/reader --beside out/ship/tiny \\
+           --out out/ship/tiny-tts
 
 A folder beside another one names that one's codec and has none of its own. Then
 `python lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8`
-for the others).
+for the others), and `python -m lab.tools.built_in place FOLDER` puts it into the packages.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--segments", type=Path, required=True, help="folder made by lab.train.segments")
     parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
-    parser.add_argument("--start", type=Path, help="folder of a talker, such as server/antiphon/assets/tiny")
+    parser.add_argument("--start", type=Path, help="folder of a talker, such as out/built-in/tiny")
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )

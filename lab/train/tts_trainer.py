@@ -351,9 +351,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--readings", type=Path, required=True, help="folder made by lab.train.readings")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
-    parser.add_argument(
-        "--start", type=Path, help="folder of a reader, such as server/antiphon/assets/tiny-tts"
-    )
+    parser.add_argument("--start", type=Path, help="folder of a reader, such as out/built-in/tiny-tts")
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )

@@ -20,6 +20,7 @@ from antiphon.backends.registry import (
 )
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.install import install_command
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.graphs import GraphFormat
 from antiphon.models.manifest import BackendFormat, Manifest
@@ -120,6 +121,13 @@ def test_what_was_rounded_for_one_backend_is_for_that_one(
 ) -> None:
     rounded = replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, backends={name: BackendFormat(())}))
     assert resolve_auto(rounded, find=lambda module: object(), machine=machine) == name
+
+
+def test_without_its_published_weights_a_model_runs_from_its_graphs() -> None:
+    whole = load_checkpoint("tiny")
+    bare = replace(whole, absent={"lm": "model.safetensors"})
+    assert resolve_auto(whole, find=lambda module: object(), machine=GPU) == "torch"
+    assert resolve_auto(bare, find=lambda module: object(), machine=GPU) == "onnx"
 
 
 def test_without_a_driver_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, CheckpointNotFoundError
 from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
-from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.catalog import builtin_folder, load_checkpoint, weights_folder
 from antiphon.models.checkpoint import describe, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, file_entry, write_manifest
 from antiphon.models.source import Folder
@@ -164,10 +164,32 @@ def test_builtin_models_read_the_same_in_the_published_layout(name: str) -> None
         def find(self, name: str) -> Path | None:
             return None if name == MANIFEST_NAME else super().find(name)
 
-    published = read_checkpoint(WithoutManifest(builtin_folder(name)), name)
+    published = read_checkpoint(WithoutManifest(builtin_folder(name), beside=weights_folder(name)), name)
     assert published.spec == load_checkpoint(name).spec
     ours = load_checkpoint(name).files
     assert published.files == {role: path for role, path in ours.items() if not role.startswith("onnx.")}
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-stt", "tiny-tts"])
+def test_builtin_models_are_the_same_without_their_published_weights(name: str) -> None:
+    bare, whole = read_checkpoint(Folder(builtin_folder(name)), name), load_checkpoint(name)
+    assert (bare.spec, bare.digest) == (whole.spec, whole.digest)
+    assert bare.verify() == whole.verify() - 1
+    with pytest.raises(CheckpointNotFoundError) as refused:
+        bare.file("lm")
+    assert str(refused.value) == (
+        f"{name} is here as ONNX graphs only, without its published weights 'model.safetensors': "
+        "install the package antiphon-weights (in a checkout: pip install ./weights)"
+    )
+
+
+def test_a_folder_without_graphs_needs_its_weights(made: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(made["moshi"], tmp_path / "moshi")
+    manifest = describe(load_checkpoint(str(tmp_path / "moshi")))
+    write_manifest(manifest, tmp_path / "moshi" / MANIFEST_NAME)
+    (tmp_path / "moshi" / manifest.files["lm"].path).unlink()
+    with pytest.raises(CheckpointNotFoundError, match="which its configuration names: copy it there"):
+        load_checkpoint(str(tmp_path / "moshi"))
 
 
 def test_builtin_models_share_one_codec() -> None:

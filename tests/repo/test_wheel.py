@@ -17,8 +17,9 @@ SOURCES = {"server": "antiphon", "clients": "antiphon_client", "quantize": "anti
 FROM_WHAT_IS_INSTALLED = """
 import sys
 from pathlib import Path
-installed = Path(sys.argv[1])
-sys.path.insert(0, str(installed))
+installed, checkout = Path(sys.argv[1]), Path(sys.argv[3])
+elsewhere = [path for path in sys.path if "site-packages" in path or not Path(path).is_relative_to(checkout)]
+sys.path[:] = [str(installed), *elsewhere]
 
 import antiphon_client
 import antiphon_quantize
@@ -36,6 +37,7 @@ for name in BUILTIN:
     assert checkpoint.root.is_relative_to(installed), checkpoint.root
     for path in checkpoint.files.values():
         assert path.is_relative_to(installed) and path.is_file(), path
+    assert bool(checkpoint.absent) == (sys.argv[2] == "graphs" and name != "echo"), name
 assert Path(antiphon_client.__file__).is_relative_to(installed)
 assert load_recipe("torch", "int8").quantize
 assert Path(antiphon_quantize.__file__).is_relative_to(installed)
@@ -107,5 +109,17 @@ def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path) -> None:
 
 
 def test_what_is_built_in_loads_from_what_pip_installs(wheel: Path, tmp_path: Path) -> None:
-    _python("-m", "pip", "install", *PIP_ALONE, "--no-compile", "--target", tmp_path, wheel, cwd=tmp_path)
-    _python("-c", FROM_WHAT_IS_INSTALLED, tmp_path, cwd=tmp_path)
+    installed = tmp_path / "installed"
+    install = ["-m", "pip", "install", *PIP_ALONE, "--no-compile", "--target", installed]
+    _python(*install, wheel, cwd=tmp_path)
+    _python("-c", FROM_WHAT_IS_INSTALLED, installed, "graphs", ROOT, cwd=tmp_path)
+    _python("-m", "pip", "wheel", *PIP_ALONE, "--wheel-dir", tmp_path, ROOT / "weights", cwd=tmp_path)
+    (weights,) = tmp_path.glob("antiphon_weights-*.whl")
+    _python(*install, weights, cwd=tmp_path)
+    _python("-c", FROM_WHAT_IS_INSTALLED, installed, "weights", ROOT, cwd=tmp_path)
+
+
+def test_both_wheels_fit_a_package_index(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 50e6
+    weights = sum(path.stat().st_size for path in (ROOT / "weights").rglob("*.safetensors"))
+    assert weights <= 70e6

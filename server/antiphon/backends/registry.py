@@ -151,7 +151,8 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     """The backends for a checkpoint on a machine, best first.
 
     torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU. What
-    was rounded for one backend, and has a manifest that names no other, is for that one.
+    was rounded for one backend, and has a manifest that names no other, is for that one. A checkpoint without
+    its published weights runs from its graphs only.
     """
     made_for = list(checkpoint.backends)
     order = made_for if len(made_for) == 1 and not checkpoint.graphs else []
@@ -159,6 +160,8 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     order += ["mlx"] if machine.is_apple_silicon else []
     order += [name for name, entry in BACKENDS.items() if entry.needs_graphs and checkpoint.graphs]
     order += ["torch", "pocket", "reference"]
+    if checkpoint.absent:
+        order = [name for name in order if BACKENDS[name].needs_graphs]
     return [name for name in dict.fromkeys(order) if BACKENDS[name].runs(checkpoint.spec)]
 
 

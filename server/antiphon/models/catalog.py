@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from antiphon.errors import CheckpointNotFoundError, hint
 from antiphon.models.builtin import BUILTIN
@@ -13,6 +15,8 @@ from antiphon.models.manifest import MANIFEST_NAME
 from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
 from antiphon.models.source import Folder
 
+WEIGHTS_PACKAGE: Final = "antiphon_weights"
+
 
 def builtin_folder(name: str) -> Path:
     """Where a built-in model lies. Raises CheckpointNotFoundError when this installation lacks it."""
@@ -20,6 +24,15 @@ def builtin_folder(name: str) -> Path:
     if not folder.is_dir():
         raise CheckpointNotFoundError(f"this installation lacks the built-in model '{name}' at {folder}")
     return folder
+
+
+def weights_folder(name: str) -> Path | None:
+    """Where the published weights of a built-in model lie; None without the package ``antiphon-weights``."""
+    package = find_spec(WEIGHTS_PACKAGE)
+    if package is None or package.origin is None:
+        return None
+    folder = Path(package.origin).parent / name
+    return folder if folder.is_dir() else None
 
 
 def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
@@ -32,7 +45,7 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     With ``is_confined`` a folder may name no file outside of itself.
     """
     if ref in BUILTIN:
-        return read_checkpoint(Folder(builtin_folder(ref)), ref)
+        return read_checkpoint(Folder(builtin_folder(ref), beside=weights_folder(ref)), ref)
     if ref.startswith(HUB_PREFIX):
         return read_checkpoint(open_repository(ref), ref)
     if ref.startswith(PREFIX):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
 from antiphon.models.builtin import BUILTIN
+from antiphon.models.defaults import MOSHI_NAME
 from antiphon.models.graphs import GraphFormat
 from antiphon.models.hub import HUB_PREFIX
 from antiphon.models.manifest import (
@@ -38,6 +39,8 @@ PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "mimi_config_name": "mimi_config.json",
 }
 """The configuration of a folder with nothing but a Mimi in it."""
+WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
+"""The files of published weights. A model with ONNX graphs runs without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Checkpoint:
     ``ref`` is what it was asked for by, ``root`` the folder of its configuration, ``revision`` the
     commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
     "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
+    ``absent`` maps the roles of published weights that are not here to their names: ONNX graphs run without.
     ``mimi_config`` None means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which has those
     of all files; "" without one.
     """
@@ -59,6 +63,7 @@ class Checkpoint:
     revision: str | None = None
     manifest: Manifest | None = None
     digest: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def generation(self) -> Mapping[str, Any]:
@@ -86,7 +91,17 @@ class Checkpoint:
         return self.manifest.quantization
 
     def file(self, role: str) -> Path:
-        """The path of the file with this role. Raises CheckpointFormatError naming the roles there are."""
+        """The path of the file with this role.
+
+        Raises:
+            CheckpointNotFoundError: published weights that are not here, with how to get them.
+            CheckpointFormatError: no such role, with the roles there are.
+        """
+        if role in self.absent:
+            raise CheckpointNotFoundError(
+                f"{self.spec.name} is here as ONNX graphs only, without its published weights "
+                f"'{self.absent[role]}': {self._remedy(self.absent[role])}"
+            )
         if role not in self.files:
             raise CheckpointFormatError(
                 f"{self.spec.name} has no file for '{role}'{hint(role, self.files)}, "
@@ -102,12 +117,15 @@ class Checkpoint:
         return open_tokenizer(self.files["tokenizer"], padding_id=padding_id)
 
     def verify(self, progress: Callable[[int, int, str], None] | None = None) -> int:
-        """Read every file the manifest lists and compare its SHA-256. Returns how many were compared.
+        """Read every file that the manifest lists and that is here, and compare its SHA-256.
+
+        Returns how many were compared.
 
         Without a manifest there is nothing to compare with, and the answer is 0. Raises
         CheckpointDigestError with both digests for the first file that differs.
         """
-        entries = {} if self.manifest is None else self.manifest.files
+        listed = {} if self.manifest is None else self.manifest.files
+        entries = {role: entry for role, entry in listed.items() if role in self.files}
         for done, (role, entry) in enumerate(entries.items()):
             if progress is not None:
                 progress(done, len(entries), entry.path)
@@ -119,6 +137,8 @@ class Checkpoint:
         if self.ref.startswith(HUB_PREFIX):
             repo = self.ref.removeprefix(HUB_PREFIX).partition("@")[0]
             return f"fetch it again: hf download {repo} {name} --force-download"
+        if self.ref in BUILTIN and name == MOSHI_NAME:
+            return "install the package antiphon-weights (in a checkout: pip install ./weights)"
         if self.ref in BUILTIN:
             return "install the package again: pip install --force-reinstall --no-deps antiphon"
         return f"copy it again from where the folder comes from, or, if you changed it: {SKIP_DIGESTS}"
@@ -138,9 +158,7 @@ def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
 
 def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
     manifest = read_manifest(path)
-    files = {role: resolve(source, entry.path) for role, entry in manifest.files.items()}
-    for role, entry in manifest.files.items():
-        entry.check_size(files[role])
+    files, absent = _find_files(source, manifest)
     config = PublishedConfig(
         {role: entry.path for role, entry in manifest.files.items()},
         manifest.family,
@@ -156,7 +174,23 @@ def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
         parameters=manifest.parameters,
     )
     raw_config = read_json_object(files["config"]) if "config" in files else {}
-    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest, sha256(path))
+    digest = sha256(path)
+    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest, digest, absent)
+
+
+def _find_files(source: FileSource, manifest: Manifest) -> tuple[dict[str, Path], dict[str, str]]:
+    """The files of a manifest by role, each of the promised size, and the names of absent weights by role."""
+    files, absent = {}, {}
+    for role, entry in manifest.files.items():
+        try:
+            files[role] = resolve(source, entry.path)
+        except CheckpointNotFoundError:
+            if not manifest.graphs or role not in WEIGHT_ROLES:
+                raise
+            absent[role] = entry.path
+        else:
+            entry.check_size(files[role])
+    return files, absent
 
 
 def _from_published(source: FileSource, ref: str) -> Checkpoint:

@@ -39,11 +39,12 @@ class Folder:
     """A folder of this machine.
 
     Names may lead out of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder in which
-    every file has to lie, links followed.
+    every file has to lie, links followed. ``beside`` is a second folder, read for what this one lacks.
     """
 
     root: Path
     bound: Path | None = None
+    beside: Path | None = None
 
     @property
     def name(self) -> str:
@@ -61,9 +62,12 @@ class Folder:
         Raises:
             CheckpointFormatError: it lies outside of the bound.
         """
-        path = self.root / name.removeprefix(FILE_PREFIX)
+        name = name.removeprefix(FILE_PREFIX)
+        path = self.root / name
         if self.bound is not None and not path.resolve().is_relative_to(self.bound.resolve()):
             raise outside(str(self.root), name)
+        if self.beside is not None and not path.is_file():
+            path = self.beside / name
         return path if path.is_file() else None
 
     def get(self, name: str) -> Path:
