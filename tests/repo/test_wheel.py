@@ -110,7 +110,7 @@ def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path) -> None:
 
 def test_what_is_built_in_loads_from_what_pip_installs(wheel: Path, tmp_path: Path) -> None:
     installed = tmp_path / "installed"
-    install = ["-m", "pip", "install", *PIP_ALONE, "--no-compile", "--target", installed]
+    install = ["-m", "pip", "install", *PIP_ALONE, "--no-compile", "--target", str(installed)]
     _python(*install, wheel, cwd=tmp_path)
     _python("-c", FROM_WHAT_IS_INSTALLED, installed, "graphs", ROOT, cwd=tmp_path)
     _python("-m", "pip", "wheel", *PIP_ALONE, "--wheel-dir", tmp_path, ROOT / "weights", cwd=tmp_path)
