@@ -12,10 +12,10 @@ from typing import Any
 from aiohttp import web
 
 from antiphon.config import ServerConfig
+from antiphon.ipc.message_socket import MessageSocket
 from antiphon.serve.hosting.front_end import Connections, FrontEndProcess
 from antiphon.supervisor import messages
-from antiphon.supervisor.messages import Message
-from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.messages import CONTROL, ControlReply, Message
 
 
 async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed() -> None:
@@ -23,7 +23,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     one, other = socket.socketpair()
     heard: asyncio.Queue[Message] = asyncio.Queue()
 
-    def hear(message: Message, descriptors: Sequence[int]) -> Reply:
+    def hear(message: Message, descriptors: Sequence[int]) -> ControlReply:
         heard.put_nowait(message)
         return None
 
@@ -32,11 +32,11 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
 
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-    supervisor = Peer(ours, hear, lost=lambda: None)
+    supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
     front_end = FrontEndProcess(theirs, messages.Begin(1, b""), ServerConfig(), -1)
     front_end._connections = Connections(front_end.peer, web.Server(answer), 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    supervisor.tell(messages.Connection(7), [one.fileno()])
+    supervisor.send(messages.Connection(7), [one.fileno()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         async with asyncio.timeout(120.0):

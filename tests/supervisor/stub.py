@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from antiphon.ipc.message_socket import MessageSocket
 from antiphon.supervisor import messages
 from antiphon.supervisor.child import control_socket
-from antiphon.supervisor.messages import Message
-from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.messages import CONTROL, ControlReply, Message
 from antiphon.supervisor.totals import read_registry
 
 
@@ -31,9 +31,9 @@ class Stub:
         self.registry = CollectorRegistry()
         self.done = asyncio.Event()
         self.number = -1
-        self.peer = Peer(control, self.hear, lost=self.done.set)
+        self.peer = MessageSocket(control, CONTROL, self.hear, lost=lambda _: self.done.set())
 
-    def hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.Begin():
                 self.number = message.number
@@ -50,14 +50,14 @@ class Stub:
 
     def begin(self, descriptors: Sequence[int]) -> None:
         if "fail" in self.words:
-            self.peer.tell(messages.Failed("the stub was asked to fail"))
+            self.peer.send(messages.Failed("the stub was asked to fail"))
             self.done.set()
         elif "die" in self.words:
             os._exit(3)
         else:
-            self.peer.tell(messages.Ready((f"stub {self.number}",)))
+            self.peer.send(messages.Ready((f"stub {self.number}",)))
 
-    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def more(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         return None
 
     def answer(self, what: str) -> bytes:
@@ -73,7 +73,7 @@ class Engine(Stub):
         self.gone: list[int] = []
         Counter("ticks", "Ticks.", registry=self.registry).inc(7)
 
-    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def more(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.NewFrontEnd():
                 self.links[message.number] = socket.socket(fileno=descriptors[0])
@@ -82,7 +82,7 @@ class Engine(Stub):
                 self.gone.append(message.number)
                 self.links.pop(message.number).close()
             case messages.Drain() if "lose" in self.words:
-                self.peer.tell(messages.Lost("the stub has no device"))
+                self.peer.send(messages.Lost("the stub has no device"))
         return None
 
     def answer(self, what: str) -> bytes:
@@ -110,7 +110,7 @@ class FrontEnd(Stub):
             assert link.recv(16) == b"hello"
         super().begin(descriptors)
 
-    def more(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def more(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.Connection():
                 self.received += 1
@@ -123,14 +123,14 @@ class FrontEnd(Stub):
                 self.is_draining = True
                 self.report()
             case messages.Cut():
-                self.peer.tell(messages.Drained())
+                self.peer.send(messages.Drained())
         return None
 
     def report(self, *closed: int) -> None:
         self.held.set(self.busy)
-        self.peer.tell(messages.Load(self.received, self.busy, closed))
+        self.peer.send(messages.Load(self.received, self.busy, closed))
         if self.is_draining and not self.busy:
-            self.peer.tell(messages.Drained())
+            self.peer.send(messages.Drained())
 
     async def hold(self, number: int, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ConfigError
-from antiphon.supervisor import peer, supervisor
+from antiphon.ipc import message_socket
+from antiphon.supervisor import supervisor
 from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
 from antiphon.supervisor.children import SILENT_S
 from antiphon.supervisor.connection_bounds import ConnectionLimits
@@ -234,7 +235,7 @@ async def test_the_second_signal_does_not_wait() -> None:
 
 
 async def test_an_engine_that_was_stopped_for_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "MAX_WAITING", 16)
+    monkeypatch.setattr(message_socket, "MAX_WAITING", 16)
     monkeypatch.setattr(supervisor, "PING_PERIOD_S", 0.002)
     async with supervised() as running:
         caller = await running.call()

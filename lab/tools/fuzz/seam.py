@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import msgpack
 from prometheus_client import CollectorRegistry
@@ -118,10 +118,11 @@ class Seam:
 
 def read_control(data: bytes) -> None:
     """A message between the supervisor and its children, which is written and read again as the same."""
-    number, message = control.unpack(data)
-    values: Any = vars(message)
-    require(isinstance(values, dict), "a message without fields")
-    require(isinstance(number, int), f"a number that is {number!r:.100}")
+    number, message = control.CONTROL.decode(data)
+    require(
+        control.CONTROL.decode(control.CONTROL.encode(number, message)) == (number, message),
+        "another message",
+    )
 
 
 TARGETS = {

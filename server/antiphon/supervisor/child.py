@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon.errors import AntiphonError, ProtocolError
-from antiphon.supervisor.messages import Begin, Failed, pack, unpack
-from antiphon.supervisor.peer import MAX_DESCRIPTORS, MAX_INLINE_BYTES
+from antiphon.ipc.message_socket import IS_INLINE, MAX_DESCRIPTORS, MAX_INLINE_BYTES
+from antiphon.supervisor.messages import CONTROL, Begin, Failed
 
 PR_SET_PDEATHSIG = 1
 
@@ -55,7 +55,7 @@ def receive_begin(control: socket.socket) -> tuple[Begin, list[int]]:
         ProtocolError: it says something else, or has ended.
     """
     data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)
-    _, message = unpack(data[1:])
+    _, message = CONTROL.decode(data[1:])
     if not isinstance(message, Begin):
         raise ProtocolError(f"the supervisor began with {type(message).__name__}")
     return message, descriptors
@@ -64,4 +64,4 @@ def receive_begin(control: socket.socket) -> tuple[Begin, list[int]]:
 def say_failed(control: socket.socket, error: AntiphonError) -> None:
     """Tell the supervisor why this process cannot begin."""
     control.setblocking(True)
-    control.sendall(b"m" + pack(0, Failed(str(error))))
+    control.sendall(IS_INLINE + CONTROL.encode(0, Failed(str(error))))

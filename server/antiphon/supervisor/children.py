@@ -9,8 +9,19 @@ import socket
 from collections.abc import Sequence
 
 from antiphon.errors import AntiphonError, ConfigError
-from antiphon.supervisor.messages import Begin, Body, Failed, Message, Ping, Pong, Question, Ready
-from antiphon.supervisor.peer import Hear, Peer, Reply
+from antiphon.ipc.message_socket import Handle, MessageSocket
+from antiphon.supervisor.messages import (
+    CONTROL,
+    Begin,
+    Body,
+    ControlReply,
+    Failed,
+    Message,
+    Ping,
+    Pong,
+    Question,
+    Ready,
+)
 
 PING_PERIOD_S = 0.25
 """From one question for a sign of life to the next."""
@@ -29,7 +40,7 @@ class Child:
     """One process, started by exec in a session of its own, so that a terminal's signals pass it by."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, sock: socket.socket, hear: Hear
+        self, name: str, process: asyncio.subprocess.Process, sock: socket.socket, hear: Handle[Message]
     ) -> None:
         self.name = name
         self.process = process
@@ -39,12 +50,17 @@ class Child:
         self._hear = hear
         self._pong: asyncio.Future[Message] | None = None
         self._failed = ""
-        self.peer = Peer(sock, self._heard, lost=lambda: None)
+        self.peer = MessageSocket(sock, CONTROL, self._heard, lost=lambda _: None)
         self.ended = asyncio.ensure_future(self._reap())
 
     @classmethod
     async def start(
-        cls, name: str, command: Sequence[str], begin: Begin, hear: Hear, descriptors: Sequence[int] = ()
+        cls,
+        name: str,
+        command: Sequence[str],
+        begin: Begin,
+        hear: Handle[Message],
+        descriptors: Sequence[int] = (),
     ) -> Child:
         """Start ``command``, to which the control socket and our own process are added as two numbers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -59,7 +75,7 @@ class Child:
             )
             stack.pop_all()
         child = cls(name, process, ours, hear)
-        child.peer.tell(begin, descriptors)
+        child.peer.send(begin, descriptors)
         return child
 
     @property
@@ -107,7 +123,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
-    def _heard(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def _heard(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         if isinstance(message, Ready) and not self.ready.done():
             self.silent_s = 0.0  # it has started until now
             self.ready.set_result(message)
@@ -120,7 +136,7 @@ class Child:
     async def _reap(self) -> int:
         """Its exit code, once it has ended and all it said has been heard."""
         code = await self.process.wait()
-        self.peer.hear_the_rest()
+        self.peer.read_rest()
         if not self.ready.done():
             words = self._failed or f"the {self.name} process ended with {code} before it was ready"
             self.ready.set_exception(ConfigError(words))

@@ -49,7 +49,7 @@ class FrontEndShare:
         """Pass a connection on."""
         self.under_way.append((number, connection))
         self.addresses[number] = address
-        self.child.peer.tell(Connection(number), [connection.fileno()])
+        self.child.peer.send(Connection(number), [connection.fileno()])
 
     def heard(self, load: Load) -> list[str]:
         """Take a report; returns the addresses of connections that have closed."""

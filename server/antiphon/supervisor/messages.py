@@ -1,67 +1,63 @@
-"""Messages between the supervisor and its children over control sockets, as values and as bytes.
+"""Messages between the supervisor and its children over control sockets.
 
-A question and its answer carry the same number, a statement carries 0. Descriptors travel beside a message:
-with ``Begin`` the front end's link to the engine, with ``NewFrontEnd`` the engine's end of it, and with
-``Connection`` an accepted connection.
+Descriptors travel beside a message: with ``Begin`` the front end's link to the engine, with ``NewFrontEnd``
+the engine's end of it, and with ``Connection`` an accepted connection.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final, TypeAlias
 
-import msgpack
+import msgspec
 
-from antiphon.errors import ProtocolError
+from antiphon.canary.signals import TrialArm
+from antiphon.canary.trial import Phase
+from antiphon.ipc.message_socket import Codec, MessageBase, MessageSocket, Reply, leaves
+
+Fault: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
+"""One of ``CallSignals``."""
 
 
-class Message:
-    """Any of what follows."""
+class Message(MessageBase, frozen=True):
+    """Any of the following."""
 
 
-@dataclass(frozen=True)
-class Begin(Message):
+class Begin(Message, frozen=True):
     """To a child, first of all: its number, and what it is to do, in bytes that its own main understands."""
 
     number: int
     task: bytes
 
 
-@dataclass(frozen=True)
-class Ready(Message):
+class Ready(Message, frozen=True):
     """From a child: it can do its work; ``lines`` describe it to people."""
 
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Failed(Message):
+class Failed(Message, frozen=True):
     """From a child: it cannot begin, for the reason in ``words``."""
 
     words: str
 
 
-@dataclass(frozen=True)
-class Ping(Message):
+class Ping(Message, frozen=True):
     """To a child: is its event loop running?"""
 
 
-@dataclass(frozen=True)
-class Pong(Message):
+class Pong(Message, frozen=True):
     """From a child: how late its event loop was lately, at most."""
 
     lag_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Connection(Message):
+class Connection(Message, frozen=True):
     """To a front end: an accepted connection of this number."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class Load(Message):
+class Load(Message, frozen=True):
     """From a front end: connections it received so far, those at work now, and which have closed since."""
 
     received: int
@@ -69,38 +65,33 @@ class Load(Message):
     closed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class NewFrontEnd(Message):
+class NewFrontEnd(Message, frozen=True):
     """To the engine: a front end, of this process, will speak on the link that comes along."""
 
     number: int
     pid: int
 
 
-@dataclass(frozen=True)
-class GoneFrontEnd(Message):
+class GoneFrontEnd(Message, frozen=True):
     """To the engine: this front end's process has been reaped, so what it held is free."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class Lag(Message):
+class Lag(Message, frozen=True):
     """To the engine: the event loop of a front end runs so late."""
 
     number: int
     lag_s: float
 
 
-@dataclass(frozen=True)
-class Stuck(Message):
+class Stuck(Message, frozen=True):
     """From the engine: the front end of this process takes no messages from it, so its calls have ended."""
 
     pid: int
 
 
-@dataclass(frozen=True)
-class Drain(Message):
+class Drain(Message, frozen=True):
     """To every child: take no new calls; those there are may go on for ``limit_s``.
 
     Those that can go to the worker at ``target`` do.
@@ -110,61 +101,51 @@ class Drain(Message):
     target: str = ""
 
 
-@dataclass(frozen=True)
-class BeginDrain(Message):
+class BeginDrain(Message, frozen=True):
     """From a front end: an operator wants all to drain, and calls to go to the worker at ``target``."""
 
     target: str
 
 
-@dataclass(frozen=True)
-class Reread(Message):
+class Reread(Message, frozen=True):
     """To a front end: read the files of keys and certificates again."""
 
 
-@dataclass(frozen=True)
-class Cut(Message):
+class Cut(Message, frozen=True):
     """To a front end: end the calls now."""
 
 
-@dataclass(frozen=True)
-class Drained(Message):
+class Drained(Message, frozen=True):
     """From a front end: no call is left."""
 
 
-@dataclass(frozen=True)
-class Leave(Message):
+class Leave(Message, frozen=True):
     """To a child: end."""
 
 
-@dataclass(frozen=True)
-class Lost(Message):
+class Lost(Message, frozen=True):
     """From the engine: a device is lost, for the reason in ``words``."""
 
     words: str
 
 
-@dataclass(frozen=True)
-class Traced(Message):
+class Traced(Message, frozen=True):
     """From the engine: as many ticks are recorded as were asked for."""
 
 
-@dataclass(frozen=True)
-class Question(Message):
+class Question(Message, frozen=True):
     """Either way: ``what`` is "metrics", "health", "canary" or "trace"; the answer is a ``Body``."""
 
     what: str
 
 
-@dataclass(frozen=True)
-class Body(Message):
+class Body(Message, frozen=True):
     """The answer to a ``Question``."""
 
     data: bytes
 
 
-@dataclass(frozen=True)
-class Take(Message):
+class Take(Message, frozen=True):
     """From a front end: one more session of a key and an address, as its lease ``lease``; 0 is no limit.
 
     ``kind`` says what is counted, in the plural; each kind is counted by itself.
@@ -178,76 +159,52 @@ class Take(Message):
     kind: str = "sessions"
 
 
-@dataclass(frozen=True)
-class Taken(Message):
+class Taken(Message, frozen=True):
     """The answer to ``Take``: "" when it is granted, else the reason."""
 
     refusal: str
 
 
-@dataclass(frozen=True)
-class GiveBack(Message):
+class GiveBack(Message, frozen=True):
     """From a front end: its lease ``lease`` is over."""
 
     lease: int
 
 
-@dataclass(frozen=True)
-class Use(Message):
+class Use(Message, frozen=True):
     """From a front end: the seconds that its calls with each key have had on a day, by key."""
 
     day: str
     seconds: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class Used(Message):
+class Used(Message, frozen=True):
     """The answer to ``Use``: the seconds of calls with these keys in all front ends."""
 
     seconds: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class Compared(Message):
+class Compared(Message, frozen=True):
     """From a front end: a call of a version on trial has ended, and how it went (``CallSignals.values``)."""
 
-    arm: str
+    arm: TrialArm
     caller: str
-    signals: tuple[float | None, ...]
+    signals: Annotated[tuple[Fault, ...], msgspec.Meta(min_length=6, max_length=6)]
 
 
-@dataclass(frozen=True)
-class AskPhase(Message):
+class AskPhase(Message, frozen=True):
     """From a front end: an operator wants a phase of the trial; the answer is a ``Body`` with its state."""
 
-    phase: str
+    phase: Phase
 
 
-@dataclass(frozen=True)
-class CanaryPhase(Message):
+class CanaryPhase(Message, frozen=True):
     """To a front end: the phase of the trial."""
 
-    phase: str
+    phase: Phase
 
 
-_KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in Message.__subclasses__()}
-
-
-def pack(number: int, message: Message) -> bytes:
-    """The bytes of a message: of a question, of the answer to it, or (0) of a statement."""
-    values = vars(message).values()
-    packed: bytes = msgpack.packb([number, type(message).__name__, *values])
-    return packed
-
-
-def unpack(data: bytes) -> tuple[int, Message]:
-    """The number and the message of bytes.
-
-    Raises:
-        ProtocolError: they are no message of this version.
-    """
-    try:
-        number, kind, *values = msgpack.unpackb(data, use_list=False)
-        return number, _KINDS[kind](*values)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ProtocolError(f"{len(data)} bytes on a control socket are no message: {error!r}") from error
+CONTROL: Final = Codec(leaves(Message))
+"""The messages above as bytes."""
+ControlSocket: TypeAlias = MessageSocket[Message]
+ControlReply: TypeAlias = Reply[Message]

@@ -27,6 +27,7 @@ from antiphon.supervisor.messages import (
     Begin,
     BeginDrain,
     Compared,
+    ControlReply,
     Cut,
     Drain,
     Drained,
@@ -46,7 +47,6 @@ from antiphon.supervisor.messages import (
     Traced,
     Use,
 )
-from antiphon.supervisor.peer import Reply
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.trace import join_traces
 from antiphon.supervisor.trials import FrontEndTrial
@@ -171,7 +171,7 @@ class Supervisor:
                 functools.partial(self._hear_front_end, number),
                 [theirs.fileno()],
             )
-            self._running_engine().peer.tell(NewFrontEnd(number, child.pid), [engines.fileno()])
+            self._running_engine().peer.send(NewFrontEnd(number, child.pid), [engines.fileno()])
         self._front_ends[number] = child
         self._trial.greet(child)
         child.ready.add_done_callback(
@@ -214,7 +214,7 @@ class Supervisor:
         self._leases.gone(number)
         self._seconds.gone(number)
         self.answers.totals.ended(child.name)
-        self._running_engine().peer.tell(GoneFrontEnd(number))
+        self._running_engine().peer.send(GoneFrontEnd(number))
         self._changed.set()
 
     async def _watch(self) -> None:
@@ -228,7 +228,7 @@ class Supervisor:
             elapsed_s, last_s = loop.time() - last_s, loop.time()
             if self._engine is not None and not self._engine.peer.is_congested:
                 for number, child in self._front_ends.items():
-                    self._engine.peer.tell(Lag(number, child.lag_s if child.is_alive else 0.0))
+                    self._engine.peer.send(Lag(number, child.lag_s if child.is_alive else 0.0))
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S
@@ -243,7 +243,7 @@ class Supervisor:
         engine = [self._engine] if self._engine is not None else []
         return [child for child in (*self._front_ends.values(), *engine) if child.is_alive]
 
-    def _hear_engine(self, message: Message, _: Sequence[int]) -> Reply:
+    def _hear_engine(self, message: Message, _: Sequence[int]) -> ControlReply:
         match message:
             case Lost():
                 self._lost = message.words
@@ -257,7 +257,7 @@ class Supervisor:
                         child.kill()
         return None
 
-    def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> Reply:
+    def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> ControlReply:
         match message:
             case Load():
                 self._dispatcher.heard(number, message)
@@ -290,7 +290,7 @@ class Supervisor:
     def _reread(self) -> None:
         """Pass SIGHUP on; a front end that is starting reads the files anyway."""
         for child in self._running_front_ends():
-            child.peer.tell(Reread())
+            child.peer.send(Reread())
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float | None = None) -> None:
         """Wait until something holds, or the limit is over."""
@@ -312,12 +312,12 @@ class Supervisor:
         self._is_leaving = True
         self._log.info("draining", limit_s=self._plan.drain_s)
         for child in self._children():
-            child.peer.tell(Drain(self._plan.drain_s, self._target or ""))
+            child.peer.send(Drain(self._plan.drain_s, self._target or ""))
         await self._until(
             lambda: self._are_drained() or len(self._signals) > 1 or not self._has_engine, self._plan.drain_s
         )
         for child in self._front_ends.values():
-            child.peer.tell(Cut())
+            child.peer.send(Cut())
         await self._until(self._are_drained, CUT_S)
         self._log.info("drained", signals=len(self._signals))
 
@@ -339,7 +339,7 @@ class Supervisor:
         for children in (list(self._front_ends.values()), engine):
             for child in children:
                 if child.is_ready:
-                    child.peer.tell(Leave())
+                    child.peer.send(Leave())
                 else:
                     child.kill()  # it would hear of it once it has loaded its model
             ends = [child.ended for child in children if child.is_alive]

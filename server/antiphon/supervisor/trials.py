@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry
 
 from antiphon.canary.kept import KeptTrial
-from antiphon.canary.signals import CallSignals, TrialArm
+from antiphon.canary.signals import CallSignals
 from antiphon.canary.trial import Phase, TrialRules
-from antiphon.errors import ProtocolError
 from antiphon.log import Log
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.messages import AskPhase, Body, CanaryPhase, Compared
@@ -34,25 +33,14 @@ class FrontEndTrial:
         )
 
     def compare(self, message: Compared) -> None:
-        """A call of a front end has ended.
-
-        Raises:
-            ProtocolError: its signals are none; one number that is none would spoil the whole trial.
-        """
-        try:
-            arm, signals = TrialArm(message.arm), CallSignals(*message.signals)
-            is_right = all(it is None or 0.0 <= it <= 1.0 for it in signals.values)
-        except (ValueError, TypeError) as error:
-            raise ProtocolError(f"the signals of a call are none: {error}") from error
-        if not is_right:
-            raise ProtocolError(f"signals are from 0 to 1: {signals.values}")
+        """A call of a front end has ended."""
         if self._kept is not None:
-            self._kept.record(arm, signals, message.caller)
+            self._kept.record(message.arm, CallSignals(*message.signals), message.caller)
 
     def ask(self, message: AskPhase) -> Body:
         """Set the phase; the state after it."""
         if self._kept is not None:
-            self._kept.ask(Phase(message.phase))
+            self._kept.ask(message.phase)
         return self.report()
 
     def report(self) -> Body:
@@ -62,8 +50,8 @@ class FrontEndTrial:
     def greet(self, child: Child) -> None:
         """Tell a new front end the phase."""
         if self._kept is not None:
-            child.peer.tell(CanaryPhase(self._kept.trial.phase.value))
+            child.peer.send(CanaryPhase(self._kept.trial.phase))
 
     def _tell(self, phase: Phase) -> None:
         for child in self._front_ends():
-            child.peer.tell(CanaryPhase(phase.value))
+            child.peer.send(CanaryPhase(phase))

@@ -13,8 +13,7 @@ from antiphon.errors import ServerFullError, SessionFailedError
 from antiphon.ipc.health import Health
 from antiphon.serve.hosting.served import Models
 from antiphon.serve.operator.overview import ServerHealth
-from antiphon.supervisor.messages import Body, GiveBack, Question, Take, Taken, Use, Used
-from antiphon.supervisor.peer import Peer
+from antiphon.supervisor.messages import Body, ControlSocket, GiveBack, Question, Take, Taken, Use, Used
 
 ASK_S: Final = 0.3
 """For the supervisor to answer; it gives its other children 0.2 s."""
@@ -29,7 +28,7 @@ RETRY_AFTER_S: Final = 5
 class Central:
     """Sessions by key, health and metrics of the whole server."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ControlSocket) -> None:
         """Ask over ``peer``; ``models`` are to be set once they are known."""
         self._peer = peer
         self._held: set[int] = set()
@@ -57,7 +56,7 @@ class Central:
         """End one."""
         if lease in self._held:
             self._held.discard(lease)
-            self._peer.tell(GiveBack(lease))
+            self._peer.send(GiveBack(lease))
 
     async def used(self, use: Use) -> dict[str, float]:
         """What keys have used on the whole server, in seconds; in this process, without an answer."""
@@ -69,7 +68,7 @@ class Central:
 
     def report(self, use: Use) -> None:
         """Report what keys have used in this process."""
-        self._peer.tell(use)
+        self._peer.send(use)
 
     async def health(self) -> ServerHealth:
         """How everything is: as the supervisor says, else as far as this process knows."""

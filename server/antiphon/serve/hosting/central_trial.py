@@ -10,14 +10,13 @@ from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.errors import SessionFailedError
 from antiphon.serve.hosting.central import ASK_S
-from antiphon.supervisor.messages import AskPhase, Body, CanaryPhase, Compared, Question
-from antiphon.supervisor.peer import Peer
+from antiphon.supervisor.messages import AskPhase, Body, CanaryPhase, Compared, ControlSocket, Question
 
 
 class CentralTrial:
     """What the supervisor has said last, and what it is asked."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ControlSocket) -> None:
         """Begin as a trial begins, until the supervisor says otherwise."""
         self._peer = peer
         self._phase = Phase.RUNNING
@@ -29,11 +28,11 @@ class CentralTrial:
 
     def hear(self, message: CanaryPhase) -> None:
         """The supervisor says a phase."""
-        self._phase = Phase(message.phase)
+        self._phase = message.phase
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """One ended call."""
-        self._peer.tell(Compared(arm.value, caller, signals.values))
+        self._peer.send(Compared(arm, caller, signals.values))
 
     async def report(self) -> dict[str, Any]:
         """The state of the trial in plain values.
@@ -49,7 +48,7 @@ class CentralTrial:
         Raises:
             SessionFailedError: the supervisor does not answer.
         """
-        return await self._ask(AskPhase(phase.value))
+        return await self._ask(AskPhase(phase))
 
     async def _ask(self, message: Question | AskPhase) -> dict[str, Any]:
         try:

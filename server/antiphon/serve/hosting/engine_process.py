@@ -23,6 +23,7 @@ from antiphon.engine.fleet import Fleet
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
+from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
 from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
 from antiphon.serve.hosting.progress import show_progress
@@ -30,8 +31,7 @@ from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.operator.metrics import watch_engine_process
 from antiphon.supervisor import messages
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
-from antiphon.supervisor.messages import Message
-from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
 from antiphon.supervisor.totals import read_registry
 
 TRACE_POLL_S: Final = 0.1
@@ -57,12 +57,12 @@ class EngineProcess:
         self._pids: dict[int, int] = {}
         self._fleet = Fleet(self._engines, on_dropped=self._dropped)
         self._leaving = asyncio.Event()
-        self.peer = Peer(control, self._hear, lost=self._leaving.set)
+        self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
 
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
         self._fleet.start()
-        self.peer.tell(messages.Ready(tuple(self._lines)))
+        self.peer.send(messages.Ready(tuple(self._lines)))
         watching = asyncio.ensure_future(self._watch_trace())
         await self._leaving.wait()
         watching.cancel()
@@ -73,9 +73,9 @@ class EngineProcess:
         if self._tracer is not None:
             while self._tracer.is_open:  # noqa: ASYNC110 (it belongs to other threads)
                 await asyncio.sleep(TRACE_POLL_S)
-            self.peer.tell(messages.Traced())
+            self.peer.send(messages.Traced())
 
-    def _hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def _hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.Ping():
                 return messages.Pong()
@@ -100,7 +100,7 @@ class EngineProcess:
         """A front end takes no messages, or has gone; called on the fleet's thread, or in answer to it."""
         pid = self._pids.get(pool, 0)
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
-            self._loop.call_soon_threadsafe(self.peer.tell, messages.Stuck(pid))
+            self._loop.call_soon_threadsafe(self.peer.send, messages.Stuck(pid))
 
     def _answer(self, what: str) -> bytes:
         if what == "trace":
@@ -117,7 +117,7 @@ class Losses:
     def __init__(self) -> None:
         """Nothing is lost."""
         self._words: list[str] = []
-        self._process: tuple[asyncio.AbstractEventLoop, Peer] | None = None
+        self._process: tuple[asyncio.AbstractEventLoop, ControlSocket] | None = None
 
     def lost(self, error: AntiphonError) -> None:
         """A device is lost; called from any thread."""
@@ -127,7 +127,7 @@ class Losses:
             with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
                 loop.call_soon_threadsafe(self._tell)
 
-    def tell(self, peer: Peer) -> None:
+    def tell(self, peer: ControlSocket) -> None:
         """Tell ``peer``, on the running loop."""
         self._process = asyncio.get_running_loop(), peer
         self._tell()
@@ -135,7 +135,7 @@ class Losses:
     def _tell(self) -> None:
         assert self._process is not None
         while self._words:
-            self._process[1].tell(messages.Lost(self._words.pop(0)))
+            self._process[1].send(messages.Lost(self._words.pop(0)))
 
 
 def main(argv: Sequence[str]) -> int:

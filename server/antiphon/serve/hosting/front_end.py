@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.ipc.message_socket import MessageSocket
 from antiphon.ipc.remote import connect
 from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access
@@ -38,8 +39,7 @@ from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor import messages
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
-from antiphon.supervisor.messages import Message
-from antiphon.supervisor.peer import Peer, Reply
+from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
 from antiphon.supervisor.totals import read_registry
 
 
@@ -49,7 +49,7 @@ class Connections:
     One is at work until its first request has been answered, and while a request is.
     """
 
-    def __init__(self, peer: Peer, server: web.Server, connect_timeout_s: float) -> None:
+    def __init__(self, peer: ControlSocket, server: web.Server, connect_timeout_s: float) -> None:
         """Report to ``peer`` on the connections of ``server``, whose TLS may take ``connect_timeout_s``."""
         self._peer, self._server, self._connect_timeout_s = peer, server, connect_timeout_s
         self._received = 0
@@ -101,7 +101,7 @@ class Connections:
 
     def _report(self, closed: Sequence[int] = ()) -> None:
         busy = len(self._numbers) - len(self._idle)
-        self._peer.tell(messages.Load(self._received, busy, tuple(closed)))
+        self._peer.send(messages.Load(self._received, busy, tuple(closed)))
 
 
 class FrontEndProcess:
@@ -127,7 +127,7 @@ class FrontEndProcess:
         self._link = link
         self._tracer = make_tracer(config, has_ticks=False)
         self._tls = port_tls(config)
-        self.peer = Peer(control, self._hear, lost=self._leaving.set)
+        self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
         self._central = Central(self.peer)
         self._access = Access(config, self._central, secret)
         self._trial = CentralTrial(self.peer)
@@ -169,19 +169,19 @@ class FrontEndProcess:
         app.middlewares.insert(0, count)
         await runner.setup()
         assert runner.server is not None
-        app[SERVICES].begin_drain = lambda target: self.peer.tell(messages.BeginDrain(target))
+        app[SERVICES].begin_drain = lambda target: self.peer.send(messages.BeginDrain(target))
         limit_s = self._config.limits.connect_timeout_s
         self._connections = Connections(self.peer, runner.server, limit_s)
         counting.append(self._connections)
         gc.collect()
         gc.freeze()
-        self.peer.tell(messages.Ready())
+        self.peer.send(messages.Ready())
         try:
             await self._leaving.wait()
         finally:
             await runner.cleanup()
 
-    def _hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def _hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.Ping():
                 return self._pong()
@@ -239,7 +239,7 @@ class FrontEndProcess:
                 log=self._log,
                 target=target,
             )
-        self.peer.tell(messages.Drained())
+        self.peer.send(messages.Drained())
 
 
 async def _run(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.errors import ProtocolError, SessionFailedError
-from antiphon.supervisor import peer as peer_module
-from antiphon.supervisor.messages import Body, Cut, Load, Message, Ping, Pong, Question, pack, unpack
-from antiphon.supervisor.peer import Peer, Reply
+from antiphon.errors import SessionFailedError
+from antiphon.ipc import message_socket
+from antiphon.ipc.message_socket import MessageSocket
+from antiphon.supervisor.messages import CONTROL, Body, ControlReply, Cut, Load, Message, Ping, Pong, Question
 
 
 class Side:
@@ -23,12 +23,13 @@ class Side:
         self.heard: list[Message] = []
         self.descriptors: list[int] = []
         self.lost = 0
-        self.peer = Peer(sock, self.hear, lost=self.count)
+        self.peer = MessageSocket(sock, CONTROL, self.hear, lost=self.count)
 
-    def count(self) -> None:
+    def count(self, reason: str) -> None:
         self.lost += 1
+        self.reason = reason
 
-    def hear(self, message: Message, descriptors: Sequence[int]) -> Reply:
+    def hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         self.heard.append(message)
         self.descriptors += descriptors
         match message:
@@ -65,7 +66,7 @@ async def test_descriptors_come_along_with_short_and_long_messages(
     one, two = map(Side, sides)
     for data in (b"", bytes(100_000)):
         read, write = os.pipe()
-        one.peer.tell(Body(data), [write])
+        one.peer.send(Body(data), [write])
         os.close(write)
         while not two.descriptors:  # noqa: ASYNC110 (its turns of the loop are what is waited for)
             await asyncio.sleep(0)
@@ -83,7 +84,7 @@ async def test_what_a_socket_does_not_take_waits_in_order(
     sides[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     one, two = map(Side, sides)
     for number in range(1000):
-        one.peer.tell(Load(number, 0))
+        one.peer.send(Load(number, 0))
     assert one.peer.is_congested
     while len(two.heard) < 1000:  # noqa: ASYNC110 (its turns of the loop are what is tested)
         await asyncio.sleep(0)
@@ -96,11 +97,11 @@ async def test_what_a_socket_does_not_take_waits_in_order(
 async def test_a_peer_that_never_reads_is_given_up(
     sides: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_module, "MAX_WAITING", 10)
+    monkeypatch.setattr(message_socket, "MAX_WAITING", 10)
     one = Side(sides[0])
     answer = one.peer.ask(Ping())
     for _ in range(3000):
-        one.peer.tell(Cut())
+        one.peer.send(Cut())
     assert one.lost == 1
     with pytest.raises(SessionFailedError):
         await answer
@@ -115,7 +116,7 @@ async def test_a_peer_that_is_gone_answers_nothing(sides: tuple[socket.socket, s
         await answer
     with pytest.raises(SessionFailedError):
         await one.peer.ask(Ping())
-    one.peer.tell(Cut())
+    one.peer.send(Cut())
     assert one.lost == 1
 
 
@@ -126,8 +127,8 @@ async def test_a_long_message_for_which_no_open_file_is_left_is_lost_alone(
     faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    one.peer.tell(Body(b"a" * 1_000_000))
-    one.peer.tell(Cut())
+    one.peer.send(Body(b"a" * 1_000_000))
+    one.peer.send(Cut())
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         async with asyncio.timeout(120.0):
@@ -148,9 +149,3 @@ async def test_nonsense_is_the_end_of_a_peer(sides: tuple[socket.socket, socket.
         await asyncio.sleep(0)
     assert one.lost == 1
     sides[1].close()
-
-
-def test_messages_are_values_that_survive_the_way() -> None:
-    assert unpack(pack(-7, Load(1, 2, (3, 4)))) == (-7, Load(1, 2, (3, 4)))
-    with pytest.raises(ProtocolError, match="are no message"):
-        unpack(b"\x93\x00\xa3Odd\x01")

@@ -1,0 +1,326 @@
+"""Declared messages over a Unix socket: between the supervisor and its children, front ends and engines.
+
+The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). Neither side ever waits
+for the other to read: messages that the socket does not take at once wait in a bounded queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import operator
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from antiphon.errors import ProtocolError, SessionFailedError
+
+MAX_INLINE_BYTES: Final = 32_768
+"""A longer message travels as a memory file: a socket takes no more than its buffer, some 200 KB."""
+
+MAX_BYTES: Final = 256 << 20
+"""Of any message: the longest carries some minutes of an embedded persona."""
+
+MAX_DESCRIPTORS: Final = 64
+"""With one message: the memory and the wake-up of thirty engines."""
+
+MAX_WAITING: Final = 4096
+"""Messages for a side that does not read, some for each of a thousand calls; with more it counts as dead."""
+
+MESSAGES_A_TURN: Final = 64
+"""Read from one socket before others have their turn."""
+
+IS_INLINE, IS_FILE = b"m", b"f"
+"""The first byte of what goes over the socket; a message of no bytes would look like the end."""
+
+
+class MessageBase(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """A declared message: an array of its name and its fields on the socket; each must fit its type."""
+
+
+M = TypeVar("M", bound=MessageBase)
+Reply: TypeAlias = M | Awaitable[M] | None
+Handle: TypeAlias = Callable[[M, Sequence[int]], Reply[M]]
+"""Handles a message: descriptors become the handler's, and its result answers a question."""
+
+
+class Codec(Generic[M]):
+    """The bytes of messages: those of a question and its answer have the same number, statements have 0."""
+
+    def __init__(
+        self,
+        kinds: Sequence[type[M]],
+        *,
+        enc_hook: Callable[[Any], Any] | None = None,
+        dec_hook: Callable[[type, Any], Any] | None = None,
+    ) -> None:
+        """Read messages of these kinds; the hooks are those of msgspec."""
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=enc_hook)
+        union: Any = functools.reduce(operator.or_, kinds)
+        self._decoder: msgspec.msgpack.Decoder[tuple[int, M]] = msgspec.msgpack.Decoder(
+            tuple[int, union], dec_hook=dec_hook
+        )
+
+    def encode(self, number: int, message: MessageBase) -> bytes:
+        """A message as bytes: of a question, of the answer to it (-number), or (0) of a statement."""
+        return self._encoder.encode((number, message))
+
+    def decode(self, data: bytes) -> tuple[int, M]:
+        """The reverse of :meth:`encode`.
+
+        Raises:
+            ProtocolError: the bytes are no message of these kinds, or a field is out of its range.
+        """
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"{len(data)} bytes on a control socket are no message: {error}") from error
+
+
+def leaves(base: type[M]) -> tuple[type[M], ...]:
+    """The kinds of messages below a class, in the order of their declaration."""
+    below = [kind for child in base.__subclasses__() for kind in leaves(child) or (child,)]
+    return tuple(below)
+
+
+class MessageSocket(Generic[M]):
+    """One side of a control socket. Only its event loop uses it."""
+
+    def __init__(
+        self, sock: socket.socket, codec: Codec[M], handle: Handle[M], *, lost: Callable[[str], None]
+    ) -> None:
+        """Begin to read a socket, and own it.
+
+        ``lost`` is called once, with the reason, when the other side has closed, reads nothing or sends what
+        is no message.
+        """
+        sock.setblocking(False)
+        self._socket, self._codec = sock, codec
+        self._handle, self._lost = handle, lost
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[M]] = {}
+        self._answering: set[asyncio.Future[None]] = set()
+        self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._congested_since_s: float | None = None
+        self._is_open = True
+        self._loop.add_reader(sock, self._read)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether messages wait that the other side's buffer did not take."""
+        return bool(self._waiting)
+
+    @property
+    def congested_s(self) -> float:
+        """For how long the other side has taken none of the messages that wait."""
+        since_s = self._congested_since_s
+        return 0.0 if since_s is None else self._loop.time() - since_s
+
+    def send(self, message: MessageBase, descriptors: Sequence[int] = ()) -> None:
+        """Send a statement; the descriptors stay the caller's. Nothing is sent to a side that is gone.
+
+        Raises:
+            OSError: no open file is left for a long message, or for descriptors that have to wait.
+        """
+        self._send(self._codec.encode(0, message), tuple(descriptors))
+
+    def ask(self, message: MessageBase) -> asyncio.Future[M]:
+        """Send a question; the answer may never come, but ends with an error when the other side is gone."""
+        number = next(self._numbers)
+        answer: asyncio.Future[M] = self._loop.create_future()
+        if not self._is_open:
+            _end(answer)
+            return answer
+        self._asked[number] = answer
+        answer.add_done_callback(lambda _: self._asked.pop(number, None))
+        self._send(self._codec.encode(number, message), ())
+        return answer
+
+    def read_rest(self) -> None:
+        """Handle what a process that has ended had sent, and close."""
+        while self._is_open and self._read():
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Read and write no more; questions without an answer end with an error."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        while self._waiting:
+            close_all(self._waiting.popleft()[1])
+        for answer in list(self._asked.values()):
+            if not answer.done():
+                _end(answer)
+
+    def _fail(self, reason: str) -> None:
+        if self._is_open:
+            self.close()
+            self._lost(reason)
+
+    def _send(self, data: bytes, descriptors: tuple[int, ...]) -> None:
+        if not self._is_open:
+            return
+        if len(data) > MAX_INLINE_BYTES:
+            with _memory_file(data) as file:
+                self._queue(IS_FILE, (*descriptors, file))
+        else:
+            self._queue(IS_INLINE + data, descriptors)
+
+    def _queue(self, data: bytes, descriptors: tuple[int, ...]) -> None:
+        if not self._waiting and self._sent(data, descriptors):
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._fail("it takes no messages")
+            return
+        self._waiting.append((data, _duplicates(descriptors)))
+        self._loop.add_writer(self._socket, self._write)
+
+    def _sent(self, data: bytes, descriptors: tuple[int, ...]) -> bool:
+        """Whether the socket took it, or never will."""
+        try:
+            socket.send_fds(self._socket, [data], descriptors)
+        except BlockingIOError:
+            if self._congested_since_s is None:
+                self._congested_since_s = self._loop.time()
+            return False
+        except OSError:
+            self._loop.call_soon(self._fail, "its process has gone")
+        self._congested_since_s = None
+        return True
+
+    def _write(self) -> None:
+        while self._waiting and self._sent(*self._waiting[0]):
+            close_all(self._waiting.popleft()[1])
+        if not self._waiting:
+            self._loop.remove_writer(self._socket)
+
+    def _read(self) -> bool:
+        """Handle a turn's messages; whether there may be more."""
+        for _ in range(MESSAGES_A_TURN):
+            if not self._is_open:
+                return False
+            try:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self._socket, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return False
+            except OSError:
+                data, descriptors = b"", []
+            if not data:
+                self._fail("its process has gone")
+                return False
+            if data[:1] == IS_FILE and not descriptors:  # no open file was left for it: it is lost
+                continue
+            try:
+                body = data[1:] if data[:1] == IS_INLINE else _read_file(descriptors)
+                self._receive(*self._codec.decode(body), descriptors)
+            except ProtocolError as error:
+                close_all(descriptors)
+                self._fail(str(error))
+                return False
+        return True
+
+    def _receive(self, number: int, message: M, descriptors: Sequence[int]) -> None:
+        if number < 0:
+            answer = self._asked.get(-number)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+            return
+        reply = self._handle(message, descriptors)
+        if number and isinstance(reply, Awaitable):
+            task = asyncio.ensure_future(self._answer(number, reply))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        elif number and reply is not None and not isinstance(reply, Awaitable):
+            self._send(self._codec.encode(-number, reply), ())
+
+    async def _answer(self, number: int, reply: Awaitable[M]) -> None:
+        with contextlib.suppress(SessionFailedError):  # a process that was asked for it is gone
+            self._send(self._codec.encode(-number, await reply), ())
+
+
+def _end(answer: asyncio.Future[Any]) -> None:
+    """End a question to a process that is gone."""
+    answer.set_exception(SessionFailedError("the process that was asked is gone"))
+    answer.exception()  # looked at: who asked may have stopped waiting
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[int]:
+    file = write_file(data)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def write_file(data: bytes) -> int:
+    """A descriptor of memory that holds these bytes.
+
+    Raises:
+        OSError: no open file, or no memory, is left.
+    """
+    descriptor = os.memfd_create("antiphon-message", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(descriptor: int, most: int) -> bytes:
+    """The bytes of a descriptor of memory.
+
+    Raises:
+        ProtocolError: there are more than ``most``.
+    """
+    if (size := os.fstat(descriptor).st_size) > most:
+        raise ProtocolError(f"{size} bytes beside a message, the limit is {most}")
+    pieces: list[bytes] = []
+    read = 0
+    while read < size and (piece := os.pread(descriptor, size - read, read)):  # 2 GiB at once at most
+        pieces.append(piece)
+        read += len(piece)
+    return b"".join(pieces)
+
+
+def _read_file(descriptors: list[int]) -> bytes:
+    """The bytes of the last descriptor, which is closed."""
+    if not descriptors:
+        raise ProtocolError("a message that begins with neither of the marks of a message")
+    file = descriptors.pop()
+    try:
+        return read_file(file, MAX_BYTES)
+    finally:
+        os.close(file)
+
+
+def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
+    """A duplicate of each; where no open file is left for one, none stays open."""
+    done: list[int] = []
+    try:
+        done.extend(map(os.dup, descriptors))
+    except OSError:
+        close_all(done)
+        raise
+    return tuple(done)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close each."""
+    for descriptor in descriptors:
+        os.close(descriptor)
