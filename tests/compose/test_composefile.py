@@ -15,6 +15,7 @@ import yaml
 from antiphon.backends.registry import check_options, options_of
 from antiphon.config import Limits
 from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
+from antiphon.serve.hosting.uploads import LARGEST_ON_DISK
 from tests.compose.conftest import VALUES
 from tests.support.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
 from tests.support.stack.stack import place
@@ -49,6 +50,17 @@ def test_it_is_what_the_published_schema_says() -> None:
 
 def test_every_service_is_started_in_tests_or_has_its_reason() -> None:
     assert set(services()) == STARTED | set(NOT_OURS)
+
+
+WORKERS = sorted(name for name, it in services().items() if it.raw.get("entrypoint") == ["antiphon", "serve"])
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_the_recordings_of_two_front_ends_have_room(name: str) -> None:
+    (temporary,) = services()[name].raw["tmpfs"]
+    match = re.match(r"/tmp:size=(\d+)m,", temporary)
+    assert match
+    assert int(match[1]) << 20 >= 2 * LARGEST_ON_DISK * Limits().max_upload_bytes
 
 
 @pytest.mark.parametrize("name", services())

@@ -7,7 +7,10 @@ import gzip
 import io
 import json
 import re
+import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,8 +18,10 @@ import numpy as np
 import pytest
 
 from antiphon.audio.wav import encode_wav
-from antiphon.protocol import moshi
+from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.transcription_request import PATH
+from antiphon.serve.hosting import uploads
+from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.uploads import MAX_UPLOADS
 from tests.audio.recordings import encoded
 from tests.audio.test_mp4 import bomb
@@ -220,6 +225,64 @@ async def test_only_so_many_are_received_at_once() -> None:
             assert (await response.json())["error"]["code"] == "server_full"
         has_begun.set()
         assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings beyond those in memory go to a device that has no room."""
+    device = partial(Path("/dev/full").open, "w+b", buffering=0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: device())
+
+
+@pytest.mark.usefixtures("full_disk")
+async def test_a_full_disk_is_a_refusal_to_try_again_after(caplog: pytest.LogCaptureFixture) -> None:
+    large = WAV[:44] + bytes(2_000_000)
+    async with transcribing() as (server, _):
+        for _ in range(BURST_LINES + 3):
+            async with server.http.post(server.url(PATH), data=form(large)) as response:
+                error = (await response.json())["error"]
+                assert (response.status, response.headers["Retry-After"]) == (503, "10")
+                assert (error["type"], error["code"]) == ("server_error", "server_full")
+                assert "no room for this recording: No space left on device" in error["message"]
+        async with server.http.post(server.url(kyutai.PATH), data=io.BytesIO(large)) as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "10")
+            assert "No space left on device" in (await response.json())["error"]
+        status, _ = await post(server, form(WAV))
+        assert status == 200, "a small recording needs no disk"
+        async with server.http.get(server.url("/metrics")) as response:
+            text = await response.text()
+    assert f"antiphon_spool_refusals_total {BURST_LINES + 4}.0" in text
+    assert "antiphon_spooled_upload_bytes 0.0" in text
+    assert caplog.text.count("no room for a recording") == BURST_LINES
+    assert "Traceback" not in caplog.text
+
+
+async def test_recordings_on_disk_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "IN_MEMORY_BYTES", 1000)
+    size, may_end = 100_000, asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield (whole := form_of(file=WAV[:44] + bytes(size)))[:-10]
+        await may_end.wait()
+        yield whole[-10:]
+
+    def on_disk(server: Server) -> float:
+        return server.services.uploads._disk_bytes
+
+    async with transcribing(limits={"max_upload_bytes": size + 1000}) as (server, _):
+        waiting = [
+            asyncio.create_task(post(server, slowly(), **{"Content-Type": FORM}))
+            for _ in range(uploads.LARGEST_ON_DISK)
+        ]
+        await server.eventually(lambda: on_disk(server) > 3.9 * size)
+        for data in (form(WAV[:44] + bytes(size)), slowly()):  # with and without a stated length
+            kind = {} if isinstance(data, aiohttp.FormData) else {"Content-Type": FORM}
+            status, code, _, message = error_of(await post(server, data, **kind))
+            assert (status, code) == (503, "server_full")
+            assert re.search(r"no room for this recording: \d+ of 404000 bytes are taken", message), message
+        may_end.set()
+        assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
+        await server.eventually(lambda: on_disk(server) == 0)
 
 
 def hostile_files() -> dict[str, Any]:

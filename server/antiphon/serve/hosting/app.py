@@ -28,6 +28,7 @@ from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.hosting.turns import Turns
+from antiphon.serve.hosting.uploads import Uploads
 from antiphon.serve.media.recording import make_recorder
 from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
@@ -98,6 +99,7 @@ def build_app(
         lag = LoopLag(clock, served.note_lag)
         watch_process(families.registry, turns, lag, access, recorder)
         lag.start()
+        provoked = SparseLog(own_log, clock, burst=BURST_LINES)
         app[SERVICES] = Services(
             config=config,
             models=served,
@@ -110,7 +112,8 @@ def build_app(
             overview=overview or OwnOverview(served, lag, families.registry),
             clock=clock,
             log=own_log,
-            provoked=SparseLog(own_log, clock, burst=BURST_LINES),
+            provoked=provoked,
+            uploads=Uploads(config.limits.max_upload_bytes, families, provoked),
             tracer=tracer,
             recorder=recorder,
         )

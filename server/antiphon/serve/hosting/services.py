@@ -84,11 +84,11 @@ class Services:
     clock: Callable[[], float]
     log: Log
     provoked: SparseLog
+    uploads: Uploads
     tracer: Tracer | None = None
     recorder: CallRecorder | None = None
     calls: set[RunningConversation] = field(default_factory=set)
     reading: Reading = field(default_factory=Reading)
-    uploads: Uploads = field(default_factory=Uploads)
     arrivals: int = 0
     begin_drain: Callable[[str], None] = field(default=_no_drain)
     canary: CanaryDesk | None = None

@@ -1,40 +1,126 @@
-"""How many recordings this process receives and transcribes at once."""
+"""Recordings that this process receives and transcribes: how many at once, and their room on disk."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Final
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final, cast
 
+from prometheus_client import Counter, Gauge
+
+from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ServerFullError
+from antiphon.log import SparseLog
 
 MAX_UPLOADS: Final = 32
-"""Recordings being received or transcribed at once: each may lie on disk in its largest size."""
+"""Recordings being received or transcribed at once."""
+
+LARGEST_ON_DISK: Final = 4
+"""Recordings of the largest size that one process keeps on disk; smaller ones share that room."""
+
+IN_MEMORY_BYTES: Final = 1_048_576
+"""A smaller recording makes no file."""
 
 RETRY_AFTER_S: Final = 10
 
 
 class Uploads:
-    """Counts them. Only the event loop asks it."""
+    """Counts recordings and their bytes on disk. Used on the event loop only."""
 
-    def __init__(self) -> None:
-        """Begin without one."""
-        self._count = 0
+    def __init__(self, max_upload_bytes: int, families: MetricFamilies, log: SparseLog) -> None:
+        """Register the metrics; ``log`` gets a line now and then while the disk has no room."""
+        self._max_upload_bytes, self._log = max_upload_bytes, log
+        self._count = self._disk_bytes = 0
+        self._gauge = families.get(
+            Gauge, "spooled_upload_bytes", "Bytes on disk of recordings sent by POST.", ()
+        )
+        self._refused = families.get(
+            Counter, "spool_refusals", "Recordings refused for want of room on disk.", ()
+        )
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """One more, for as long as this lasts.
+    def one(self, stated_bytes: int | None) -> Iterator[Spool]:
+        """Room for one more, for as long as this lasts; ``stated_bytes`` are those that its sender announces.
 
         Raises:
-            ServerFullError: there are as many as there may be.
+            ServerFullError: there are as many as there may be, or there is no room for it.
         """
         if self._count >= MAX_UPLOADS:
             raise ServerFullError(
                 f"{MAX_UPLOADS} recordings are being transcribed; try again in {RETRY_AFTER_S} s",
                 retry_after_s=RETRY_AFTER_S,
             )
+        if (stated_bytes or 0) > IN_MEMORY_BYTES:
+            self._check(min(stated_bytes or 0, self._max_upload_bytes))
+        spool = Spool(self)
         self._count += 1
         try:
-            yield
+            yield spool
         finally:
             self._count -= 1
+            spool.close()
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes on disk, or fewer where it is negative.
+
+        Raises:
+            ServerFullError: there is no room for them.
+        """
+        self._check(size)
+        self._disk_bytes += size
+        self._gauge.set(self._disk_bytes)
+
+    def refuse(self, reason: str) -> ServerFullError:
+        """The error to raise for want of room, counted and logged."""
+        self._refused.inc()
+        self._log.error("no room for a recording", of="spool", reason=reason, spooled_bytes=self._disk_bytes)
+        return ServerFullError(
+            f"there is no room for this recording: {reason}; try again in {RETRY_AFTER_S} s",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def _check(self, size: int) -> None:
+        room = LARGEST_ON_DISK * self._max_upload_bytes
+        if size > 0 and self._disk_bytes + size > room:
+            raise self.refuse(f"{self._disk_bytes} of {room} bytes are taken")
+
+
+class Spool:
+    """The bytes of one recording: in memory while they are few, then in a file without a name."""
+
+    def __init__(self, uploads: Uploads) -> None:
+        """Begin without a byte."""
+        self._uploads = uploads
+        self._size = self._disk_bytes = 0
+        self._spooled = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 (close() does)
+        self.file = cast("BinaryIO", self._spooled)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            ServerFullError: the disk has no room for them, or may have none.
+        """
+        self._size += len(data)
+        if self._size > IN_MEMORY_BYTES:
+            self._uploads.grow(self._size - self._disk_bytes)
+            self._disk_bytes = self._size
+        self._try(lambda: self._spooled.write(data))
+
+    def flush(self) -> None:
+        """Have all bytes where they are read from; raises as :meth:`write`."""
+        self._try(self._spooled.flush)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._uploads.grow(-self._disk_bytes)
+        self._disk_bytes = 0
+        with contextlib.suppress(OSError):  # bytes that a full disk did not take are tried again here
+            self._spooled.close()
+
+    def _try(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            raise self._uploads.refuse(error.strerror or "the disk failed") from error

@@ -24,9 +24,6 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
 from antiphon.serve.routes.routing import post_wait_s
 
-IN_MEMORY_BYTES: Final = 1_048_576
-"""A smaller recording makes no file."""
-
 STEP_PACKETS: Final = 512
 """Packets decoded in one step, whether or not they hold audio: less than 20 ms of the thread's time."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
 from aiohttp import hdrs, web
 
@@ -28,7 +27,8 @@ from antiphon.protocol.transcription_request import MAX_FIELD_BYTES, Transcripti
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_length
+from antiphon.serve.hosting.uploads import Spool
+from antiphon.serve.routes.asr_file import AsrFile, check_length
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.openai_speech import ignored_header
@@ -49,8 +49,8 @@ async def handle_form(
     """
     try:
         async with services.access.ledger.hold_upload(caller):
-            with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
-                return await _transcribe(request, services, caller, cast("BinaryIO", spooled))
+            with services.uploads.one(request.content_length) as spool:
+                return await _transcribe(request, services, caller, spool)
     except RecordingTooLongError as error:
         raise plain_refusal(error) from error
     except SessionError:
@@ -60,22 +60,23 @@ async def handle_form(
 
 
 async def _transcribe(
-    request: web.Request, services: Services, caller: Caller, file: BinaryIO
+    request: web.Request, services: Services, caller: Caller, spool: Spool
 ) -> web.StreamResponse:
-    """Receive a form, its recording in ``file``, and answer it."""
-    form = _Form(file, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
+    """Receive a form, its recording in ``spool``, and answer it."""
+    form = _Form(spool, boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")), services)
     await receive(request, services, form.take, spare_bytes=FORM_BYTES)
+    spool.flush()
     order = form.order()
     model = named_in_body(request, services, caller, order.model, (PipelineKind.STT,))
-    await check_length(file, services)
-    return await TranscriptAnswer(services, model, request, caller, file, order).give()
+    await check_length(spool.file, services)
+    return await TranscriptAnswer(services, model, request, caller, spool.file, order).give()
 
 
 class _Form:
     """The form of one request, as it comes: its recording goes into a file, its fields are kept."""
 
-    def __init__(self, file: BinaryIO, boundary: bytes, services: Services) -> None:
-        self._file, self._reader = file, FormReader(boundary)
+    def __init__(self, spool: Spool, boundary: bytes, services: Services) -> None:
+        self._spool, self._reader = spool, FormReader(boundary)
         self._max_file_bytes = services.config.limits.max_upload_bytes
         self._file_bytes = self._field_bytes = 0
         self._has_file = False
@@ -115,7 +116,7 @@ class _Form:
         self._file_bytes += len(piece.data)
         if self._file_bytes > self._max_file_bytes:
             raise too_large(self._max_file_bytes)
-        self._file.write(piece.data)
+        self._spool.write(piece.data)
 
     def _take_field(self, piece: Piece) -> None:
         self._field_bytes += len(piece.data)

@@ -7,10 +7,9 @@ only when the recording has come whole and its header was read: it lies in a fil
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
 from aiohttp import web
 
@@ -19,7 +18,7 @@ from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.asr_file import IN_MEMORY_BYTES, AsrFile, check_length
+from antiphon.serve.routes.asr_file import AsrFile, check_length
 from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
@@ -33,15 +32,15 @@ async def handle_recording(
 
     Raises:
         web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 no recording
-            that can be read, 503 full or leaving.
+            that can be read, 503 full, without room on disk, or leaving.
     """
     try:
         async with services.access.ledger.hold_upload(caller):
-            with services.uploads.one(), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
-                file = cast("BinaryIO", spooled)
-                await receive(request, services, file.write, spare_bytes=0)
-                await check_length(file, services)
-                return await UploadAnswer(services, model, request, caller, file).give()
+            with services.uploads.one(request.content_length) as spool:
+                await receive(request, services, spool.write, spare_bytes=0)
+                spool.flush()
+                await check_length(spool.file, services)
+                return await UploadAnswer(services, model, request, caller, spool.file).give()
     except AudioError as error:
         raise plain_refusal(error) from error
     except SessionFailedError as error:
