@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from antiphon.serve.routes.resumable_call import ResumableChatCall
+from antiphon.serve.calls.call import Call
 from antiphon_client.held import HeldSpeech
 from antiphon_client.talk import main
 from tests.clients.fake_sounddevice import FakeSoundDevice
@@ -28,14 +28,12 @@ def test_a_call_goes_on_after_its_connection_broke(
     def has_heard(blocks: int) -> bool:
         return sum(bool(block.any()) for block in tuple(devices.heard)) > blocks
 
-    was_cut: list[ResumableChatCall] = []
+    was_cut: list[Call] = []
 
-    def speaking(server: Server) -> ResumableChatCall | None:
+    def speaking(server: Server) -> Call | None:
         """The conversation whose client speaks on, and so knows that its call goes on."""
         for call in server.calls:
-            assert isinstance(call, ResumableChatCall)
-            session = call._session
-            if call not in was_cut and session is not None and session.next_frame > call._first_frame:
+            if call not in was_cut and call.seconds > 0:
                 return call
         return None
 
@@ -46,9 +44,9 @@ def test_a_call_goes_on_after_its_connection_broke(
             call = speaking(server)
             if blocks < 100:
                 assert call is not None
-                assert call._socket is not None
+                assert call.transport is not None
                 was_cut.append(call)
-                call._socket.cut()
+                call.transport.cut()
         os.kill(os.getpid(), signal.SIGINT)
         await server.is_empty()
 

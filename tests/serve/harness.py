@@ -24,12 +24,12 @@ from antiphon.ipc.local import LocalEngine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
+from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import build_app, make_runner
 from antiphon.serve.hosting.canary_desk import CanaryBook
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
-from antiphon.serve.routes.call import ChatCall
 from tests.support.calm import calm
 
 FRAME_SAMPLES = 1920
@@ -151,9 +151,9 @@ class Server:
         return self.app[SERVICES]
 
     @property
-    def calls(self) -> list[ChatCall]:
-        """The open conversations over ``/api/chat``."""
-        return [call for call in self.services.calls if isinstance(call, ChatCall)]
+    def calls(self) -> list[Call]:
+        """The calls under way."""
+        return [call for call in self.services.calls if isinstance(call, Call)]
 
     def url(self, path: str, scheme: str = "http") -> str:
         return f"{scheme}://127.0.0.1:{self.port}{path}"

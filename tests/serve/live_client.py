@@ -17,6 +17,8 @@ from antiphon.backends.base import Backend, FloatArray, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec
+from antiphon.serve.calls.call import Call
+from antiphon.serve.dialects.live import LiveDialect, Watcher
 from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, null_checkpoint
 
 PATH = "/v1/live/sessions"
@@ -34,6 +36,12 @@ class Parrot(NullBackend):
 def parrot(spec: ModelSpec = CODEC, slots: int = 2) -> tuple[Checkpoint, Backend]:
     """What ``serving`` takes as a model."""
     return null_checkpoint(spec), Parrot(spec, slots, step_ms=1.0)
+
+
+def watchers_of(call: Call) -> set[Watcher]:
+    """The connections that watch a session."""
+    assert isinstance(call.dialect, LiveDialect)
+    return call.dialect.watchers
 
 
 class LiveClient:

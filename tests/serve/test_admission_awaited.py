@@ -16,7 +16,7 @@ from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.helper import MAX_JOBS, Helper
-from antiphon.serve.routes.call import ChatCall
+from antiphon.serve.routes.chat import chat_call
 from tests.serve.asr_fakes import transcribing
 from tests.serve.harness import Server, serving
 
@@ -66,9 +66,8 @@ async def test_a_post_whose_sender_leaves_while_it_is_admitted_leaves_no_row(gat
 async def test_a_conversation_cancelled_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
     async with serving(slots=1) as server:
         (model,) = server.services.models
-        call = ChatCall(
-            server.services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0)
-        )
+        request = parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0)
+        call = chat_call(server.services, model, request)
         admitting = asyncio.create_task(call.admit())
         await has_row(server)
         admitting.cancel()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import cast
 
 import aiohttp
 import pytest
 
 from antiphon.log import LINE_PERIOD_S
+from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.services import SERVICES
-from antiphon.serve.routes.call import ChatCall
+from antiphon.serve.routes.chat import chat_call
 from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import serving
 
@@ -28,10 +31,13 @@ class LateSocket:
         self.is_read = asyncio.Event()
         self.is_closed = asyncio.Event()
 
-    async def receive(self) -> bytes:
+    async def receive_any(self) -> bytes:
         self.is_read.set()
         await self.is_closed.wait()
-        return b"\x01late"
+        return moshi.encode(events.flush())
+
+    def taking_at_once(self, _taker: object) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def close(self, code: int, _reason: str) -> None:
         self.close_code = code
@@ -44,25 +50,19 @@ class LateSocket:
         return 0.0
 
     def is_congested(self) -> bool:
-        return False
+        return True
 
     def write(self, frames: bytes) -> None:
         pass
-
-
-class FullCall(ChatCall):
-    """A call that has no room for anything."""
-
-    async def _read(self, socket: Socket) -> None:
-        while self._ending is None and await socket.receive():
-            await self._wait_for_room(socket)
 
 
 async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room() -> None:
     async with serving() as server:
         services = server.app[SERVICES]
         (model,) = services.models
-        call = FullCall(services, model, parse_chat_query({}, defaults=model.defaults, max_wait_s=600.0))
+        query = {"ext": "1", "format": "pcm_f32le"}
+        call = chat_call(services, model, parse_chat_query(query, defaults=model.defaults, max_wait_s=600.0))
+        call.dialect.policy = replace(call.dialect.policy, has_answers=True)
         await call.admit()
         socket = LateSocket()
         async with asyncio.timeout(120.0):

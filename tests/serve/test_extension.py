@@ -122,7 +122,7 @@ async def test_stats_come_once_a_second_and_add_up() -> None:
 async def test_set_changes_parameters_and_a_bad_one_ends_the_call() -> None:
     async with serving() as server, server.caller() as client:
         await client.send(events.set_parameters({"text_temperature": 0.5}))
-        session = server.calls[0]._session
+        session = server.calls[0].participant.session
         assert session is not None
         await server.eventually(lambda: session.parameters.text_temperature == 0.5)
         await client.send(events.set_parameters({"text_temperature": 9}))
@@ -175,8 +175,8 @@ async def test_flushes_in_the_queue_are_told_as_one_at_the_beginning() -> None:
             await client.event("queued")
             for _ in range(100):
                 await client.send(events.flush())
-            (call,) = (it for it in server.calls if not it._is_ready)
-            await server.eventually(lambda: call._kept_from is not None)
+            await client.send(moshi.Ping())
+            await client.until(lambda it: isinstance(it, moshi.Ping))  # all of them were followed
             await first.send(events.bye())
             await client.event("ready")
             await client.speak(speech(1))

@@ -18,8 +18,8 @@ from antiphon.config import Limits
 from antiphon.errors import ConfigError
 from antiphon.protocol import events
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.lifecycle import Lifecycle
-from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.child import MEANINGLESS
 from tests.serve.goodbye import TLS_GOODBYE
@@ -321,10 +321,10 @@ async def test_a_malformed_request_leaves_no_query_in_the_log() -> None:
 
 
 async def test_a_call_that_cannot_be_told_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(call: ChatCall, deadline_s: float) -> None:
+    def broken(call: Call, deadline_s: float) -> None:
         raise ValueError(f"no word for {deadline_s}")
 
-    monkeypatch.setattr(ChatCall, "announce_draining", broken)
+    monkeypatch.setattr(Call, "announce_draining", broken)
     async with serving() as server, server.caller() as client:
         lifecycle = Lifecycle(Limits(drain_timeout_s=0.1))
         lifecycle.watch(server.app)

@@ -28,7 +28,7 @@ from tests.serve.harness import (
     serving,
     speech,
 )
-from tests.serve.live_client import PATH, live_client, parrot
+from tests.serve.live_client import PATH, live_client, parrot, watchers_of
 
 FRAME_BYTES = 2 * FRAME_SAMPLES
 PATIENT = {"liveness_timeout_s": 30.0, "close_timeout_s": 10.0}
@@ -308,7 +308,7 @@ async def test_a_refusal_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture
 async def test_a_server_that_leaves_says_so_and_closes_with_1012() -> None:
     async with serving() as server, live_client(server) as client:
         await client.start()
-        (call,) = server.services.calls
+        (call,) = server.calls
         call.announce_draining(5.0)
         info = await client.event("info")
         assert (info["code"], info["message"]) == ("server_draining", "the server leaves within 5 s")
@@ -335,8 +335,8 @@ async def test_the_path_may_name_the_model() -> None:
 async def test_usage_is_told_in_seconds_of_audio() -> None:
     async with serving(spec=DUPLEX) as server, live_client(server) as client:
         await client.start(model="null-duplex")
-        (call,) = server.services.calls
-        call._usage_due_s = 0.0  # type: ignore[attr-defined]
+        (call,) = server.calls
+        call.dialect._usage_due_s = 0.0  # type: ignore[attr-defined]
         usage = await client.event("session.usage.updated")
         assert usage["usage"]["seconds"] > 0
         assert 0 < usage["context_window"]["usage_ratio"] <= 1
@@ -410,11 +410,12 @@ async def test_who_does_not_read_its_answers_gets_no_more_of_them(by_watcher: bo
     delegation = {"type": "responses", "responses": "x" * 500_000}
     async with serving(model=parrot(), limits=PATIENT) as server, live_client(server) as client:
         session = await client.start()
-        (call,) = server.services.calls
-        socket = call._socket  # type: ignore[attr-defined]
+        (call,) = server.calls
+        socket = call.transport
+        assert socket is not None
         async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
             sender = watcher if by_watcher else client
-            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
+            await server.eventually(lambda: len(watchers_of(call)) == 1)
             transport = Client(client.ws).transport
             transport.pause_reading()
             await client.send("session.update", session={"delegation": delegation})
@@ -488,8 +489,8 @@ async def test_a_watcher_learns_that_the_client_has_vanished() -> None:
     async with serving() as server, live_client(server) as client:
         session = await client.start()
         async with live_client(server, f"{PATH}/{session['id']}/attach") as watcher:
-            (call,) = server.services.calls
-            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
+            (call,) = server.calls
+            await server.eventually(lambda: len(watchers_of(call)) == 1)
             await client.audio()
             Client(client.ws).transport.abort()
             closed = await watcher.event("session.closed")
@@ -502,10 +503,10 @@ async def test_a_watcher_learns_that_the_client_has_vanished() -> None:
 async def test_a_watcher_that_leaves_harms_nothing() -> None:
     async with serving() as server, live_client(server) as client:
         session = await client.start()
-        (call,) = server.services.calls
+        (call,) = server.calls
         async with live_client(server, f"{PATH}/{session['id']}/attach"):
-            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
-        await server.eventually(lambda: not call.audience.watchers)  # type: ignore[attr-defined]
+            await server.eventually(lambda: len(watchers_of(call)) == 1)
+        await server.eventually(lambda: not watchers_of(call))
         await client.audio()
 
 

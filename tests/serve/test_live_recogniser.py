@@ -16,10 +16,10 @@ from antiphon.audio.g711 import Law
 from antiphon.engine.engine import Engine
 from antiphon.ipc.local import LocalEngine
 from antiphon.protocol import kyutai
-from antiphon.serve.routes import live_recogniser
+from antiphon.serve.calls import captions
 from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, serving, speech
-from tests.serve.live_client import PATH, LiveClient, live_client, parrot
+from tests.serve.live_client import PATH, LiveClient, live_client, parrot, watchers_of
 from tests.serve.live_resuming import cut
 
 INPUT = "session.input_transcript.delta"
@@ -125,8 +125,8 @@ async def test_watchers_see_the_transcript() -> None:
     async with beside_a_talker() as (server, _), live_client(server) as client:
         session = await client.start()
         async with live_client(server, f"/v1/live/sessions/{session['id']}/attach") as watcher:
-            (call,) = server.services.calls
-            await server.eventually(lambda: len(call.audience.watchers) == 1)  # type: ignore[attr-defined]
+            (call,) = server.calls
+            await server.eventually(lambda: len(watchers_of(call)) == 1)
             await client.speak(spoken([*tokens, 0]))
             seen = [(await watcher.event(INPUT))["delta"] for _ in texts]
             await bye(client)
@@ -174,7 +174,7 @@ async def test_a_recogniser_that_fails_is_left_behind_with_one_notice() -> None:
 
 
 async def test_a_recogniser_that_is_too_slow_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_recogniser, "MAX_BEHIND_S", 1.0)
+    monkeypatch.setattr(captions, "MAX_BEHIND_S", 1.0)
     async with beside_a_talker(step_s=0.3) as (server, _), live_client(server) as client:
         await client.start()
         talking = asyncio.create_task(_talk(client, 120))
@@ -221,7 +221,7 @@ async def test_a_server_that_stops_while_the_recogniser_is_asked_gives_the_talke
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(live_recogniser.LiveRecogniser, "admit", never)
+    monkeypatch.setattr(captions.Captions, "admit", never)
     async with beside_a_talker() as (server, _), live_client(server) as client:
         await client.send("session.start", session={"model": "null-echo"})
         await asked.wait()

@@ -335,7 +335,7 @@ async def test_hostile_files_beside_a_talker_cost_it_nothing(caplog: pytest.LogC
             said += 1
             await asyncio.sleep(0.02)
         await attacking
-        stats = next(iter(server.calls))._session.stats()  # type: ignore[union-attr]
+        stats = next(iter(server.calls)).participant.stats()
         assert (stats.frames_out, stats.lost, stats.dropped_in) == (said, 0, 0)
         await talker.send(moshi.Event("bye", {}))
         await talker.closed()

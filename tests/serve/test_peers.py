@@ -47,13 +47,13 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
                 await client.speak(speech(1, index))
                 await asyncio.sleep(0.002)
             assert max(await well_served(bystander, 10)) < 10.0
-            stats = [it._session.stats() for it in calls if it._session is not None]
+            stats = [it.participant.stats() for it in calls]
             slow = max(stats, key=lambda it: it.frames_in)
             assert slow.dropped_out > 20
             for it in calls:
-                assert it._socket is not None
-                assert it._socket._transport.get_write_buffer_size() < 8192 + 3 * 4 * FRAME_SAMPLES
-                assert len(it._taken) <= 10
+                assert it.transport is not None
+                assert it.transport._transport.get_write_buffer_size() < 8192 + 3 * 4 * FRAME_SAMPLES
+                assert len(it.waiting) <= 10
         client.transport.resume_reading()
         interrupted = await client.event("interrupted")
         stamped, _ = await client.reply()
@@ -69,14 +69,14 @@ async def test_answers_to_one_who_does_not_read_stay_bounded(asks: str) -> None:
     async with serving(limits=limits) as server, server.caller("") as client:
         stop_reading(client)
         (call,) = server.calls
-        assert call._socket is not None
+        assert call.transport is not None
         flush = moshi.encode(events.flush())
         for _ in range(10_000):
             await (client.ws.ping(b"?" * 100) if asks == "ping" else client.ws.send_bytes(flush))
         await client.speak(speech(1))
-        await server.eventually(lambda: (session := call._session) is None or session.stats().frames_in > 0)
-        assert call._socket._transport.get_write_buffer_size() < 3 * 4096
-        assert not call._taken
+        await server.eventually(lambda: call.participant.stats().frames_in > 0)
+        assert call.transport._transport.get_write_buffer_size() < 3 * 4096
+        assert not call.waiting
         client.cut()
 
 
@@ -97,11 +97,11 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
         pouring = asyncio.create_task(pour())
         took = await well_served(bystander, 60)
         for call in server.calls:
-            assert len(call._ear._packets) <= 4
+            assert len(call.dialect._decoder._packets) <= 4  # type: ignore[attr-defined]
         pouring.cancel()
         flood.cut()
         assert sorted(took)[len(took) // 2] < 5.0
-        stats = [call._session.stats() for call in server.calls if call._session is not None]
+        stats = [call.participant.stats() for call in server.calls]
         flooded = max(stats, key=lambda it: it.frames_in)
         # 50 frames a second are 200 packets; the first second may be spent at once.
         assert 50 <= flooded.frames_in <= 50 * (time.monotonic() - start) + 50 + 16
@@ -118,7 +118,7 @@ async def test_a_flooding_writer_is_not_taken_for_dead(monkeypatch: pytest.Monke
 
         def is_read_again() -> bool:
             # The first second's worth is 6 frames; then it is not read for twice the liveness timeout.
-            return call._session is not None and call._session.stats().frames_in > 8
+            return call.participant.stats().frames_in > 8
 
         await server.eventually(lambda: is_read_again() or not server.calls)
         assert server.calls
@@ -142,8 +142,8 @@ async def test_a_silent_peer_that_answers_pings_lives() -> None:
         signs_s: set[float] = set()
 
         def has_answered() -> bool:
-            assert call._socket is not None
-            signs_s.add(call._socket.seen_s)
+            assert call.transport is not None
+            signs_s.add(call.transport.seen_s)
             return len(signs_s) > 3
 
         # Three pongs, each after more than half a second of silence: longer than the liveness timeout.

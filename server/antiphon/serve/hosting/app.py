@@ -21,6 +21,7 @@ from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
 from antiphon.serve.access.security import allowed_hosts, host_check, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.calls.output_listener import OutputListeners
 from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial
 from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.helper import Helper
@@ -39,7 +40,6 @@ from antiphon.serve.routes.canary import add_canary
 from antiphon.serve.routes.hand_over import add_hand_over
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
-from antiphon.serve.routes.output_listener import OutputListeners
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.static import StaticFiles, web_root
 from antiphon.serve.routes.tts import list_voices

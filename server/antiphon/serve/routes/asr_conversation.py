@@ -11,10 +11,10 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.asr_stream import asr_parameters
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.input_decoder import InputDecoder
-from antiphon.serve.routes.asr_stream import asr_parameters
 from antiphon.serve.routes.heard import HeardConversation
 from antiphon.serve.routes.kyutai import KyutaiConversation
 from antiphon.serve.transport.socket import Socket

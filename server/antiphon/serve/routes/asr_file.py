@@ -18,10 +18,10 @@ from antiphon.errors import RecordingTooLongError
 from antiphon.ipc.values import SessionState
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.asr_stream import AsrStream, asr_parameters
 from antiphon.serve.hosting.answer import Answer
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
 from antiphon.serve.routes.routing import post_wait_s
 
 STEP_PACKETS: Final = 512

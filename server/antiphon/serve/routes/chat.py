@@ -9,22 +9,31 @@ answered with the reason in an ``error`` event, and closed with its code.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
 from aiohttp import web
 
-from antiphon.errors import ProtocolError, SessionError
+from antiphon.errors import AntiphonError, ProtocolError, SessionError, SessionTimeoutError
+from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import ChatRequest, ResumeMode, parse_chat_query
-from antiphon.serve.access.callers import Caller
+from antiphon.protocol.resume import decode_claim
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit, upgrade_to_refuse
+from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.calls.resume import CLAIM_S, Resume
+from antiphon.serve.dialects.chat import ChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.call import ChatCall
 from antiphon.serve.routes.prompts import prompt_of
-from antiphon.serve.routes.resumable_call import ResumableChatCall, resume_chat
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
+from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
 
 
@@ -43,8 +52,57 @@ async def handle_chat(
         return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
     await check_upgrade(request, model, wait_s=chat.wait_s)
-    kind = ChatCall if chat.resume is ResumeMode.NO else ResumableChatCall
-    return await kind(services, model, chat, prompt, caller=caller).converse(request)
+    call = chat_call(services, model, chat, prompt, caller=caller)
+    return await admit_then_upgrade(
+        request, services, model.metrics, call, format=chat.format, ext=chat.extended
+    )
+
+
+def chat_call(
+    services: Services,
+    model: ServedModel,
+    chat: ChatRequest,
+    prompt: Prompt | None = None,
+    *,
+    caller: Caller = ANYBODY,
+) -> Call:
+    """The call that a request asks for."""
+    has_resume = chat.resume is not ResumeMode.NO
+    resume = Resume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
+    dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
+    talker = Talker(model, Place(model.engine, chat.parameters, chat.wait_s, prompt))
+    return Call(services, model, dialect, talker, caller=caller, resume=resume, may_record=chat.may_record)
+
+
+async def resume_chat(
+    request: web.Request, services: Services, model: ServedModel, chat: ChatRequest, caller: Caller
+) -> web.StreamResponse:
+    """One WebSocket that resumes a call, for as long as it lasts.
+
+    Raises:
+        web.HTTPException: it is none.
+    """
+    await check_upgrade(request, model, wait_s=chat.wait_s)
+
+    async def begin(socket: Socket) -> Call:
+        try:
+            async with asyncio.timeout(CLAIM_S):
+                message = await socket.receive()
+        except TimeoutError:
+            raise SessionTimeoutError(f"no claim to a call within {CLAIM_S:g} s") from None
+        if message is None:
+            raise SessionError("the client has left without a claim")
+        claim = decode_claim(message)
+        call = chat_call(services, model, chat, caller=caller)
+        await call.claim(claim)
+        return call
+
+    return await upgrade_then_admit(request, services, model.metrics, begin, refusal)
+
+
+def refusal(error: AntiphonError) -> tuple[bytes, int]:
+    """The event of an error, and the close code that belongs to it."""
+    return frame(moshi.encode(events.error_of(error))), wire_form(error).close
 
 
 async def refuse_chat(
@@ -57,7 +115,7 @@ async def refuse_chat(
     """
     if request.query.get("ext") != "1" or not is_upgrade(request):
         raise refusal_of(request, error)
-    return await tell(request, services, metrics, error, moshi.encode(events.error_of(error)))
+    return await upgrade_to_refuse(request, services, metrics, error, refusal)
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:

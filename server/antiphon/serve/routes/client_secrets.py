@@ -17,9 +17,9 @@ from antiphon.protocol.payload import decode_object
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType, change
 from antiphon.serve.access.callers import Caller, error_body
 from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SECONDS
+from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.realtime_client import RealtimeClient
 
 TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 

@@ -11,24 +11,20 @@ import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
-from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.ipc.port import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.fields import INVALID_VALUE
-from antiphon.protocol.live_session import Encoding, LiveFormat
+from antiphon.protocol.live_session import LiveFormat
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.dialects.event_audio import line_of
 from antiphon.serve.hosting.dialogue import RECHECK_S, REPLIES_A_TURN, SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_line import DuplexLine
-from antiphon.serve.media.line import LineFormat
 from antiphon.serve.transport.socket import Socket
-
-LAWS: Final = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
 
 
 class DuplexCall(SocketConversation):
@@ -220,8 +216,3 @@ class DuplexCall(SocketConversation):
         self._patience.check(now_s, silent_s)
         if not socket.is_congested() and self._patience.wants_ping(silent_s):
             socket.ping()
-
-
-def line_of(audio: LiveFormat) -> LineFormat:
-    """The format of a session, as the codec's value."""
-    return LineFormat(audio.rate, LAWS.get(audio.encoding))

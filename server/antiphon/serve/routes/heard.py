@@ -9,10 +9,10 @@ from typing import Final
 from antiphon.ipc.port import CallSession
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.asr_stream import AsrStream
 from antiphon.serve.hosting.dialogue import RECHECK_S
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.asr_stream import AsrStream
 from antiphon.serve.routes.lossless import LosslessConversation
 from antiphon.serve.transport.socket import Socket
 

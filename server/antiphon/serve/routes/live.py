@@ -7,15 +7,11 @@ A wrong key, a foreign origin and too many sessions are refused before the upgra
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from aiohttp import web
 
-from antiphon.errors import (
-    AntiphonError,
-    FieldError,
-    SessionError,
-    SessionTimeoutError,
-)
+from antiphon.errors import AntiphonError, FieldError, SessionError, SessionTimeoutError
 from antiphon.models.persona import takes_persona
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
@@ -26,15 +22,17 @@ from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import SessionConfig
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.hosting.resumable import CLAIM_S
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
+from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.calls.resume import CLAIM_S, Resume
+from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.live_call import LiveCall
-from antiphon.serve.routes.live_recogniser import LiveRecogniser
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import prompt_of_session
-from antiphon.serve.routes.resumable_live_call import ResumableLiveCall, is_resumption
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
@@ -57,29 +55,20 @@ async def handle_live(
     await check_upgrade(request, model, wait_s=0.0)
     if ELSEWHERE in request.headers:
         await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
-    limits = services.config.limits
-    socket = await Socket.open(request, limits, services.clock, max_message_bytes=MAX_EVENT_BYTES)
-    call: LiveCall | None = None
-    with model.metrics.sockets.track_inprogress():
-        try:
-            mode = live.read_mode(request.query)
-            start = await _first_event(socket, mode, limits.handshake_timeout_s)
-            if start is None:
-                return socket.response
-            call = await _make_call(services, named_model(request), start, mode, caller)
-            await call.admit()
-        except AntiphonError as error:
-            kind = type(error).__name__
-            services.provoked.info(
-                "session refused", of=kind, path="/v1/live/sessions", error=kind, reason=str(error)
-            )
-            await refuse(socket, model.metrics, error)
-        else:
-            await call.run(socket)
-        finally:
-            if call is not None:
-                call.abandon()
-    return socket.response
+
+    async def begin(socket: Socket) -> Call | None:
+        mode = live.read_mode(request.query)
+        start = await _first_event(socket, mode, services.config.limits.handshake_timeout_s)
+        return None if start is None else await _begin(services, named_model(request), start, mode, caller)
+
+    return await upgrade_then_admit(
+        request, services, model.metrics, begin, refusal, max_message_bytes=MAX_EVENT_BYTES
+    )
+
+
+def refusal(error: AntiphonError) -> tuple[bytes, int]:
+    """An ``error`` event, and the close code that belongs to it."""
+    return frame(events.encode(events.error_of(error), "event_1"), TEXT), wire_form(error).openai_close
 
 
 async def refuse_live(
@@ -92,17 +81,12 @@ async def refuse_live(
     """
     if not is_upgrade(request):
         raise refusal_of(request, error)
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        await refuse(socket, metrics, error)
-    return socket.response
+    return await upgrade_to_refuse(request, services, metrics, error, refusal)
 
 
-async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
-    """An ``error`` event, and the close that belongs to it."""
-    socket.write(frame(events.encode(events.error_of(error), "event_1"), TEXT))
-    await socket.close(wire_form(error).openai_close, str(error))
-    metrics.closed(socket.close_code)
+def is_resumption(query: Mapping[str, str]) -> bool:
+    """Whether a connection goes on with a session."""
+    return query.get("resume") == ResumeMode.AGAIN
 
 
 ROUTES = (
@@ -141,14 +125,14 @@ async def _first_event(
     return event
 
 
-async def _make_call(
+async def _begin(
     services: Services,
     named: str | None,
     start: live.Start | live.ResumeSession,
     mode: ResumeMode,
     caller: Caller,
-) -> LiveCall:
-    """The conversation that a client asks for.
+) -> Call:
+    """The call that a client asks for, with its row.
 
     Raises:
         AntiphonError: it cannot be had.
@@ -161,23 +145,27 @@ async def _make_call(
             code="invalid_value",
             event_id=start.event_id,
         )
-    resumes = isinstance(start, live.ResumeSession)
-    model = services.model_for(session.model, caller, KINDS, resumes=resumes)
-    prompt: Prompt | None = None
-    notices: list[events.Info] = []
-    if isinstance(start, live.Start):
-        prompt, notices = await _prompt_of(services, model, session)
-    recogniser = services.models.default_of((PipelineKind.STT,))
-    rate = model.engine.info.spec.sample_rate
-    return (LiveCall if mode is ResumeMode.NO else ResumableLiveCall)(
+    is_again = isinstance(start, live.ResumeSession)
+    model = services.model_for(session.model, caller, KINDS, resumes=is_again)
+    prompt, notices = (None, []) if is_again else await _prompt_of(services, model, session)
+    spec, recogniser = model.engine.info.spec, services.models.default_of((PipelineKind.STT,))
+    resume = None if mode is ResumeMode.NO else Resume(services, caller, spec.frame_ms)
+    sequence = None if resume is None else resume.sequence
+    call = Call(
         services,
         model,
-        start,
-        prompt=prompt,
-        recogniser=None if recogniser is None else LiveRecogniser(recogniser, rate, services.clock),
-        notices=notices,
+        LiveDialect(start, model, notices=notices, sequence=sequence),
+        # A client that may resume keeps its own time: frame N of the input is the client's frame N.
+        Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=resume is None),
         caller=caller,
+        resume=resume,
+        captions=None if recogniser is None else Captions(recogniser, spec.sample_rate, services.clock),
     )
+    if isinstance(start, live.ResumeSession):
+        await call.claim(start.claim)
+    else:
+        await call.admit(format=session.format.encoding)
+    return call
 
 
 async def _prompt_of(

@@ -18,9 +18,10 @@ from antiphon.protocol import live_events as events
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.call import Call
+from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.live_call import LiveCall
 from antiphon.serve.routes.routing import check_upgrade
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
@@ -45,28 +46,29 @@ async def handle_watcher(
         SessionLimitError: it has as many watchers as it may.
         web.HTTPUpgradeRequired: no WebSocket request.
     """
-    call = find_call(services, request.match_info["id"], caller)
-    if len(call.audience.watchers) >= MAX_WATCHERS:
-        raise SessionLimitError(f"the session has {len(call.audience.watchers)} of {MAX_WATCHERS} watchers")
+    call, dialect = find_call(services, request.match_info["id"], caller)
+    if len(dialect.watchers) >= MAX_WATCHERS:
+        raise SessionLimitError(f"the session has {len(dialect.watchers)} of {MAX_WATCHERS} watchers")
     await check_upgrade(request, model, wait_s=0.0)
     socket = await Socket.open(
         request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
     )
     with model.metrics.sockets.track_inprogress():
-        await LiveWatcher(socket, call).watch()
+        await LiveWatcher(socket, call, dialect).watch()
     model.metrics.closed(socket.close_code)
     return socket.response
 
 
-def find_call(services: Services, live_id: str, caller: Caller) -> LiveCall:
+def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, LiveDialect]:
     """The session of this name, if it is this caller's.
 
     Raises:
         UnknownSessionError: it is not; another key's session is as unknown as none.
     """
     for call in services.calls:
-        if isinstance(call, LiveCall) and call.live_id == live_id and call.caller.key == caller.key:
-            return call
+        dialect = call.dialect if isinstance(call, Call) and call.caller.key == caller.key else None
+        if isinstance(call, Call) and isinstance(dialect, LiveDialect) and dialect.live_id == live_id:
+            return call, dialect
     has_others = services.config.front_ends not in (0, 1)
     raise UnknownSessionError(f"no such session here{ELSEWHERE_WORDS if has_others else ''}")
 
@@ -74,15 +76,15 @@ def find_call(services: Services, live_id: str, caller: Caller) -> LiveCall:
 class LiveWatcher:
     """A connection that looks on."""
 
-    def __init__(self, socket: Socket, call: LiveCall) -> None:
+    def __init__(self, socket: Socket, call: Call, dialect: LiveDialect) -> None:
         """Look on at ``call`` over ``socket``."""
-        self._socket, self._call = socket, call
+        self._socket, self._call, self._dialect = socket, call, dialect
         self._events = 0
         self._ending: asyncio.Task[None] | None = None
 
     async def watch(self) -> None:
         """Pass on what happens, and follow what is asked, until one side is over."""
-        self._call.audience.watchers.add(self)
+        self._dialect.watchers.add(self)
         try:
             while (message := await self._socket.receive_any()) is not None:
                 try:
@@ -91,7 +93,7 @@ class LiveWatcher:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)
         finally:
-            self._call.audience.watchers.discard(self)
+            self._dialect.watchers.discard(self)
             if self._ending is not None:
                 await self._ending
 
@@ -116,4 +118,4 @@ class LiveWatcher:
                 code="unsupported_event",
                 event_id=event.event_id,
             )
-        await self._call.obey(event, self._socket)
+        await self._call.obey(self._dialect.obey(event), self._socket)

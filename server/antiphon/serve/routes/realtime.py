@@ -23,6 +23,9 @@ from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -38,7 +41,6 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refusal_of,
 )
-from antiphon.serve.routes.translation_call import TranslationCall
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -95,12 +97,14 @@ async def handle_translation(
         words = f"the model {model.name} does not translate; there is: "
         names = [it.name for it in translators]
         raise UnknownModelError(words + (", ".join(names) or "none that does"), known=names)
-    call = TranslationCall(services, model, TranslationSession(model.name), caller=caller)
+    dialect = TranslationDialect(TranslationSession(model.name), model)
+    talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
+    call = Call(services, model, dialect, talker, caller=caller)
     return await converse(request, services, model, call)
 
 
 async def converse(
-    request: web.Request, services: Services, model: ServedModel, call: SocketConversation
+    request: web.Request, services: Services, model: ServedModel, call: SocketConversation | Call
 ) -> web.StreamResponse:
     """Upgrade, and hold a conversation; a refusal by the engine comes as an event."""
     await check_upgrade(request, model, wait_s=0.0)

@@ -28,12 +28,13 @@ from antiphon.protocol.realtime_reply import ReplyRules, ResponseRequest, Respon
 from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.dialects.event_audio import line_of
+from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.duplex_call import DuplexCall, line_of
-from antiphon.serve.routes.live_recogniser import LiveRecogniser
+from antiphon.serve.routes.duplex_call import DuplexCall
 from antiphon.serve.routes.prompts import prompt_of_session
-from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
 
 SETTLE_S: Final = 1.0
@@ -65,7 +66,7 @@ class RealtimeCall(DuplexCall):
         )
         self._turns = InputTurns(client.ids, client.items)
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
-        self._recogniser: LiveRecogniser | None = None
+        self._recogniser: Captions | None = None
         self._marks = itertools.count(1)
         self._is_updating = False
         self._updates_owed = 0  # not yet sent to the client
@@ -179,7 +180,7 @@ class RealtimeCall(DuplexCall):
         if model is None or self._recogniser is not None:
             return
         rate = self._model.engine.info.spec.sample_rate
-        self._recogniser = recogniser = LiveRecogniser(model, rate, self._clock)
+        self._recogniser = recogniser = Captions(model, rate, self._clock)
         self._at_end.append(recogniser.close)
         if (notice := await recogniser.admit(self._waker.wake)) is not None:
             self._provoked.info("no transcript", of="no transcript", reason=notice.message)

@@ -16,13 +16,13 @@ from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.asr_stream import asr_parameters
+from antiphon.serve.dialects.event_audio import line_of
+from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.line import LineDecoder
-from antiphon.serve.routes.asr_stream import asr_parameters
-from antiphon.serve.routes.duplex_call import line_of
 from antiphon.serve.routes.heard import HeardConversation
-from antiphon.serve.routes.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.transport.socket import Socket
 
 

@@ -11,8 +11,8 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
+from antiphon.serve.calls.captions import Captions
 from antiphon.serve.hosting.served import Models, ServedModel
-from antiphon.serve.routes.live_recogniser import LiveRecogniser
 
 FINISH_S: Final = 20.0
 """For the transcript after the end of a call; a recogniser that falls further behind gives up by itself."""
@@ -35,14 +35,14 @@ class OutputListeners:
         if is_busy or not recogniser.engine.health().ready:
             return None
         rate = model.engine.info.spec.sample_rate
-        self._current = OutputListener(LiveRecogniser(recogniser, rate, self._clock))
+        self._current = OutputListener(Captions(recogniser, rate, self._clock))
         return self._current
 
 
 class OutputListener:
     """The transcript of one call's output, on the event loop alone."""
 
-    def __init__(self, recogniser: LiveRecogniser) -> None:
+    def __init__(self, recogniser: Captions) -> None:
         """Ask for a row."""
         self._recogniser = recogniser
         self._is_woken = asyncio.Event()

@@ -17,9 +17,9 @@ from antiphon.ipc.values import SessionState
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
-from antiphon.serve.hosting.conversation import open_session
+from antiphon.serve.calls.asr_stream import AsrStream, asr_parameters
+from antiphon.serve.calls.participant import Place
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.routes.asr_stream import AsrStream, asr_parameters
 
 MAX_BEHIND_S: Final = 10.0
 """Audio that waits for the recogniser: one that cannot keep up would never catch up, and 10 s are 1 MB."""
@@ -30,7 +30,7 @@ END_MARK: Final = 0
 UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 
 
-class LiveRecogniser:
+class Captions:
     """One caller's transcript; used on the event loop alone."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
@@ -47,9 +47,8 @@ class LiveRecogniser:
         """Ask for a row at once; the notice for the client where there is none."""
         try:
             hearing = AsrStream(self._model, self._clock)
-            hearing.session = self._session = await open_session(
-                self._model.engine, asr_parameters(self._model), wait_s=0.0, notify=notify
-            )
+            place = Place(self._model.engine, asr_parameters(self._model))
+            hearing.session = self._session = await place.take(notify)
         except (SessionError, UnsupportedError) as error:
             return events.Info(UNAVAILABLE, f"no transcript of the input: {error}")
         self._hearing = hearing

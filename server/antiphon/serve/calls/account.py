@@ -1,0 +1,76 @@
+"""What a call has used over this connection, and how it went where its model is on trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.errors import MovedError, ReplacedError
+from antiphon.ipc.port import CallSession
+from antiphon.ipc.resumption import Resumption
+from antiphon.models.spec import PipelineKind
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.usage import UsageRecord
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.participant import Participant
+from antiphon.serve.hosting.observation import Observation
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+
+
+class Account:
+    """The use of one connection of a call, recorded once, at its end."""
+
+    def __init__(
+        self,
+        services: Services,
+        caller: Caller,
+        model: ServedModel,
+        participant: Participant[Any],
+        dialect: Dialect[Any],
+    ) -> None:
+        """Begin with nothing used."""
+        self.model = model
+        self._services, self._caller = services, caller
+        self._participant, self._dialect = participant, dialect
+        # Earlier ones went over other connections of the call, which have recorded them, or could not.
+        self._first_frame = self._first_reply = self._unrecorded_out = 0
+        self._observation: Observation | None = None
+
+    def resume(self, session: CallSession, found: Resumption) -> None:
+        """Go on with a call of another connection."""
+        self._first_frame = session.next_frame - found.unrecorded_in
+        self._first_reply = session.stats().frames_out + found.replayed
+        self._unrecorded_out = found.unrecorded_out
+
+    def watch(self) -> None:
+        """Watch the call, where its model is on trial."""
+        desk, session = self._services.canary, self._participant.session
+        if desk is not None and session is not None:
+            self._observation = desk.observe(self.model, session)
+
+    @property
+    def used(self) -> UsageRecord:
+        """What was used so far."""
+        participant, spec = self._participant, self.model.engine.info.spec
+        stats, session = participant.stats(), participant.session
+        heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in - self._first_frame
+        said = 0 if spec.kind is PipelineKind.STT else max(0, stats.frames_out - self._first_reply)
+        found = None if session is None else session.resumption
+        return UsageRecord(
+            ended=self._services.access.usage.stamp(),
+            session=participant.id if found is None else found.call,
+            key=self._caller.name,
+            model=self.model.name,
+            seconds_in=round(heard * spec.frame_ms / 1000, 2),
+            seconds_out=round((said + self._unrecorded_out) * spec.frame_ms / 1000, 2),
+            words=self._dialect.words,
+        )
+
+    def close(self) -> None:
+        """Keep what was used here, and how the call went where it does not go on elsewhere."""
+        if self._participant.id and (used := self.used).seconds:
+            self._services.access.ended(used)
+        desk, seen, session = self._services.canary, self._observation, self._participant.session
+        if desk is not None and seen is not None and session is not None:
+            goes_on = isinstance(session.error, ReplacedError | MovedError)
+            desk.ended(self.model, self._caller, seen, session, goes_on=goes_on)

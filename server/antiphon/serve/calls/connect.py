@@ -1,0 +1,101 @@
+"""The two ways from a request for a WebSocket to a call: admitted before the upgrade, or after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError
+from antiphon.serve.calls.call import Call
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.transport.socket import Socket
+
+Refusal: TypeAlias = Callable[[AntiphonError], tuple[bytes, int]]
+"""What a protocol tells a client that gets no call, framed, and the close code."""
+
+
+async def admit_then_upgrade(
+    request: web.Request,
+    services: Services,
+    metrics: ServeMetrics,
+    call: Call,
+    *,
+    max_message_bytes: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    **facts: Any,
+) -> web.StreamResponse:
+    """The answer to a request whose clients read a status, once the call is over.
+
+    Raises:
+        ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no place.
+        ConnectionResetError: the peer has left meanwhile.
+    """
+    await call.admit(**facts)
+    try:
+        socket = await Socket.open(
+            request,
+            services.config.limits,
+            services.clock,
+            max_message_bytes=max_message_bytes,
+            headers=headers,
+        )
+        with metrics.sockets.track_inprogress():
+            await call.run(socket)
+        return socket.response
+    finally:
+        call.abandon()
+
+
+async def upgrade_then_admit(
+    request: web.Request,
+    services: Services,
+    metrics: ServeMetrics,
+    begin: Callable[[Socket], Awaitable[Call | None]],
+    refusal: Refusal,
+    *,
+    max_message_bytes: int | None = None,
+) -> web.StreamResponse:
+    """The answer to a request whose clients read refusals as messages, once the call is over.
+
+    ``begin`` makes a call that is admitted, perhaps of a first message; None where the peer has left.
+    """
+    socket = await Socket.open(
+        request, services.config.limits, services.clock, max_message_bytes=max_message_bytes
+    )
+    with metrics.sockets.track_inprogress():
+        try:
+            call = await begin(socket)
+        except AntiphonError as error:
+            kind = type(error).__name__
+            services.provoked.info(
+                "session refused", of=kind, path=request.path, error=kind, reason=str(error)
+            )
+            await refuse(socket, metrics, error, refusal)
+        else:
+            if call is not None:
+                try:
+                    await call.run(socket)
+                finally:
+                    call.abandon()
+    return socket.response
+
+
+async def upgrade_to_refuse(
+    request: web.Request, services: Services, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal
+) -> web.StreamResponse:
+    """Upgrade only to say no, in messages and with a code and a reason."""
+    socket = await Socket.open(request, services.config.limits, services.clock)
+    with metrics.sockets.track_inprogress():
+        await refuse(socket, metrics, error, refusal)
+    return socket.response
+
+
+async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal) -> None:
+    """What a protocol says of an error, and the close that belongs to it."""
+    frames, code = refusal(error)
+    socket.write(frames)
+    await socket.close(code, str(error))
+    metrics.closed(socket.close_code)

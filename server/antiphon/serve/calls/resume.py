@@ -1,0 +1,130 @@
+"""How a call outlives its connection: numbered messages, the claim to a call, and the wait for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from antiphon.errors import ResumeError
+from antiphon.ipc.port import CallSession, Notify
+from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
+from antiphon.protocol import resume
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+
+CLAIM_S: Final = 2.0
+"""For the first message of a connection that resumes; it takes no row before."""
+
+LATE_S: Final = 60.0
+"""Beyond the window: a client's clock may run so far ahead of the audio that it has sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A call of another connection that this one goes on with, and the terms of the next resumption."""
+
+    claim: resume.Claim
+    found: Resumption
+    terms: dict[str, Any]
+
+    @property
+    def missed_frames(self) -> int:
+        """Frames of audio that the client never gets."""
+        return max(0, self.found.replay_from - self.claim.frame - 1) if self.claim.frame >= 0 else 0
+
+
+class OutboundSequence:
+    """The numbers of a call's messages, and how much of them the engine has noted."""
+
+    def __init__(self, note_every_frames: int) -> None:
+        """Begin a call; the engine hears of frames without text so often."""
+        self.seq = 0
+        self.first_news = 0  # the text of earlier frames was sent on another connection
+        self._every = note_every_frames
+        self._unnoted: list[Note] = []
+        self._noted_frame = 0  # the engine has noted that the text of earlier frames was sent
+
+    def go_on(self, found: Resumption) -> None:
+        """Go on with a call of another connection."""
+        self.seq, self._noted_frame, self.first_news = found.next_seq, found.told_frame, found.told_frame
+
+    def add(self, data: bytes) -> None:
+        """These bytes are the next numbered message."""
+        self._unnoted.append((self.seq, data))
+        self.seq += 1
+
+    def note(self, session: CallSession, told_frame: int) -> None:
+        """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
+        if self._unnoted or told_frame - self._noted_frame >= self._every:
+            self._noted_frame = max(told_frame, self._noted_frame)
+            session.note(tuple(self._unnoted), self._noted_frame)
+            self._unnoted.clear()
+
+
+class Resume:
+    """One call's way to another connection, for a ``caller`` and a model of ``frame_ms``."""
+
+    def __init__(self, services: Services, caller: Caller, frame_ms: float) -> None:
+        """Begin a call that is not armed yet."""
+        self._services, self._caller, self._frame_ms = services, caller, frame_ms
+        self.window_s = services.config.engine.resume_window_s
+        self._replay_frames = round(resume.REPLAY_MS / frame_ms)
+        self.sequence = OutboundSequence(self._replay_frames)
+        self.parted = asyncio.Event()  # the call is over, or goes on with another connection
+
+    def arm(self, session: CallSession) -> dict[str, Any] | None:
+        """Let the call be resumed; the terms for the client, None where this server keeps no calls."""
+        if self.window_s <= 0:
+            return None
+        token = resume.new_token()
+        session.arm(resume.token_key(token), self._caller.name)
+        return self._terms(token)
+
+    async def claim(
+        self, claim: resume.Claim, versions: Sequence[ServedModel], notify: Notify
+    ) -> tuple[ServedModel, CallSession, Resumed]:
+        """The call that is claimed, of whichever of these versions of a model has it.
+
+        Raises:
+            SessionError: there is no such call.
+        """
+        token = resume.new_token()
+        asked = ResumeClaim(
+            key=resume.token_key(claim.token),
+            new_key=resume.token_key(token),
+            owner=self._caller.name,
+            seq=claim.seq,
+            frame=claim.frame,
+            replay_frames=self._replay_frames,
+        )
+        model, session = await _find(asked, versions, notify)
+        found = session.resumption
+        assert found is not None
+        furthest = session.next_frame + round((self.window_s + LATE_S) * 1000 / self._frame_ms)
+        session.skip_to(min(claim.input_frame, furthest))
+        self.sequence.go_on(found)
+        return model, session, Resumed(claim, found, self._terms(token))
+
+    def _terms(self, token: bytes) -> dict[str, Any]:
+        worker = self._services.config.worker
+        return {
+            "token": resume.token_text(token),
+            "window_s": self.window_s,
+            "replay_ms": resume.REPLAY_MS,
+            **({"worker": worker} if worker else {}),
+        }
+
+
+async def _find(
+    asked: ResumeClaim, versions: Sequence[ServedModel], notify: Notify
+) -> tuple[ServedModel, CallSession]:
+    for model in versions:
+        try:
+            return model, await model.engine.resume(asked, notify=notify)
+        except ResumeError as error:
+            if error.reason != "unknown" or model is versions[-1]:
+                raise
+    raise ResumeError("unknown: there is no such call")

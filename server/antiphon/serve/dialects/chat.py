@@ -1,0 +1,212 @@
+"""The protocol of ``/api/chat``: Moshi's messages, its extension, and its numbered messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AntiphonError, AudioError, SessionFailedError
+from antiphon.ipc.values import FrameReply, SessionStats
+from antiphon.protocol import events, moshi, resume
+from antiphon.protocol.chat import AudioFormat, ChatRequest, parameters_to_json, parse_set
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Acknowledge, Action, Close, Flush, PushAudio, Send, SetParameters
+from antiphon.serve.calls.dialect import CallFacts, Dialect, Policy
+from antiphon.serve.calls.resume import OutboundSequence
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.media.input_decoder import InputDecoder
+from antiphon.serve.transport.frames import frame
+
+STATS_PERIOD_S: Final = 1.0
+"""How often extended clients get statistics."""
+
+AUDIO_TAG: Final = bytes((moshi.Tag.AUDIO,))
+EXTENSION_TAGS: Final = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
+UNHEARD: Final = np.zeros(0, np.float32)
+
+
+class ChatDialect(Dialect[FrameReply]):
+    """One client's side; with a ``sequence`` its text and its events have numbers."""
+
+    policy = Policy(at_once=AUDIO_TAG)
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        model: ServedModel,
+        now_s: float,
+        sequence: OutboundSequence | None = None,
+    ) -> None:
+        """Prepare for what a ``request`` asks of a ``model``."""
+        self.tokenizer = model.tokenizer
+        self._request, self._sequence = request, sequence
+        self._name, self._info = model.name, model.engine.info
+        self._rate = self._info.spec.sample_rate
+        self._decoder = InputDecoder(request.format, self._info.spec.frame_samples)
+        self._encoder = AudioEncoder(request.format)
+        self._is_stamped = request.extended and request.format is not AudioFormat.OGG
+        self._is_muted, self._is_begun = False, False
+        self._stats_due_s = now_s + STATS_PERIOD_S
+
+    # What comes in.
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        """Follow a message. Unknown tags and those that say nothing to a server are passed over."""
+        if isinstance(message, str):
+            return self._hear()
+        if message[:1] == AUDIO_TAG:
+            if len(message) > 1:
+                self._decoder.put(message[1:])
+            return self._hear()
+        if not self._request.extended and message[:1] in EXTENSION_TAGS:
+            return ()
+        decoded = moshi.decode(message)
+        if isinstance(decoded, moshi.Control):
+            return self._control(decoded.action)
+        if isinstance(decoded, moshi.Event):
+            return self._follow(decoded)
+        if isinstance(decoded, moshi.Ping) and self._request.extended:
+            return (Send(decoded, is_optional=True),)  # a browser neither sees nor sends a WebSocket's pings
+        if isinstance(decoded, moshi.Unknown) and decoded.tag == resume.NUMBERED and self._sequence:
+            return (Acknowledge(resume.decode_ack(decoded.data).seq),)
+        return ()
+
+    def _hear(self, *, all_of_it: bool = False) -> Sequence[Action]:
+        """Decode one step of what came; before the call begins the decoder only follows the stream."""
+        decoder = self._decoder
+        pcm = decoder.step(all_of_it=all_of_it)
+        self.has_more = pcm is not None and decoder.has_more
+        if pcm is None or not pcm.size:
+            return ()
+        seconds = pcm.size / self._rate
+        if self._is_muted or not self._is_begun:
+            return (PushAudio(UNHEARD, seconds),)
+        decoder.heard(pcm.size)
+        return (PushAudio(pcm, seconds),)
+
+    def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
+        """Obey a control message, as far as full duplex gives it a meaning.
+
+        pause: what is said until start is not heard; restart: forget what is queued both ways, and hear
+        again; start: hear again; endTurn: nothing, since this server has no turns.
+        """
+        if action is moshi.ControlAction.END_TURN:
+            return ()
+        before = self._hear(all_of_it=True)
+        self._is_muted = action is moshi.ControlAction.PAUSE
+        return (*before, Flush()) if action is moshi.ControlAction.RESTART else before
+
+    def _follow(self, event: moshi.Event) -> Sequence[Action]:
+        events.check_event(event, sender=events.Sender.CLIENT)
+        match event.type:
+            case "set":
+                return (SetParameters(lambda current: parse_set(event.fields, current)),)
+            case "flush":
+                return (*self._hear(all_of_it=True), Flush())
+            case _:
+                return (Close(),)
+
+    # What goes out.
+
+    def hello(self, facts: CallFacts) -> bytes:
+        self._is_begun = True
+        if facts.resumed is None:
+            return frame(moshi.encode(moshi.Handshake())) + self._event(self._ready(facts))
+        found = facts.resumed.found
+        event = events.resumed(
+            session=found.call,
+            token=facts.resumed.terms["token"],
+            input_frame=facts.next_frame,
+            missed_frames=facts.resumed.missed_frames,
+            replay_from=found.replay_from,
+            worker=facts.resumed.terms.get("worker", ""),
+        )
+        return self._event(event) + b"".join(frame(data) for _, data in found.notes)
+
+    def _ready(self, facts: CallFacts) -> moshi.Event:
+        spec = self._info.spec
+        return events.ready(
+            session=facts.session,
+            model=self._name,
+            sample_rate=spec.sample_rate,
+            frame_samples=spec.frame_samples,
+            slots=self._info.slots,
+            parameters=parameters_to_json(facts.parameters),
+            recorded=facts.is_recorded,
+            resume=facts.terms,
+        )
+
+    def frames(self, reply: FrameReply) -> bytes:
+        """Audio first, then its text, as upstream's server sends them."""
+        parts: list[bytes] = []
+        if reply.pcm is not None:
+            head = AUDIO_TAG
+            if self._is_stamped:
+                head = moshi.stamped_head(reply.frame, reply.step_ms, reply.wait_ms)
+            for payload in self._encoded(reply.pcm):
+                parts.append(frame(head + payload))  # noqa: PERF401 - one call fewer a frame
+        is_news = self._sequence is None or reply.frame >= self._sequence.first_news
+        if is_news and (text := self.text_of(reply)):
+            parts.append(self._numbered(moshi.Text(text)))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _encoded(self, pcm: FloatArray) -> list[bytes]:
+        try:
+            return self._encoder.encode(pcm)
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+
+    def encode(self, event: moshi.Message) -> bytes:
+        return frame(moshi.encode(event))
+
+    def _event(self, event: moshi.Event) -> bytes:
+        """An event, for clients that asked for them."""
+        return frame(moshi.encode(event)) if self._request.extended else b""
+
+    def _numbered(self, message: moshi.Message) -> bytes:
+        """Text, or an event that has to arrive."""
+        data = moshi.encode(message)
+        if self._sequence is not None:
+            data = resume.encode_numbered(self._sequence.seq, data)
+            self._sequence.add(data)
+        return frame(data)
+
+    def interrupted(self, frame: int) -> bytes:
+        return self._numbered(events.interrupted(frame)) if self._request.extended else b""
+
+    def queued(self, ahead: int, retry_after_s: int) -> bytes:
+        return self._event(events.queued(position=ahead, ahead=ahead, retry_after_s=retry_after_s))
+
+    def draining(self, deadline_s: float) -> bytes:
+        return self._event(events.draining(deadline_s))
+
+    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> bytes:
+        """Statistics, once a second."""
+        if not self._request.extended or now_s < self._stats_due_s:
+            return b""
+        self._stats_due_s += STATS_PERIOD_S
+        now = stats()
+        return self._event(
+            events.stats(
+                frames_in=now.frames_in,
+                frames_out=now.frames_out,
+                queue_frames=now.queue_frames,
+                late=now.late,
+                lost=now.lost,
+                dropped=now.dropped_in,
+                dropped_out=now.dropped_out,
+                step_ms_p50=round(now.step_ms_p50, 1),
+                step_ms_p99=round(now.step_ms_p99, 1),
+            )
+        )
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        return self._event(events.error_of(error)), wire_form(error).close
+
+    def over(self, _stats: SessionStats, *, is_lost: bool) -> None:
+        self._decoder.close()
+        self._encoder.close()

@@ -1,0 +1,85 @@
+"""OpenAI's translation sessions: a model that repeats in another language what it hears, without turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from antiphon.errors import AntiphonError
+from antiphon.ipc.values import FrameReply, SessionStats
+from antiphon.protocol import translation
+from antiphon.protocol.event_text import text_of
+from antiphon.protocol.realtime_events import Event, error_event, event
+from antiphon.protocol.translation import TranslationSession
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Action, Close, PushAudio, Send
+from antiphon.serve.calls.dialect import CallFacts, Dialect, Policy
+from antiphon.serve.dialects.event_audio import decoded
+from antiphon.serve.dialects.realtime_client import RealtimeClient
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.media.duplex_line import DuplexLine
+from antiphon.serve.media.line import LineFormat
+
+DRAIN_S: Final = 10.0
+"""How long a translation may go on after ``session.close``."""
+
+LAG_S: Final = 3.0
+"""How far a translation lies behind what it translates: so long its silence is no end."""
+
+
+class TranslationDialect(Dialect[FrameReply]):
+    """One session, in events."""
+
+    policy = Policy(expects_input=False, has_answers=True)
+
+    def __init__(self, session: TranslationSession, model: ServedModel) -> None:
+        """Prepare ``session``."""
+        self.tokenizer = model.tokenizer
+        self._session, self._client = session, RealtimeClient()
+        self._spec = model.engine.info.spec
+        self._line = DuplexLine(LineFormat(translation.SAMPLE_RATE), self._spec)
+        self._is_begun = self._is_closing = False
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        asked = translation.decode(text_of(message))
+        match asked:
+            case translation.AppendAudio():
+                return self._hear(asked)
+            case translation.Update():
+                self._session = translation.change(self._session, asked.session)
+                return (Send(event("session.updated", session=self._shown())),)
+            case translation.Close():
+                self._is_closing = True
+                return (Close(DRAIN_S, LAG_S),)
+
+    def _hear(self, asked: translation.AppendAudio) -> Sequence[Action]:
+        if not self._is_begun or self._is_closing:
+            return ()
+        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
+        return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
+
+    def hello(self, _facts: CallFacts) -> bytes:
+        self._is_begun = True
+        return self.encode(event("session.created", session=self._shown()))
+
+    def frames(self, reply: FrameReply) -> bytes:
+        elapsed_ms, _ = self._line.span_ms(reply)
+        data = b""
+        if (said := self._line.say(reply)) is not None:
+            data = self.encode(translation.output_audio(said.data, elapsed_ms))
+        self.is_speaking = self._line.is_speaking
+        if text := self.text_of(reply):
+            data += self.encode(translation.output_transcript(text, elapsed_ms))
+        return data
+
+    def encode(self, event: Event) -> bytes:
+        return self._client.framed(event)
+
+    def _shown(self) -> dict[str, object]:
+        return self._session.shown(session_id=self._client.session_id, expires_at=self._client.expires_at)
+
+    def finish(self, _stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+        return self.encode(event("session.closed")), None
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        return self.encode(error_event(error)), wire_form(error).openai_close
