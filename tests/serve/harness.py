@@ -30,6 +30,7 @@ from antiphon.serve.hosting.canary_desk import CanaryBook
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.transport.socket import Socket
 from tests.support.calm import calm
 
 FRAME_SAMPLES = 1920
@@ -187,6 +188,17 @@ class Server:
     async def is_empty(self) -> None:
         """Wait until every row is free and every socket gone."""
         await self.eventually(lambda: self.engine.health().active == 0 and not self.services.calls)
+
+
+def socket_of(call: Call) -> Socket:
+    """The WebSocket of a call."""
+    assert isinstance(call.transport, Socket)
+    return call.transport
+
+
+def unsent_bytes(call: Call) -> int:
+    """What is written to its client and not yet taken by the network."""
+    return socket_of(call)._transport.get_write_buffer_size()
 
 
 def null_checkpoint(spec: ModelSpec) -> Checkpoint:

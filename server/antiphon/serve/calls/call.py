@@ -38,7 +38,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.recording import CallRecording
 from antiphon.serve.transport.liveness import LivenessRules
-from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Transport
 
 TICK_S: Final = 1.0
 """The clock of all timeouts, unless they are shorter."""
@@ -74,7 +74,7 @@ class Call:
     ) -> None:
         """Prepare. :meth:`admit` or :meth:`claim` gets it a place, then :meth:`run` holds the call."""
         self.caller, self.dialect, self.participant = caller, dialect, participant
-        self.transport: Socket | None = None
+        self.transport: Transport | None = None
         self._services, self._model = services, model
         self._resume, self._captions, self._may_record = resume, captions, may_record
         self._clock, self._tracer = services.clock, services.tracer
@@ -153,7 +153,7 @@ class Call:
 
     # The life of a call over a socket.
 
-    async def run(self, transport: Socket) -> None:
+    async def run(self, transport: Transport) -> None:
         """Hold the call until one side ends it."""
         self.transport = transport
         self._services.calls.add(self)
@@ -176,7 +176,7 @@ class Call:
                 self._log.info("session closed", code=transport.close_code, seconds=seconds)
                 self.abandon()
 
-    async def _part(self, transport: Socket) -> None:
+    async def _part(self, transport: Transport) -> None:
         """The client has left, or all is over: a call that can be resumed waits for another connection."""
         resume, session = self._resume, self.participant.session
         if resume is None or session is None or self._ending is not None or self._close_s is not None:
@@ -262,7 +262,7 @@ class Call:
 
     # What comes in.
 
-    async def _read(self, transport: Socket) -> None:
+    async def _read(self, transport: Transport) -> None:
         at_once = transport.taking_at_once(self._take) if self.dialect.policy.at_once else None
         with at_once or contextlib.nullcontext():
             while self._ending is None and (message := await transport.receive_any()) is not None:
@@ -288,7 +288,7 @@ class Call:
             self._tracer.span("decode", start_s, self._clock(), track="loop", session=self.participant.id)
         return actions
 
-    async def _follow(self, message: bytes | str, transport: Socket) -> None:
+    async def _follow(self, message: bytes | str, transport: Transport) -> None:
         try:
             await self.obey(self._feed(message), transport)
             while self.dialect.has_more and not transport.has_ended and not self._is_detached:
@@ -298,7 +298,7 @@ class Call:
             if not transport.is_congested():
                 self._send(self.dialect.error(error)[0])
 
-    async def obey(self, actions: Sequence[Action], transport: Socket) -> None:
+    async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
         """Do what a message asks for that came over ``transport``, the client's or another one.
 
         An answer can be 1 MiB long: while the client does not read, messages that have one wait.
@@ -308,7 +308,7 @@ class Call:
             await self._wait_for_room(transport)
         self._do_all(actions)
 
-    async def _wait_for_room(self, transport: Socket) -> None:
+    async def _wait_for_room(self, transport: Transport) -> None:
         """Read nothing more until there is room, or it is over, or the client has left."""
         if self._ending is None:  # else it is never set
             self._room.clear()
@@ -397,7 +397,7 @@ class Call:
             participant.finish(now_s)
         return False
 
-    def _is_elsewhere(self, resume: Resume, transport: Socket) -> bool:
+    def _is_elsewhere(self, resume: Resume, transport: Transport) -> bool:
         """Whether the call is detached from this connection, or is to be."""
         session = self.participant.session
         if session is not None and session.is_moving and self._ending is None and not self._is_detached:
@@ -435,7 +435,7 @@ class Call:
             next_frame=0 if resumed is None or session is None else session.next_frame,
         )
 
-    def _write(self, transport: Socket, most: int) -> bool:
+    def _write(self, transport: Transport, most: int) -> bool:
         """Send some replies in one write; true when more are ready and can go."""
         waiting, participant, dialect = self.waiting, self.participant, self.dialect
         parts: list[bytes] = []
@@ -472,7 +472,7 @@ class Call:
                 self._resume.sequence.note(self.participant.session, 0)
             self.transport.write(data)
 
-    def _finish(self, transport: Socket) -> None:
+    def _finish(self, transport: Transport) -> None:
         """All is answered: say the last words, and end; nothing is cut off where nothing may be dropped."""
         if not self._is_finished:
             self._is_finished = True
@@ -491,7 +491,7 @@ class Call:
 
     # Time.
 
-    def _notice(self, transport: Socket, *, is_congested: bool) -> None:
+    def _notice(self, transport: Transport, *, is_congested: bool) -> None:
         """Remember since when the client takes nothing, open the room for more, and look again in time."""
         due_s = self.participant.due_s
         if is_congested or (self._is_finished and transport.has_unsent):
@@ -529,7 +529,7 @@ class Call:
             self.end(error)
         self._waker.wake()  # a session that ends without a last reply is noticed here alone
 
-    def _watch(self, transport: Socket, now_s: float) -> None:
+    def _watch(self, transport: Transport, now_s: float) -> None:
         """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
 
         Raises:

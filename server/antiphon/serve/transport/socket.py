@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
@@ -22,6 +22,7 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.transport.frames import CLOSE, PING, PONG, close_frame, frame
 from antiphon.serve.transport.incoming import FrameError, Incoming, read_close
+from antiphon.serve.transport.transport import Taker
 from antiphon.serve.transport.upgrade import switching_protocols
 
 READ_AHEAD_BYTES: Final = 1_048_576
@@ -41,9 +42,6 @@ HOLD_S: Final = 0.5
 
 AT_ONCE: Final = 8
 """Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
-
-Taker: TypeAlias = Callable[[bytes | str], bytes | str | None]
-"""Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
 
 
 class Socket:
