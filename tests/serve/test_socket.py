@@ -46,7 +46,7 @@ async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
         call = only_call(server)
         call._waker.close()  # no turn finds the reply before the error is there
         await client.speak(speech(1))
-        await server.eventually(lambda: call._session.reply_frames == 1)
+        await server.eventually(lambda: call.participant.session.reply_frames == 1)
         await client.send(moshi.Audio(b"three"))  # no whole number of samples
         _, heard = await client.reply()
         assert heard.size == 1920

@@ -22,7 +22,7 @@ class PushAudio:
 
 
 @dataclass(frozen=True, slots=True)
-class SetParameters:
+class ChangeParameters:
     """Use the sampling parameters that ``change`` makes of the current ones, from the next frame on."""
 
     change: Callable[[SamplingParameters], SamplingParameters]
@@ -34,7 +34,7 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledged:
     """The client has received numbered messages up to ``seq``."""
 
     seq: int
@@ -56,4 +56,4 @@ class Send:
     is_optional: bool = False
 
 
-Action: TypeAlias = PushAudio | SetParameters | Flush | Acknowledge | Close | Send
+Action: TypeAlias = PushAudio | ChangeParameters | Flush | Acknowledged | Close | Send

@@ -29,11 +29,11 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.resume import Claim
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.account import Account
-from antiphon.serve.calls.actions import Acknowledge, Action, Close, Flush, PushAudio, Send, SetParameters
+from antiphon.serve.calls.actions import Acknowledged, Action, ChangeParameters, Close, Flush, PushAudio, Send
 from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.dialect import CallFacts, Dialect
+from antiphon.serve.calls.dialect import Dialect, HelloFacts
 from antiphon.serve.calls.participant import Participant, Talker
-from antiphon.serve.calls.resume import Resume, Resumed
+from antiphon.serve.calls.resume import CallResume, ResumedCall
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.recording import CallRecording
@@ -68,7 +68,7 @@ class Call:
         participant: Participant[Any],
         *,
         caller: Caller = ANYBODY,
-        resume: Resume | None = None,
+        resume: CallResume | None = None,
         captions: Captions | None = None,
         may_record: bool = False,
     ) -> None:
@@ -84,7 +84,7 @@ class Call:
         self._waker = services.turns.waker(self._turn, self._fail)
         self._liveness = LivenessRules(self._limits, dialect.policy.awaits)
         self._recording: CallRecording | None = None
-        self._resumed: Resumed | None = None
+        self._resumed: ResumedCall | None = None
         self._opened_s = self._clock()
         self._account = Account(services, caller, model, participant, dialect)
         self.waiting: deque[Any] = deque()
@@ -339,7 +339,7 @@ class Call:
             case Send(event, is_optional):
                 if not (is_optional and self.transport is not None and self.transport.is_congested()):
                     self._send(self.dialect.encode(event))
-            case SetParameters(change):
+            case ChangeParameters(change):
                 if session is not None:
                     session.set_parameters(change(session.parameters))
             case Flush():
@@ -347,7 +347,7 @@ class Call:
                 if isinstance(participant, Talker):
                     participant.flush()
                 self._waker.wake()  # told with the next replies: of many flushes only the last is news
-            case Acknowledge(seq):
+            case Acknowledged(seq):
                 if session is not None:
                     session.acknowledge(seq)
             case Close(0.0):
@@ -397,7 +397,7 @@ class Call:
             participant.finish(now_s)
         return False
 
-    def _is_elsewhere(self, resume: Resume, transport: Transport) -> bool:
+    def _is_elsewhere(self, resume: CallResume, transport: Transport) -> bool:
         """Whether the call is detached from this connection, or is to be."""
         session = self.participant.session
         if session is not None and session.is_moving and self._ending is None and not self._is_detached:
@@ -422,10 +422,10 @@ class Call:
             self._told_ahead = ahead
             self._send(self.dialect.queued(ahead, session.retry_after_s))
 
-    def _facts(self, now_s: float) -> CallFacts:
+    def _facts(self, now_s: float) -> HelloFacts:
         resume, session, resumed = self._resume, self.participant.session, self._resumed
         can_arm = resume is not None and resumed is None and session is not None
-        return CallFacts(
+        return HelloFacts(
             session=self.participant.id if resumed is None else resumed.found.call,
             parameters=self.participant.parameters,
             now_s=now_s,

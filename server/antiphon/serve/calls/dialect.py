@@ -19,7 +19,7 @@ from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol.live_events import Info
 from antiphon.serve.calls.actions import Action
-from antiphon.serve.calls.resume import Resumed
+from antiphon.serve.calls.resume import ResumedCall
 
 R = TypeVar("R")
 
@@ -43,7 +43,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class CallFacts:
+class HelloFacts:
     """What a client may be told when its call begins.
 
     ``terms`` say how to resume it, None where that cannot be. ``resumed`` is set where it goes on with a call
@@ -55,7 +55,7 @@ class CallFacts:
     now_s: float
     is_recorded: bool = False
     terms: Mapping[str, Any] | None = None
-    resumed: Resumed | None = None
+    resumed: ResumedCall | None = None
     next_frame: int = 0
 
 
@@ -72,7 +72,7 @@ class Dialect(ABC, Generic[R]):
     words = 0
 
     @abstractmethod
-    def hello(self, facts: CallFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> bytes:
         """There is a row: what the client gets first, framed."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ LATE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumedCall:
     """A call of another connection that this one goes on with, and the terms of the next resumption."""
 
     claim: resume.Claim
@@ -64,7 +64,7 @@ class OutboundSequence:
             self._unnoted.clear()
 
 
-class Resume:
+class CallResume:
     """One call's way to another connection, for a ``caller`` and a model of ``frame_ms``."""
 
     def __init__(self, services: Services, caller: Caller, frame_ms: float) -> None:
@@ -85,7 +85,7 @@ class Resume:
 
     async def claim(
         self, claim: resume.Claim, versions: Sequence[ServedModel], notify: Notify
-    ) -> tuple[ServedModel, CallSession, Resumed]:
+    ) -> tuple[ServedModel, CallSession, ResumedCall]:
         """The call that is claimed, of whichever of these versions of a model has it.
 
         Raises:
@@ -106,7 +106,7 @@ class Resume:
         furthest = session.next_frame + round((self.window_s + LATE_S) * 1000 / self._frame_ms)
         session.skip_to(min(claim.input_frame, furthest))
         self.sequence.go_on(found)
-        return model, session, Resumed(claim, found, self._terms(token))
+        return model, session, ResumedCall(claim, found, self._terms(token))
 
     def _terms(self, token: bytes) -> dict[str, Any]:
         worker = self._services.config.worker

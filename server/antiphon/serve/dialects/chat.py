@@ -14,8 +14,8 @@ from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import events, moshi, resume
 from antiphon.protocol.chat import AudioFormat, ChatRequest, parameters_to_json, parse_set
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Acknowledge, Action, Close, Flush, PushAudio, Send, SetParameters
-from antiphon.serve.calls.dialect import CallFacts, Dialect, Policy
+from antiphon.serve.calls.actions import Acknowledged, Action, ChangeParameters, Close, Flush, PushAudio, Send
+from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.input_decoder import InputDecoder
@@ -72,7 +72,7 @@ class ChatDialect(Dialect[FrameReply]):
         if isinstance(decoded, moshi.Ping) and self._request.extended:
             return (Send(decoded, is_optional=True),)  # a browser neither sees nor sends a WebSocket's pings
         if isinstance(decoded, moshi.Unknown) and decoded.tag == resume.NUMBERED and self._sequence:
-            return (Acknowledge(resume.decode_ack(decoded.data).seq),)
+            return (Acknowledged(resume.decode_ack(decoded.data).seq),)
         return ()
 
     def _hear(self, *, all_of_it: bool = False) -> Sequence[Action]:
@@ -104,7 +104,7 @@ class ChatDialect(Dialect[FrameReply]):
         events.check_event(event, sender=events.Sender.CLIENT)
         match event.type:
             case "set":
-                return (SetParameters(lambda current: parse_set(event.fields, current)),)
+                return (ChangeParameters(lambda current: parse_set(event.fields, current)),)
             case "flush":
                 return (*self._hear(all_of_it=True), Flush())
             case _:
@@ -112,7 +112,7 @@ class ChatDialect(Dialect[FrameReply]):
 
     # What goes out.
 
-    def hello(self, facts: CallFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> bytes:
         self._is_begun = True
         if facts.resumed is None:
             return frame(moshi.encode(moshi.Handshake())) + self._event(self._ready(facts))
@@ -127,7 +127,7 @@ class ChatDialect(Dialect[FrameReply]):
         )
         return self._event(event) + b"".join(frame(data) for _, data in found.notes)
 
-    def _ready(self, facts: CallFacts) -> moshi.Event:
+    def _ready(self, facts: HelloFacts) -> moshi.Event:
         spec = self._info.spec
         return events.ready(
             session=facts.session,

@@ -17,8 +17,8 @@ from antiphon.models.words import Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Acknowledge, Action, Close, PushAudio, Send
-from antiphon.serve.calls.dialect import CallFacts, Dialect, Policy
+from antiphon.serve.calls.actions import Acknowledged, Action, Close, PushAudio, Send
+from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.hosting.served import ServedModel
@@ -123,7 +123,7 @@ class LiveDialect(Dialect[FrameReply]):
                 raise _refusal(words, "session_already_started", event.event_id)
             case live.AcknowledgeEvents():
                 if self._sequence is not None:
-                    return (Acknowledge(event.seq),)
+                    return (Acknowledged(event.seq),)
                 words = "type is session.acknowledge, and the connection did not ask for resume=1"
                 raise _refusal(words, "unsupported_event", event.event_id)
             case live.Unsupported():
@@ -151,7 +151,7 @@ class LiveDialect(Dialect[FrameReply]):
 
     # What goes out.
 
-    def hello(self, facts: CallFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> bytes:
         self._is_begun, self.live_id = True, f"live_{facts.session}"
         self._usage_due_s = facts.now_s + USAGE_PERIOD_S
         event_id, resumed = self._start.event_id, facts.resumed

@@ -13,7 +13,7 @@ from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Action, Close, PushAudio, Send
-from antiphon.serve.calls.dialect import CallFacts, Dialect, Policy
+from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
 from antiphon.serve.dialects.event_audio import decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
@@ -58,7 +58,7 @@ class TranslationDialect(Dialect[FrameReply]):
         pcm = decoded(self._line.decode, asked.audio, asked.event_id)
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
-    def hello(self, _facts: CallFacts) -> bytes:
+    def hello(self, _facts: HelloFacts) -> bytes:
         self._is_begun = True
         return self.encode(event("session.created", session=self._shown()))
 

@@ -25,7 +25,7 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit, upgrade_to_refuse
 from antiphon.serve.calls.participant import Place, Talker
-from antiphon.serve.calls.resume import CLAIM_S, Resume
+from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.chat import ChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -68,7 +68,7 @@ def chat_call(
 ) -> Call:
     """The call that a request asks for."""
     has_resume = chat.resume is not ResumeMode.NO
-    resume = Resume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
+    resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
     talker = Talker(model, Place(model.engine, chat.parameters, chat.wait_s, prompt))
     return Call(services, model, dialect, talker, caller=caller, resume=resume, may_record=chat.may_record)

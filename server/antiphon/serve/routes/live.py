@@ -26,7 +26,7 @@ from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
 from antiphon.serve.calls.participant import Place, Talker
-from antiphon.serve.calls.resume import CLAIM_S, Resume
+from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -149,7 +149,7 @@ async def _begin(
     model = services.model_for(session.model, caller, KINDS, resumes=is_again)
     prompt, notices = (None, []) if is_again else await _prompt_of(services, model, session)
     spec, recogniser = model.engine.info.spec, services.models.default_of((PipelineKind.STT,))
-    resume = None if mode is ResumeMode.NO else Resume(services, caller, spec.frame_ms)
+    resume = None if mode is ResumeMode.NO else CallResume(services, caller, spec.frame_ms)
     sequence = None if resume is None else resume.sequence
     call = Call(
         services,
