@@ -137,7 +137,7 @@ class OptionInfo:
     def _checked(self, value: Any) -> Any:
         if fault := self.rule.fault(value):
             raise ConfigError(f"{self.key} {fault.words}")
-        return float(value) if self.kind is float else value
+        return self.rule.converted(value)
 
     def parse(self, text: str) -> Any:
         """The value that ``text`` spells on a command line. Raises ConfigError as :meth:`check`."""

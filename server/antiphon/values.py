@@ -6,8 +6,8 @@ error of their own with the words of a :class:`Fault`.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -16,6 +16,9 @@ Types: TypeAlias = type | tuple[type, ...]
 
 MAX_SHOWN_CHARS: Final = 40
 """Characters of a refused value that an error repeats."""
+
+LARGEST: Final = sys.float_info.max
+"""Numbers beyond it, and NaN, are not finite."""
 
 NAMES: Final[Mapping[type, str]] = {
     str: "a string",
@@ -58,11 +61,11 @@ class ValueRule:
         """Why ``value`` does not fit, or None."""
         if isinstance(value, str) and value in self.also:
             return None
-        if not _is_of(value, self.types):
+        if not self._is_of_kind(value):
             return Fault(f"is {shown(value)}, {self.needed} is needed", is_type=True)
         if isinstance(value, int | float) and not isinstance(value, bool):
             fits = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
-            if not (fits and math.isfinite(value)) and value not in self.also:
+            if not (fits and -LARGEST <= value <= LARGEST) and value not in self.also:
                 return Fault(
                     f"is {shown(value)}, {self.range or 'a finite number is needed'}{self._others}",
                     is_type=False,
@@ -71,11 +74,35 @@ class ValueRule:
             return Fault(f"is {shown(value)}, not one of {', '.join(map(str, self.choices))}", is_type=False)
         return None
 
+    def _is_of_kind(self, value: Any) -> bool:
+        """Whether JSON tells ``value`` to be of one of the types."""
+        if isinstance(value, bool):
+            return bool in self.kinds
+        return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
+
+    def converted(self, value: Any) -> Any:
+        """A value that fits, as the rule's type: whole numbers as floats where it is float."""
+        return float(value) if float in self.kinds and isinstance(value, int) else value
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The types."""
+        return self.types if isinstance(self.types, tuple) else (self.types,)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only whole numbers pass."""
+        return int in self.kinds and float not in self.kinds
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether None passes."""
+        return type(None) in self.kinds
+
     @property
     def needed(self) -> str:
         """The types in words."""
-        types = self.types if isinstance(self.types, tuple) else (self.types,)
-        words = [NAMES.get(kind, kind.__name__) for kind in types]
+        words = [NAMES.get(kind, kind.__name__) for kind in self.kinds]
         return " or ".join([*words, *(repr(value) for value in self.also if isinstance(value, str))])
 
     @property
@@ -92,14 +119,6 @@ class ValueRule:
     @property
     def _others(self) -> str:
         return "".join(f", or {value} for {means}" for value, means in self.also.items() if means)
-
-
-def _is_of(value: Any, types: Types) -> bool:
-    """Whether a value is of one of these types, as JSON tells them apart."""
-    kinds = types if isinstance(types, tuple) else (types,)
-    if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
 
 
 def shown(value: object) -> str:

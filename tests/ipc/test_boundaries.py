@@ -28,7 +28,7 @@ from antiphon.ipc.remote import Desk, connect
 from antiphon.ipc.remote_engine import RemoteEngine
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
-from antiphon.models.sampling import LIMITS, SamplingParameters
+from antiphon.models.sampling import RULES, SamplingParameters
 from antiphon.protocol.chat import parameter_ranges
 from tests.engine.fakes import MODEL
 from tests.ipc.engine_process import make_engine
@@ -227,8 +227,10 @@ def test_a_front_end_that_cannot_be_greeted_is_dropped(
 
 
 def spoilt_parameters() -> Iterator[dict[str, Any]]:
-    for name, (low, high) in LIMITS.items():
-        values: tuple[Any, ...] = (low - 1, min(10 * high + 1, 2**64 - 1), NAN, "1", True, [])
+    for name, rule in RULES.items():
+        assert rule.low is not None
+        assert rule.high is not None
+        values: tuple[Any, ...] = (rule.low - 1, min(10 * rule.high + 1, 2**64 - 1), NAN, "1", True, [])
         for value in values:
             yield {**asdict(SamplingParameters()), name: value}
 
@@ -314,9 +316,10 @@ def test_a_front_end_has_a_bounded_number_of_calls(served: Served, monkeypatch: 
 
 def test_what_callers_may_ask_for_is_what_a_sampler_can_be_given() -> None:
     ranges = parameter_ranges()
-    assert set(ranges) == set(LIMITS)
-    for name, (low, high) in LIMITS.items():
-        assert low <= ranges[name]["low"] <= ranges[name]["high"] <= high, name
+    assert set(ranges) == set(RULES)
+    for name, rule in RULES.items():
+        for bound in ("low", "high"):
+            assert rule.fault(ranges[name][bound]) is None, name
 
 
 @pytest.mark.parametrize(

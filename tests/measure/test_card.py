@@ -45,7 +45,7 @@ def damaged(change: Callable[[Any], object]) -> str:
             lambda card: card["entries"][1]["memory"].pop("peak_rss"),
             r"c.json.entries\[1\].memory lacks peak_rss",
         ),
-        (lambda card: card["plan"].update(turns="3"), "c.json.plan.turns is '3', expected int"),
+        (lambda card: card["plan"].update(turns="3"), "c.json.plan.turns is '3', a whole number is needed"),
         (lambda card: card["plan"].update(rows=3), "c.json.plan.rows is 3, expected a list"),
         (lambda card: card["entries"][0].update(facts=[]), r"facts is a list, expected an object"),
         (lambda card: card["entries"][0]["facts"].update(versions=1), "versions is 1, expected an object"),

@@ -61,7 +61,7 @@ def test_a_missing_field_or_one_of_the_wrong_type_is_refused(kind: str) -> None:
             check_event(Event(kind, lacking), sender=table.sender)
     for name in (*table.required, *table.optional):
         for wrong in WRONG:
-            with pytest.raises(ProtocolError, match=f"'{kind}': {name} is a {type(wrong).__name__}"):
+            with pytest.raises(ProtocolError, match=f"'{kind}': {name} is .*, .* is needed$"):
                 check_event(Event(kind, {**whole, name: wrong}), sender=table.sender)
     check_event(Event(kind, {**whole, "later": 1}), sender=table.sender)
 

@@ -164,7 +164,7 @@ def test_events_of_a_client() -> None:
         (
             {"type": "response.create", "response": {"metadata": {"a": 1}}},
             "invalid_type",
-            "response.metadata.a is a number, a string is needed",
+            "response.metadata.a is 1, a string is needed",
         ),
         (
             {"type": "response.create", "response": {"metadata": {str(i): "" for i in range(17)}}},

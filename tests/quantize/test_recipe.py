@@ -67,8 +67,11 @@ def test_a_file_of_ones_own_is_read_and_keep_wins(tmp_path: Path) -> None:
         (TEXT.replace('why = "small"', ""), "keep lacks why"),
         (TEXT.replace("bits = 8", 'bits = "8"'), "bits"),
         (POSITIONS + "{ encodr = 9 }" + TEXT, r"'encodr' \(did you mean 'encoder'\?\); .* encoder, decoder$"),
-        (POSITIONS + "{ decoder = 9.5 }" + TEXT, r"positions\.decoder is 9\.5, expected int"),
-        (POSITIONS + "{ decoder = true }" + TEXT, r"positions\.decoder is True, expected int"),
+        (POSITIONS + "{ decoder = 9.5 }" + TEXT, r"positions\.decoder is 9\.5, a whole number is needed"),
+        (
+            POSITIONS + "{ decoder = true }" + TEXT,
+            r"positions\.decoder is true or false, a whole number is needed",
+        ),
         (POSITIONS + "{ encoder = -1 }" + TEXT, r"positions\.encoder is -1; it can be 0 or more"),
     ],
 )

@@ -80,12 +80,12 @@ async def test_text_comes_after_the_audio_of_its_frame() -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("text_temperature=warm", "text_temperature='warm' is not a number"),
-        ("text_temperature=3", "is out of range: 0.2 to 1.2, or 0 for greedy"),
-        ("audio_topk=9", "is out of range: 10 to 500, or 0 for all"),
+        ("text_temperature=warm", "text_temperature is 'warm', a number is needed"),
+        ("text_temperature=3", "0.2 to 1.2 are allowed, or 0 for greedy"),
+        ("audio_topk=9", "10 to 500 are allowed, or 0 for all"),
         ("ext=1&format=mp3", "format='mp3' is not known: ogg, opus, pcm_s16le, pcm_f32le"),
-        ("ext=1&wait=-1", "is out of range"),
-        ("ext=1&wait=601", "wait=601.0 is out of range: 0 to 600.0"),
+        ("ext=1&wait=-1", "wait is -1.0, 0 to 600 are allowed"),
+        ("ext=1&wait=601", "wait is 601.0, 0 to 600 are allowed"),
     ],
 )
 async def test_a_query_that_cannot_be_honoured_is_400_before_the_upgrade(query: str, words: str) -> None:

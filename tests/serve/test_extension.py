@@ -128,7 +128,7 @@ async def test_set_changes_parameters_and_a_bad_one_ends_the_call() -> None:
         await client.send(events.set_parameters({"text_temperature": 9}))
         error = await client.event("error")
         assert error.fields["code"] == 1007
-        assert "is out of range: 0.2 to 1.2" in error.fields["message"]
+        assert "0.2 to 1.2 are allowed" in error.fields["message"]
         assert (await client.closed()).code == 1007
 
 

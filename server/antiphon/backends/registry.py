@@ -20,6 +20,7 @@ from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
 from antiphon.install import install_command
 from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.values import ValueRule, read_number
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
@@ -212,10 +213,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         if key not in known:
             raise ConfigError(f"backend {name} has no option '{key}'; {nearest(key, known)}")
-        wanted = known[key]
-        accepted = (int, float) if wanted is float else wanted
-        if not isinstance(value, accepted) or (isinstance(value, bool) and wanted is not bool):
-            raise ConfigError(f"option {key} of backend {name} is {value!r}, but must be {wanted.__name__}")
+        if fault := ValueRule(known[key]).fault(value):
+            raise ConfigError(f"option {key} of backend {name} {fault.words}")
 
 
 def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
@@ -248,12 +247,8 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"backend_option = {text!r} is not NAME=VALUE")
     if value in ("true", "false"):
         return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+    whole, decimal = (read_number(value, is_whole=is_whole) for is_whole in (True, False))
+    return name, next((number for number in (whole, decimal) if number is not None), value)
 
 
 def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[str, Any]:

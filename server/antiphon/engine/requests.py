@@ -6,7 +6,6 @@ says it of; what cannot be a call's fault ends the front end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.ipc.resumption import Note, ResumeClaim
 from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.words import MAX_WORD_TOKENS
+from antiphon.values import ValueRule
 
 if TYPE_CHECKING:  # an engine without front ends needs no msgpack
     from antiphon.ipc import messages
@@ -192,8 +192,5 @@ def check_number(name: str, value: Any, most: float, *, is_whole: bool = False) 
     Raises:
         UnsupportedError: it is not.
     """
-    kinds = int if is_whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-        raise UnsupportedError(f"{name} is {value!r:.40}, not a {'whole ' if is_whole else ''}number")
-    if not 0 <= value <= most:
-        raise UnsupportedError(f"{name} is {value}, out of range: 0 to {most:g}")
+    if fault := ValueRule(int if is_whole else float, 0, most).fault(value):
+        raise UnsupportedError(f"{name} {fault.words}")

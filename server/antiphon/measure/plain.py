@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
 from antiphon.errors import ConfigError, hint
+from antiphon.values import ValueRule
 
 T = TypeVar("T")
 
@@ -60,8 +61,9 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where} is {value!r:.80}, expected an object")
         return {key: _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if kind is float and (type(value) is int or value in NOT_FINITE):
+    if kind is float and value in NOT_FINITE:
         return float(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r:.80}, expected {kind.__name__}")
-    return value
+    rule = ValueRule(kind)
+    if fault := rule.fault(value):
+        raise ConfigError(f"{where} {fault.words}")
+    return rule.converted(value)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import CheckpointFormatError, hint
-from antiphon.models.strict import Types, check_keys
+from antiphon.models.strict import check_keys
+from antiphon.values import Types
 
 ROWS: Final = "rows"
 """The name of the first axis of every tensor: how many rows a tick runs over."""

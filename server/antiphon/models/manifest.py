@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, hint
 from antiphon.models.graphs import GraphFormat, graph_from_json, graph_to_json
 from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
-from antiphon.models.strict import Types, check_keys, check_type, read_json_object
+from antiphon.models.strict import check_keys, check_type, read_json_object
+from antiphon.values import Types
 
 T = TypeVar("T")
 

@@ -30,9 +30,10 @@ from antiphon.models.hub import HUB_PREFIX, get_reference
 from antiphon.models.prompt import Prompt
 from antiphon.models.source import Folder
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
-from antiphon.models.strict import Types, check_type
+from antiphon.models.strict import check_type
 from antiphon.models.voice_file import read_voice_file
 from antiphon.models.weights import count_parameters, read_header
+from antiphon.values import Types
 
 FAMILY: Final = "pocket"
 PREFIX: Final = "pocket://"

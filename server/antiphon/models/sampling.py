@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
 from antiphon.models.philox import gumbel, random_words
+from antiphon.values import ValueRule
 
 IntArray: TypeAlias = NDArray[np.int32]
 
@@ -50,44 +51,28 @@ class SamplingParameters:
         )
 
 
-LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+RULES: Mapping[str, ValueRule] = MappingProxyType(
     {
-        "text_temperature": (0, 100),
-        "text_topk": (0, 2**31 - 1),
-        "audio_temperature": (0, 100),
-        "audio_topk": (0, 2**31 - 1),
-        "pad_mult": (-1000, 1000),
-        "repetition_penalty_context": (0, 200),
-        "repetition_penalty": (0.01, 100),
-        "text_seed": (0, 2**63 - 1),
-        "audio_seed": (0, 2**63 - 1),
-        "max_steps": (1, 2**31 - 1),
+        "text_temperature": ValueRule(float, 0, 100),
+        "text_topk": ValueRule(int, 0, 2**31 - 1),
+        "audio_temperature": ValueRule(float, 0, 100),
+        "audio_topk": ValueRule(int, 0, 2**31 - 1),
+        "pad_mult": ValueRule(float, -1000, 1000),
+        "repetition_penalty_context": ValueRule(int, 0, 200),
+        "repetition_penalty": ValueRule(float, 0.01, 100),
+        "text_seed": ValueRule(int, 0, 2**63 - 1),
+        "audio_seed": ValueRule(int, 0, 2**63 - 1),
+        "max_steps": ValueRule((int, type(None)), 1, 2**31 - 1),
     }
 )
 """What a sampler can be given. Protocols allow their callers less."""
 
 
 def check_parameters(parameters: SamplingParameters) -> None:
-    """Check that every parameter is a number of its kind, in the range of :data:`LIMITS`.
-
-    Raises:
-        UnsupportedError: one is not.
-    """
-    for name, (low, high) in LIMITS.items():
-        value = getattr(parameters, name)
-        if name == "max_steps" and value is None:
-            continue
-        is_whole = name in _WHOLE
-        kinds = int if is_whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise UnsupportedError(f"{name} is {value!r:.40}, not a {'whole ' if is_whole else ''}number")
-        if not low <= value <= high:
-            raise UnsupportedError(f"{name} is {value}, out of range: {low} to {high}")
-
-
-_WHOLE = frozenset(
-    ("text_topk", "audio_topk", "repetition_penalty_context", "text_seed", "audio_seed", "max_steps")
-)
+    """Check every parameter against :data:`RULES`. Raises UnsupportedError for one that does not fit."""
+    for name, rule in RULES.items():
+        if fault := rule.fault(getattr(parameters, name)):
+            raise UnsupportedError(f"{name} {fault.words}")
 
 
 def penalise(logits: FloatArray, recent: IntArray, penalty: FloatArray) -> FloatArray:

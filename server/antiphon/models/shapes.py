@@ -14,8 +14,9 @@ from antiphon.models import defaults
 from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, is_mlx_layout, unrounded_parameters
 from antiphon.models.published import FAMILIES, PublishedConfig
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
-from antiphon.models.strict import Types, check_keys, check_type
+from antiphon.models.strict import check_keys, check_type
 from antiphon.models.weights import TensorInfo, count_modules, count_parameters
+from antiphon.values import Types
 
 _NUMBERS: Final = ("dim", "num_layers", "num_heads", "context", "n_q", "card", "text_card")
 _REQUIRED: Final[Mapping[str, Types]] = {

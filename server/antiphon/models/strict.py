@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from antiphon.errors import CheckpointFormatError, hint
-
-Types: TypeAlias = type | tuple[type, ...]
+from antiphon.values import Types, ValueRule
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -49,11 +48,5 @@ def check_keys(
 
 def check_type(value: Any, types: Types, where: str) -> None:
     """Raise CheckpointFormatError unless ``value`` is of one of ``types``."""
-    allowed = types if isinstance(types, tuple) else (types,)
-    if isinstance(value, bool):
-        fits = bool in allowed
-    else:
-        fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
-    if not fits:
-        names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
-        raise CheckpointFormatError(f"{where} is {value!r:.80}, expected {names}")
+    if fault := ValueRule(types).fault(value):
+        raise CheckpointFormatError(f"{where} {fault.words}")

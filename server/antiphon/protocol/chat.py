@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -12,6 +10,7 @@ from typing import Any
 
 from antiphon.errors import ProtocolError
 from antiphon.models.sampling import SamplingParameters
+from antiphon.values import ValueRule, read_number
 
 MAX_NAME_CHARS = 200
 """A voice's name; a prompt may be as long as the request line lets it."""
@@ -53,43 +52,22 @@ class ChatRequest:
     voice_prompt: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """Values a parameter may have; ``zero_means`` names what 0 stands for when it lies outside."""
-
-    low: float
-    high: float
-    is_whole: bool = False
-    zero_means: str = ""
-    is_optional: bool = False
-
-    def check(self, name: str, value: float) -> float:
-        if not (self.low <= value <= self.high or (self.zero_means and value == 0)):
-            zero = f", or 0 for {self.zero_means}" if self.zero_means else ""
-            shown = str(value)[:40]
-            raise ProtocolError(f"{name}={shown} is out of range: {self.low} to {self.high}{zero}")
-        return value if self.is_whole else float(value)
-
-
-_TEMPERATURE = _Range(0.2, 1.2, zero_means="greedy")
-_TOPK = _Range(10, 500, is_whole=True, zero_means="all")
-_SEED = _Range(0, 2**63 - 1, is_whole=True)
-_RANGES: Mapping[str, _Range] = {
+_TEMPERATURE = ValueRule(float, 0.2, 1.2, also={0: "greedy"})
+_TOPK = ValueRule(int, 10, 500, also={0: "all"})
+_SEED = ValueRule(int, 0, 2**63 - 1)
+_RULES: Mapping[str, ValueRule] = {
     "text_temperature": _TEMPERATURE,
     "text_topk": _TOPK,
     "audio_temperature": _TEMPERATURE,
     "audio_topk": _TOPK,
-    "pad_mult": _Range(-4, 4),
-    "repetition_penalty_context": _Range(0, 200, is_whole=True),
-    "repetition_penalty": _Range(1, 2),
+    "pad_mult": ValueRule(float, -4, 4),
+    "repetition_penalty_context": ValueRule(int, 0, 200),
+    "repetition_penalty": ValueRule(float, 1, 2),
     "text_seed": _SEED,
     "audio_seed": _SEED,
-    "max_steps": _Range(1, 2**31 - 1, is_whole=True, is_optional=True),
+    "max_steps": ValueRule((int, type(None)), 1, 2**31 - 1),
 }
 """The ranges of the stock web client's controls; every field of SamplingParameters is here."""
-
-_WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(\d{1,19}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse_chat_query(
@@ -103,11 +81,9 @@ def parse_chat_query(
     Raises:
         ProtocolError: a value that is not a number, or out of range, or not one of the choices.
     """
-    given = {
-        name: _number(name, query[name], kind.is_whole) for name, kind in _RANGES.items() if name in query
-    }
+    given = {name: _number(name, query[name], rule) for name, rule in _RULES.items() if name in query}
     request = ChatRequest(
-        _with_values(defaults, given),
+        replace(defaults, **given),
         text_prompt=query.get("text_prompt"),
         voice_prompt=_name("voice_prompt", query.get("voice_prompt") or None),  # stock clients may send none
     )
@@ -147,7 +123,7 @@ def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
     Raises:
         ProtocolError: no number, or out of range.
     """
-    return _Range(0, max_wait_s).check("wait", _number("wait", query.get("wait", "0"), is_whole=False))
+    return float(_number("wait", query.get("wait", "0"), ValueRule(float, 0, max_wait_s)))
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:
@@ -160,11 +136,12 @@ def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> Samplin
     if not isinstance(values, Mapping):
         raise ProtocolError(f"set needs an object 'parameters', got {type(values).__name__}")
     for name, value in values.items():
-        if name not in _RANGES:
-            nearest = difflib.get_close_matches(name, _RANGES, n=1, cutoff=0.0)[0]
+        if name not in _RULES:
+            nearest = difflib.get_close_matches(name, _RULES, n=1, cutoff=0.0)[0]
             raise ProtocolError(f"set: there is no parameter {name[:40]!r}; the nearest is {nearest!r}")
-        _check_type(name, value, _RANGES[name])
-    return _with_values(current, values)
+        if fault := _RULES[name].fault(value):
+            raise ProtocolError(f"set: {name} {fault.words}")
+    return replace(current, **{name: _RULES[name].converted(value) for name, value in values.items()})
 
 
 def parameter_ranges() -> dict[str, dict[str, Any]]:
@@ -173,7 +150,16 @@ def parameter_ranges() -> dict[str, dict[str, Any]]:
     ``low`` and ``high``; ``is_whole``; ``zero_means``: what 0 stands for where it lies outside, else "";
     ``is_optional``: whether it may be null.
     """
-    return {name: asdict(kind) for name, kind in _RANGES.items()}
+    return {
+        name: {
+            "low": rule.low,
+            "high": rule.high,
+            "is_whole": rule.is_whole,
+            "zero_means": rule.also.get(0, ""),
+            "is_optional": rule.is_optional,
+        }
+        for name, rule in _RULES.items()
+    }
 
 
 def parameters_to_json(parameters: SamplingParameters) -> dict[str, Any]:
@@ -181,32 +167,11 @@ def parameters_to_json(parameters: SamplingParameters) -> dict[str, Any]:
     return asdict(parameters)
 
 
-def _with_values(current: SamplingParameters, values: Mapping[str, Any]) -> SamplingParameters:
-    """``current`` with some fields replaced by numbers (or None) that lie in their ranges."""
-    checked: dict[str, Any] = {
-        name: None if value is None else _RANGES[name].check(name, value) for name, value in values.items()
-    }
-    return replace(current, **checked)
-
-
-def _check_type(name: str, value: Any, kind: _Range) -> None:
-    """JSON has no integers: only the spelling of a number shows that it is whole."""
-    if value is None and kind.is_optional:
-        return
-    is_number = isinstance(value, int) if kind.is_whole else isinstance(value, int | float)
-    if isinstance(value, bool) or not is_number:
-        needed = "a whole number" if kind.is_whole else "a number"
-        raise ProtocolError(f"set: {name} is {str(value)[:40]!r}, {needed} is needed")
-
-
-def _number(name: str, text: str, is_whole: bool) -> float:
-    """Digits as JavaScript prints them; Python's underscores, spaces, nan and inf are no numbers here."""
-    if not (_WHOLE if is_whole else _DECIMAL).fullmatch(text):
-        raise ProtocolError(f"{name}={text[:40]!r} is not {'a whole number' if is_whole else 'a number'}")
-    value = int(text) if is_whole else float(text)
-    if not math.isfinite(value):
-        raise ProtocolError(f"{name}={text[:40]!r} is not finite")
-    return value
+def _number(name: str, text: str, rule: ValueRule) -> Any:
+    value = read_number(text, is_whole=rule.is_whole)
+    if fault := rule.fault(text if value is None else value):
+        raise ProtocolError(f"{name} {fault.words}")
+    return rule.converted(value)
 
 
 def _format(text: str) -> AudioFormat:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 from antiphon.errors import AntiphonError, MovedError, ProtocolError, ReplacedError, ResumeError
 from antiphon.protocol.moshi import Event
 from antiphon.protocol.wire_errors import wire_form
+from antiphon.values import Types, ValueRule
 
-FieldType: TypeAlias = type | tuple[type, ...]
-
-_WHOLE: FieldType = int
-_NUMBER: FieldType = (int, float)
+_WHOLE = int
+_NUMBER = float
 
 
 class Sender(StrEnum):
@@ -29,8 +28,8 @@ class EventKind:
     """The fields an event must have and those it may have, by JSON type. Others are ignored."""
 
     sender: Sender
-    required: Mapping[str, FieldType]
-    optional: Mapping[str, FieldType]
+    required: Mapping[str, Types]
+    optional: Mapping[str, Types]
 
 
 EVENT_KINDS: Mapping[str, EventKind] = {
@@ -100,9 +99,8 @@ def check_event(event: Event, *, sender: Sender) -> None:
         raise ProtocolError(f"event {event.type!r} lacks {', '.join(missing)}")
     for name, needed in (*kind.required.items(), *kind.optional.items()):
         value = event.fields.get(name)
-        # JSON's true is a Python int, and no number.
-        if name in event.fields and (not isinstance(value, needed) or isinstance(value, bool)):
-            raise ProtocolError(f"event {event.type!r}: {name} is a {type(value).__name__}")
+        if name in event.fields and (fault := ValueRule(needed).fault(value)):
+            raise ProtocolError(f"event {event.type!r}: {name} {fault.words}")
 
 
 def queued(*, position: int, ahead: int, retry_after_s: int) -> Event:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.errors import FieldError
+from antiphon.values import ValueRule
 
 INVALID_TYPE, INVALID_VALUE = "invalid_type", "invalid_value"
 MISSING = "missing_required_parameter"
 
-MAX_SHOWN_CHARS = 40
-"""Of a value that is refused, no more is repeated to its sender."""
+TEXT, OBJECT, LIST, FLAG = ValueRule(str), ValueRule(dict), ValueRule(list), ValueRule(bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,15 @@ class Fields:
 
     def optional_text(self, name: str, *, max_chars: int) -> str | None:
         """A string, which may be empty, or None."""
-        value = self._of_type(name, str, "a string")
+        value = self._value(name, TEXT)
         if value is not None and len(value) > max_chars:
             raise self.error(name, INVALID_VALUE, f"has {len(value)} characters, the limit is {max_chars}")
         return None if value is None else str(value)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of these strings, which has to be there."""
-        value = self.text(name, max_chars=1000)
-        if value not in choices:
-            raise self.error(name, INVALID_VALUE, f"is {shown(value)}, not one of {', '.join(choices)}")
+        value: str = self.text(name, max_chars=1000)
+        self._value(name, ValueRule(str, choices=tuple(choices)))
         return value
 
     def optional_choice(self, name: str, choices: Sequence[str]) -> str | None:
@@ -70,29 +69,14 @@ class Fields:
 
     def whole(self, name: str, choices: Sequence[int], *, default: int) -> int:
         """One of these whole numbers."""
-        value = self._of_type(name, int, "a whole number")
-        if value is None:
-            return default
-        if isinstance(value, bool):  # JSON's true is a Python int
-            raise self.error(name, INVALID_TYPE, "is true or false, a whole number is needed")
-        if value not in choices:
-            known = " or ".join(map(str, choices))
-            raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {known} is needed")
-        return int(value)
+        return int(self._value(name, ValueRule(int, choices=tuple(choices)), default))
 
     def number(self, name: str, low: float, high: float, *, default: float) -> float:
         """A number from ``low`` to ``high``."""
-        value = self._of_type(name, (int, float), "a number")
-        if value is None:
-            return default
-        if isinstance(value, bool):
-            raise self.error(name, INVALID_TYPE, "is true or false, a number is needed")
-        if not low <= value <= high:
-            raise self.error(name, INVALID_VALUE, f"is {shown(value)}, {low:g} to {high:g} are allowed")
-        return float(value)
+        return float(self._value(name, ValueRule(float, low, high), default))
 
     def count(self, name: str, *, low: int, high: int, default: int) -> int:
-        """A whole number from ``low`` to ``high``."""
+        """A whole number from ``low`` to ``high``, which may be written as 3.0."""
         value = self.number(name, low, high, default=default)
         if value != int(value):
             raise self.error(name, INVALID_TYPE, f"is {value:g}, a whole number is needed")
@@ -100,8 +84,7 @@ class Fields:
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
-        value = self._of_type(name, bool, "true or false")
-        return default if value is None else bool(value)
+        return bool(self._value(name, FLAG, default))
 
     def object(self, name: str) -> Fields:
         """An object that has to be there."""
@@ -112,25 +95,23 @@ class Fields:
 
     def optional_object(self, name: str) -> Fields | None:
         """An object, or None."""
-        value = self._of_type(name, dict, "an object")
+        value = self._value(name, OBJECT)
         return None if value is None else Fields(value, self.path_of(name), self.event_id)
 
     def objects(self, name: str, *, most: int) -> tuple[Fields, ...]:
         """A list of at most ``most`` objects; absent is empty."""
-        values = self._of_type(name, list, "a list") or []
+        values = self._value(name, LIST) or []
         if len(values) > most:
             raise self.error(name, INVALID_VALUE, f"has {len(values)} entries, the limit is {most}")
         path = self.path_of(name)
         for index, value in enumerate(values):
-            if not isinstance(value, dict):
-                raise self.error(
-                    f"{name}[{index}]", INVALID_TYPE, f"is {kind_of(value)}, an object is needed"
-                )
+            if fault := OBJECT.fault(value):
+                raise self.error(f"{name}[{index}]", INVALID_TYPE, fault.words)
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
         """Bytes in base64, which have to be there."""
-        value = self._of_type(name, str, "a string")
+        value = self._value(name, TEXT)
         if value is None:
             raise self.error(name, MISSING, "is missing")
         try:
@@ -138,29 +119,10 @@ class Fields:
         except (binascii.Error, ValueError) as error:
             raise self.error(name, INVALID_VALUE, f"is not base64: {error}") from error
 
-    def _of_type(self, name: str, kind: type | tuple[type, ...], needed: str) -> Any:
+    def _value(self, name: str, rule: ValueRule, default: Any = None) -> Any:
         value = self.values.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise self.error(name, INVALID_TYPE, f"is {kind_of(value)}, {needed} is needed")
+        if value is None:
+            return default
+        if fault := rule.fault(value):
+            raise self.error(name, INVALID_TYPE if fault.is_type else INVALID_VALUE, fault.words)
         return value
-
-
-_KINDS: Mapping[type, str] = {
-    str: "a string",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def kind_of(value: object) -> str:
-    """What JSON calls a value."""
-    return _KINDS.get(type(value), "null")
-
-
-def shown(value: object) -> str:
-    """A value as an error repeats it."""
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."

@@ -13,9 +13,10 @@ from typing import TypeAlias
 from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import fields_of, text_of
-from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
 from antiphon.protocol.resume import Claim, token_of
+from antiphon.values import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from antiphon.errors import FieldError
 from antiphon.protocol.event_text import fields_of
-from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.realtime_session import read_modalities
+from antiphon.values import shown
 
 MAX_METADATA: Final = 16
 MAX_METADATA_CHARS: Final = 512

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.errors import FieldError
-from antiphon.protocol.fields import INVALID_VALUE, MISSING, Fields, shown
+from antiphon.protocol.fields import INVALID_VALUE, MISSING, Fields
 from antiphon.protocol.speech_request import MAX_NAME_CHARS
+from antiphon.values import shown
 
 PATH: Final = "/v1/audio/transcriptions"
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")

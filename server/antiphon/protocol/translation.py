@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from antiphon.protocol.event_text import fields_of
-from antiphon.protocol.fields import INVALID_VALUE, Fields, shown
+from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.realtime_events import Event, event
+from antiphon.values import shown
 
 SAMPLE_RATE = 24_000
 

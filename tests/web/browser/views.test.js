@@ -144,6 +144,6 @@ test("trouble is told in words that help", async () => {
   await refused.page.reload();
   await refused.page.waitForSelector("body[data-ready]");
   await refused.page.click("#talk");
-  await says(refused.page, /This did not work\. Text_topk=3 is out of range: 10 to 500/);
+  await says(refused.page, /This did not work\. Text_topk is 3, 10 to 500 are allowed/);
   await refused.close();
 });
