@@ -20,7 +20,6 @@ PRODUCT = ("product",)
 LAB = ("lab",)
 TIERS: Mapping[str, Sequence[str]] = {
     ".": PRODUCT,
-    "advise": PRODUCT,
     "audio": FAST,
     "backends": PRODUCT,
     "canary": FAST,
@@ -32,7 +31,6 @@ TIERS: Mapping[str, Sequence[str]] = {
     "lab/bench": LAB,
     "lab/tools": PRODUCT,
     "lab/train": LAB,
-    "measure": PRODUCT,
     "models": FAST,
     "protocol": FAST,
     "quantize": PRODUCT,

@@ -9,30 +9,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from antiphon.errors import MissingExtraError
-from antiphon.measure import main as card
-from antiphon.measure import verify as verification
-from antiphon.measure.quality import Quality, quality_from_json
-from antiphon.measure.subject import Subject
 from antiphon.models.catalog import load_checkpoint
+from antiphon_quantize.bench import main as card
+from antiphon_quantize.bench import verify as verification
+from antiphon_quantize.bench.quality import Quality, quality_from_json
+from antiphon_quantize.bench.subject import Subject
 from antiphon_quantize.gate import judge, limits_of
 from antiphon_quantize.gate_report import to_json
 from antiphon_quantize.gate_run import Material, Side
 
 
 def bench(argv: Sequence[str]) -> int:
-    """Run ``antiphon bench``; see :func:`antiphon.measure.main.main`."""
+    """Run ``antiphon bench``; see :func:`antiphon_quantize.bench.main.main`."""
     return card.main(argv, run_gate)
 
 
 def verify(argv: Sequence[str]) -> int:
-    """Run ``antiphon verify``; see :func:`antiphon.measure.verify.main`."""
+    """Run ``antiphon verify``; see :func:`antiphon_quantize.bench.verify.main`."""
     return verification.main(argv, run_gate)
 
 
 def run_gate(
     candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
 ) -> Quality:
-    """Let the gate compare two models; see :class:`antiphon.measure.quality_source.Gate`."""
+    """Let the gate compare two models; see :class:`antiphon_quantize.bench.quality_source.Gate`."""
     try:
         one, other = (
             Side(load_checkpoint(side.model), side.backend, dict(side.options))

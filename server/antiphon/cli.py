@@ -48,10 +48,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
-        "antiphon.measure.doctor:main", "check this machine: what is missing, what will run and how fast"
+        "antiphon_quantize.bench.doctor:main",
+        "check this machine: what is missing, what will run and how fast",
     ),
     "models": Command(
-        "antiphon.advise.main:main",
+        "antiphon_quantize.advice.main:main",
         "list the models that are built in, cached and published, and which of them fit",
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),

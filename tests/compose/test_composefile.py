@@ -14,8 +14,8 @@ import yaml
 
 from antiphon.backends.registry import check_options, options_of
 from antiphon.config import Limits
-from antiphon.models.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
 from antiphon.serve.hosting.uploads import LARGEST_ON_DISK
+from antiphon_quantize.advice.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
 from tests.compose.conftest import VALUES
 from tests.support.stack.composefile import COMPOSE, ROOT, interpolate, read_compose, services
 from tests.support.stack.stack import place

@@ -28,8 +28,8 @@ LIGHT = {
     "antiphon.supervisor.supervisor": (*FRAMEWORKS, "aiohttp", "numpy"),
     "antiphon_client.probe": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
-    "antiphon.measure.main": FRAMEWORKS,
-    "antiphon.measure.verify": FRAMEWORKS,
+    "antiphon_quantize.bench.main": FRAMEWORKS,
+    "antiphon_quantize.bench.verify": FRAMEWORKS,
     "antiphon_quantize.measured": FRAMEWORKS,
     "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
 }

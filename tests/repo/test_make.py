@@ -131,22 +131,29 @@ def test_another_extra_is_installed_where_the_base_is(checkout: Path) -> None:
 def test_release_leaves_what_was_built_and_its_sums_alone_in_dist(checkout: Path) -> None:
     """What hatchling builds is in test_wheel.py."""
     _pretend_to_set_up(checkout, "release")
-    build = '[ "$*" = "-m hatchling build -d dist" ] && mkdir dist && cd dist'
-    files = "echo 1 > antiphon-1.whl && echo 2 > antiphon-1.tar.gz"
-    _stub(checkout / ".venv" / "bin" / "python", f"{build} && {files}")
+    build = '[ "$1 $2 $3 $4" = "-m hatchling build -d" ] && mkdir -p "$5" && cd "$5"'
+    files = '[ "$5" = dist ] && echo 1 > antiphon-1.whl && echo 2 > antiphon-1.tar.gz'
+    weights = "echo 3 > antiphon_weights-1.whl"
+    _stub(checkout / ".venv" / "bin" / "python", f"{build} && {{ {files} || {weights}; }}")
     (checkout / "dist").mkdir()
+    (checkout / "weights").mkdir()
     (checkout / "dist" / "antiphon-0.whl").touch()
     run = _make(checkout, "release")
     assert run.returncode == 0, run.stderr
     lines = (checkout / "dist" / "SHA256SUMS").read_text().splitlines()
     assert lines == [
         f"{hashlib.sha256(content).hexdigest()}  {name}"
-        for name, content in (("antiphon-1.tar.gz", b"2\n"), ("antiphon-1.whl", b"1\n"))
+        for name, content in (
+            ("antiphon-1.tar.gz", b"2\n"),
+            ("antiphon-1.whl", b"1\n"),
+            ("antiphon_weights-1.whl", b"3\n"),
+        )
     ]
     assert {path.name for path in (checkout / "dist").iterdir()} == {
         "SHA256SUMS",
         "antiphon-1.tar.gz",
         "antiphon-1.whl",
+        "antiphon_weights-1.whl",
     }
 
 

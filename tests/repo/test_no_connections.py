@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.repo.tracked import ROOT, tracked_files
+from tests.support.calm import SERVE
 from tests.support.empty_network import attempts
-from tests.support.launch import ANTIPHON
 
 WATCHED_S = 15.0
 """ONNX Runtime's telemetry looks for its collector 10 s after the start."""
@@ -53,7 +53,7 @@ def _environment(home: Path) -> dict[str, str]:
 def test_a_server_of_several_processes_connects_to_nothing_and_leaves_nothing_at_home(tmp_path: Path) -> None:
     options = ["--port", "0", "--front-ends", "1", "--backend", "onnx", "--slots", "1"]
     environment = _environment(tmp_path)
-    assert attempts([*ANTIPHON, "serve", *options], WATCHED_S, environment) == 0
+    assert attempts([*SERVE, *options], WATCHED_S, environment) == 0
     assert list(tmp_path.rglob("*")) == []
 
 

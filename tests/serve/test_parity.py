@@ -15,13 +15,13 @@ import torch
 from antiphon.audio.formats import AudioDecoder, AudioEncoder
 from antiphon.backends.base import FloatArray
 from antiphon.backends.host import HostBackend
-from antiphon.backends.reference.backend import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
+from antiphon_quantize.reference.backend import make
 from tests.backends.contract import Reply
-from tests.backends.reference import upstream
+from tests.quantize.reference import upstream
 from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.small_models import trial_signal

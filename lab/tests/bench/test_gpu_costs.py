@@ -10,7 +10,7 @@ import torch
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.work import tick_work
 from antiphon.models.cards import CARDS, H100, H200, card_called
-from antiphon.models.families import load_families
+from antiphon_quantize.advice.families import load_families
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
 from lab.bench.gpu_models import Form, lm_spec, meta_modules, published_sizes
 from lab.bench.gpu_simulation import simulate

@@ -91,7 +91,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             family="pocket",
         ),
         "reference": BackendEntry(
-            "antiphon.backends.reference.backend:make",
+            "antiphon_quantize.reference.backend:make",
             extra="reference",
             modules=("torch", "moshi"),
             options={"dtype": str, "threads": int},

@@ -1,0 +1,291 @@
+"""The published models: who may use them for what, and what they weigh, computed from their shapes.
+
+Sizes follow the architecture of Moshi (Kyutai, 2024): gated feed-forward layers of 4.125 times the width, a
+depformer with weights of its own for each step or each set of steps. A byte is a byte and GB is 10^9 of them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from typing import Any, ClassVar, Final, TypeAlias
+
+from antiphon.models.costs import TickWork
+from antiphon.models.spec import PipelineKind
+
+CARD: Final = 2048
+"""Entries of a codebook of Mimi."""
+
+DEPFORMER_DIM: Final = 1024
+LAYER_WEIGHTS: Final = 12.25
+"""Of one layer, in squares of its width: 4 of attention, 8.25 of the feed-forward part."""
+
+MIMI_PARAMETERS: Final = 96_100_000
+MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
+"""The codec stays in float32."""
+
+MIMI_STATE_BYTES: Final = 16_400_000
+"""Of one session: its two transformers' keys and values, in float32."""
+
+INT8_SCALES: Final = 1.002
+"""Bytes of an INT8 weight with its share of the scale of its row."""
+
+HEAD_DIM: Final = 128
+"""Of the large transformer: a scale of 4 bytes goes with as many INT8 keys, or values."""
+
+PRECISIONS: Final = ("bf16", "int8")
+
+CHUNK_TOKENS: Final = 50
+CHUNK_FRAMES: Final = 234
+VOICE_FRAMES: Final = 126
+CODEC_STEPS: Final = 16
+"""Of Pocket-TTS: what is said at once and how long it may take, a voice, and the codec's steps a frame."""
+
+TRANSLATION: Final = "translation"
+"""Speech translation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepformerShape:
+    """The small transformer that speaks the codebooks of one frame; ``rank`` is of its embeddings, 0 full."""
+
+    layers: int
+    hidden: int
+    sets: int
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechFamily:
+    """One published checkpoint of the Moshi family."""
+
+    precisions: ClassVar = PRECISIONS
+    backend: ClassVar = "torch"
+    codec: ClassVar = "Mimi, float32"
+    codec_bytes: ClassVar = MIMI_BYTES
+
+    name: str
+    repository: str
+    modality: str
+    languages: tuple[str, ...]
+    licence: str
+    is_commercial: bool
+    dim: int
+    layers: int
+    context: int
+    n_q: int
+    text_card: int
+    dep_q: int = 0
+    cross_context: int = 0
+    is_gated: bool = False
+    depformer: DepformerShape | None = None
+
+    @property
+    def kind(self) -> PipelineKind:
+        """How it is served: a model that translates hears and speaks at once, as any duplex model."""
+        return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
+
+    def model(self, _language: str | None = None) -> str:
+        """The value of ``--model``."""
+        return f"hf://{self.repository}"
+
+    def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
+        """What that model hears and speaks: all of them."""
+        return self.languages
+
+    @property
+    def temporal_parameters(self) -> int:
+        """The large transformer's, with attention to a voice where it has that."""
+        weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
+        return round(weights * self.dim**2 * self.layers)
+
+    @property
+    def depformer_parameters(self) -> int:
+        """The small transformer's, embeddings and output heads included."""
+        if self.depformer is None:
+            return 0
+        dep, wide = self.depformer, DEPFORMER_DIM
+        layers = (4 * wide**2 + 3 * wide * dep.hidden) * dep.layers * dep.sets
+        inputs = self.dim * wide * dep.sets
+        heads = self.dep_q * wide * CARD
+        embeddings = _embedding(self.text_card + 1, dep) + (self.dep_q - 1) * _embedding(CARD + 1, dep)
+        return layers + inputs + heads + embeddings
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the large transformer: text in and out, and every codebook in."""
+        return (2 * self.text_card + 1 + self.n_q * (CARD + 1)) * self.dim
+
+    @property
+    def parameters(self) -> int:
+        """All of the language model's."""
+        return self.temporal_parameters + self.depformer_parameters + self.embedding_parameters
+
+    def weight_bytes(self, precision: str) -> int:
+        """Of the language model. INT8 is for the transformers; embeddings stay in bf16."""
+        if precision == "bf16":
+            return 2 * self.parameters
+        inner = self.temporal_parameters + self.depformer_parameters
+        return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
+
+    def kv_bytes(self, precision: str) -> int:
+        """Keys and values of one session at full context, with the voice's, which stay in bf16."""
+        per_position = 2 * self.dim * self.layers
+        size = 2 if precision == "bf16" else 1
+        return per_position * (self.context * size + self.cross_context * 2)
+
+    def row_bytes(self, precision: str) -> int:
+        """All that one session takes: keys and values, and the codec's state."""
+        return self.kv_bytes(precision) + MIMI_STATE_BYTES
+
+    def work(self, precision: str) -> TickWork:
+        """What a tick asks of a card: of embeddings it reads a line each, of sets all that its steps use."""
+        is_int8 = precision == "int8"
+        size, kept, dep = (
+            INT8_SCALES if is_int8 else 2.0,
+            1 + 4 / HEAD_DIM if is_int8 else 2.0,
+            self.depformer,
+        )
+        inner, plain = float(self.temporal_parameters), float(self.text_card * self.dim)
+        if dep is not None:
+            inner += (4 * DEPFORMER_DIM**2 + 3 * DEPFORMER_DIM * dep.hidden) * dep.layers * self.dep_q
+            plain += self.dim * DEPFORMER_DIM * dep.sets + self.dep_q * DEPFORMER_DIM * CARD
+        return TickWork(
+            weights_bytes=round(size * inner + 2 * plain) + self.codec_bytes,
+            frame_bytes=round(2 * self.dim * self.layers * kept),
+            context=self.context,
+            row_bytes=4 * self.dim * self.layers * self.cross_context,
+            passes=2 if self.kind is PipelineKind.DUPLEX else 1,
+            layers=self.layers,
+            cross_layers=self.layers if self.cross_context else 0,
+            steps=0 if dep is None else self.dep_q,
+            step_layers=0 if dep is None else dep.layers,
+            int8_weights=int(is_int8),
+            int8_ring=int(is_int8),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextFamily:
+    """A text model for a cascade; active parameters are those a token uses."""
+
+    name: str
+    repository: str
+    licence: str
+    is_commercial: bool
+    parameters_b: float
+    active_b: float
+    kv_bytes_per_token: int
+
+    def weight_bytes(self, precision: str) -> int:
+        """With bf16 or int4 weights."""
+        return round(1e9 * self.parameters_b * {"bf16": 2.0, "int4": 4.5 / 8}[precision])
+
+
+@dataclass(frozen=True, slots=True)
+class PocketFamily:
+    """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
+
+    They are sorted by language. ``parameters`` are of what speaks, as they are published; the encoder, which
+    makes voices of recordings, is loaded with it.
+    """
+
+    precisions: ClassVar = ("float32",)
+    backend: ClassVar = "pocket"
+    codec: ClassVar = "its encoder, which makes voices of recordings"
+    modality: ClassVar = "tts"
+    kind: ClassVar = PipelineKind.TTS
+    is_gated: ClassVar = False
+
+    name: str
+    licence: str
+    is_commercial: bool
+    parameters: int
+    encoder_parameters: int
+    layers: int
+    kv_width: int
+    codec_layers: int
+    codec_dim: int
+    configs: Mapping[str, tuple[str, ...]]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Of all its models."""
+        return tuple(self.configs)
+
+    @property
+    def codec_bytes(self) -> int:
+        """Of the encoder."""
+        return 4 * self.encoder_parameters
+
+    def model(self, language: str | None = None) -> str:
+        """The value of ``--model``: the first model of a language, or of all."""
+        return f"pocket://{self.configs[language or self.languages[0]][0]}"
+
+    def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:
+        """What that model speaks."""
+        return (language or self.languages[0],)
+
+    def weight_bytes(self, _precision: str) -> int:
+        """Of what speaks."""
+        return 4 * self.parameters
+
+    def kv_bytes(self, _precision: str) -> int:
+        """Keys and values of one session: a chunk of 50 tokens, 234 frames, in a voice of ten seconds."""
+        return 2 * 4 * self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
+
+    def row_bytes(self, precision: str) -> int:
+        """All that one session takes: the same, and what the decoder keeps of the chunk."""
+        decoder = 2 * 4 * self.codec_layers * self.codec_dim * CODEC_STEPS * CHUNK_FRAMES
+        return self.kv_bytes(precision) + decoder
+
+
+AudioFamily: TypeAlias = SpeechFamily | PocketFamily
+"""What hears or speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamilies:
+    """All that is known, in the file's order; ``read_on`` is the day of the owners' cards."""
+
+    read_on: date
+    speech: tuple[SpeechFamily, ...]
+    text: tuple[TextFamily, ...]
+    pocket: tuple[PocketFamily, ...]
+
+    @property
+    def audio(self) -> tuple[AudioFamily, ...]:
+        """All that hear or speak."""
+        return (*self.speech, *self.pocket)
+
+
+def load_families() -> ModelFamilies:
+    """What the package's ``families.toml`` says."""
+    text = resources.files("antiphon_quantize.advice").joinpath("families.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    return ModelFamilies(
+        data["read_on"],
+        tuple(_speech(dict(entry)) for entry in data["speech"]),
+        tuple(TextFamily(**entry) for entry in data["text"]),
+        tuple(_pocket(dict(entry)) for entry in data["pocket"]),
+    )
+
+
+def _speech(entry: dict[str, Any]) -> SpeechFamily:
+    if "depformer" in entry:
+        entry["depformer"] = DepformerShape(**entry["depformer"])
+    return SpeechFamily(**{**entry, "languages": tuple(entry["languages"])})
+
+
+def _pocket(entry: dict[str, Any]) -> PocketFamily:
+    configs = {language: tuple(names) for language, names in entry["configs"].items()}
+    return PocketFamily(**{**entry, "configs": configs})
+
+
+def _embedding(rows: int, depformer: DepformerShape) -> int:
+    if depformer.rank:
+        return rows * depformer.rank + depformer.rank * DEPFORMER_DIM
+    return rows * DEPFORMER_DIM

@@ -1,0 +1,132 @@
+"""Which model fits into how much memory, for how many sessions: arithmetic, with its terms kept for showing.
+
+The rows are counted by the same arithmetic as a running server's (:mod:`antiphon.engine.capacity`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from antiphon.engine.capacity import MemoryFacts, rows_that_fit
+from antiphon.errors import ConfigError
+from antiphon_quantize.advice.families import AudioFamily, TextFamily
+
+OVERHEAD = 0.2
+"""On top of everything: activations, the framework, fragments."""
+
+RESERVE_FRACTION = 1 - 1 / (1 + OVERHEAD)
+"""The same, as a share of all memory that stays unused."""
+
+MAX_ROWS = 256
+TEXT_TOKENS = 8192
+"""A conversation of an hour, for a text model."""
+
+TEXT_PRECISIONS = ("bf16", "int4")
+_UNITS = {
+    "b": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt]i?)b?|(b))?", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """``24GB``, ``24 GiB``, ``24g`` or ``512B``; GB is 10^9, GiB 2^30.
+
+    Raises:
+        ConfigError: it is none of these, or has no unit.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"memory {text!r} is not a size; write for example 24GB or 24GiB")
+    unit = match[2] or match[3]
+    if unit is None:
+        raise ConfigError(f"memory {text!r} has no unit; for gigabytes write {match[1]}GB")
+    return round(float(match[1]) * _UNITS[unit.lower()])
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once."""
+
+    memory_bytes: int
+    sessions: int = 1
+    modality: str | None = None
+    language: str | None = None
+    is_commercial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A model in a precision that fits: ``facts`` without the overhead, ``rows`` the most with it."""
+
+    family: AudioFamily
+    precision: str
+    facts: MemoryFacts
+    rows: int
+
+
+def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> MemoryFacts:
+    """Weights with the codec's, and what a session takes."""
+    weights = family.weight_bytes(precision) + family.codec_bytes
+    return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
+
+
+def most_rows(facts: MemoryFacts) -> int:
+    """How many sessions fit beside the overhead; 0 when not even one does."""
+    try:
+        return rows_that_fit(facts, reserve_fraction=RESERVE_FRACTION, at_most=MAX_ROWS)
+    except ConfigError:
+        return 0
+
+
+def matches(family: AudioFamily, request: FitRequest) -> bool:
+    """Whether a model is of the kind, language and licence that is asked for."""
+    return (
+        request.modality in (None, family.modality)
+        and request.language in (None, *family.languages)
+        and (family.is_commercial or not request.is_commercial)
+    )
+
+
+def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit]:
+    """What fits, the best first: more parameters, then more precision."""
+    fits = []
+    for family in families:
+        for precision in family.precisions:
+            facts = speech_facts(family, precision, request.memory_bytes)
+            rows = most_rows(facts)
+            if matches(family, request) and rows >= request.sessions:
+                fits.append(Fit(family, precision, facts, rows))
+    return sorted(fits, key=lambda fit: (-fit.family.parameters, fit.family.precisions.index(fit.precision)))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFit:
+    """A text model in a precision that fits, as :class:`Fit`."""
+
+    family: TextFamily
+    precision: str
+    facts: MemoryFacts
+    rows: int
+
+
+def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[TextFit]:
+    """Text models that fit with a full conversation for each session, the largest first."""
+    fits = []
+    for family in families:
+        for precision in TEXT_PRECISIONS:
+            row = TEXT_TOKENS * family.kv_bytes_per_token
+            facts = MemoryFacts(request.memory_bytes, family.weight_bytes(precision), row)
+            rows = most_rows(facts)
+            if rows >= request.sessions and (family.is_commercial or not request.is_commercial):
+                fits.append(TextFit(family, precision, facts, rows))
+    return sorted(fits, key=lambda fit: (-fit.family.parameters_b, TEXT_PRECISIONS.index(fit.precision)))

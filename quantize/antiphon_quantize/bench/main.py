@@ -1,0 +1,113 @@
+"""``antiphon bench``: the benchmark card of models as they run here, and ``antiphon bench slots``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from antiphon.errors import ConfigError
+from antiphon.option import Parser
+from antiphon_quantize.bench import slots
+from antiphon_quantize.bench.options import (
+    add_models_options,
+    add_plan_options,
+    add_quality_options,
+    chosen_entries,
+    make_subjects,
+    plan_of,
+)
+from antiphon_quantize.bench.output import can_draw, tell, write_card, write_check
+from antiphon_quantize.bench.player import FarPlayer
+from antiphon_quantize.bench.quality_source import Gate, QualitySource
+from antiphon_quantize.bench.run import run
+from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.bench.ticks import no_progress
+
+EXAMPLES = """\
+examples:
+  antiphon bench                                          the default model: out/card.md, .json and .png
+  antiphon bench --model ./moshiko-int8 --model ./moshiko --baseline ./moshiko --rows 1,2,4,8
+  antiphon bench --config models.toml --seconds 60        what antiphon serve --config would serve
+  antiphon bench --model ./a --model ./b --baseline ./b --quality gate.json
+  antiphon bench slots --model ./moshiko-int8 antiphon.toml
+
+Several models are measured by turns (A B A B ...): on a machine that does other things too, ratios
+hold where milliseconds do not. Each runs in a process of its own, which its peak memory is that of.
+The most slots that are answered in time: antiphon bench slots --help.
+"""
+
+
+def main(argv: Sequence[str], gate: Gate) -> int:
+    """Measure and write the card; returns the exit code, 1 when the quality gate failed a model.
+
+    Raises:
+        AntiphonError: an option that cannot be used, or a model that cannot be run.
+    """
+    if argv and argv[0] == "slots":
+        return slots.main(argv[1:])
+    options = _parse(argv)
+    plan = plan_of(options)
+    subjects, baseline = choose(options)
+    judge = partial(gate, questions=options.questions, tell=tell)
+    source = QualitySource(baseline, subjects, options.quality, judge)
+    out = Path(options.out)
+    write_check(out)
+    has_figure = not options.no_figure and can_draw()
+    card = run(
+        [(subject.label, partial(FarPlayer, subject, plan, no_progress)) for subject in subjects],
+        plan,
+        baseline=None if baseline is None else baseline.label,
+        quality=source.quality,
+        command=shlex.join(["antiphon", "bench", *argv]),
+        now=datetime.now(UTC),
+        tell=tell,
+    )
+    for path in write_card(card, out, has_figure=has_figure):
+        print(path)  # noqa: T201
+    return int(any(entry.quality is not None and entry.quality.is_passed is False for entry in card.entries))
+
+
+def choose(options: argparse.Namespace) -> tuple[list[Subject], Subject | None]:
+    """The models to measure, and the one that the others are held against, which is one of them.
+
+    Raises:
+        ConfigError: the baseline is none of them.
+        AntiphonError: a model that is not there, or that nothing here runs.
+    """
+    entries = chosen_entries(options)
+    subjects = make_subjects(entries)
+    if options.baseline is None:
+        return subjects, None
+    for entry, subject in zip(entries, subjects, strict=True):
+        if options.baseline in (entry.model, subject.label):
+            return subjects, subject
+    told = ", ".join(subject.label for subject in subjects)
+    raise ConfigError(f"baseline '{options.baseline}' is none of the models measured: {told}")
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="antiphon bench",
+        description="Measure models as they run here: tick times, throughput, memory, quality.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_models_options(parser)
+    add_quality_options(parser, baseline="the one of them that the others are held against")
+    parser.add_argument(
+        "--quality",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what antiphon gate wrote, one for each model that is not the baseline, in their order; "
+        "without it the gate is run",
+    )
+    add_plan_options(parser, seconds=10.0, rows="1,2,4")
+    parser.add_argument("--out", default="out/card", help="where the card goes, without a suffix [out/card]")
+    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
+    return parser.parse_args(list(argv))

@@ -1,0 +1,126 @@
+"""The command lines of this package: which models, on what, and how much of them is measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.backends.registry import options_of, resolve_auto
+from antiphon.config import MODEL_HELP, ModelConfig, load_config, load_file
+from antiphon.errors import ConfigError
+from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
+from antiphon.models.catalog import load_checkpoint
+from antiphon.option import AUTO
+from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.bench.ticks import TickPlan
+
+
+def add_models_options(parser: argparse.ArgumentParser) -> None:
+    """Which models, several of them, and how they are run."""
+    parser.add_argument("--model", action="append", help=f"{MODEL_HELP}; repeat for several")
+    parser.add_argument("--config", metavar="FILE.toml", help="models as antiphon serve reads them")
+    add_backend_options(parser)
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """How a model is run, in the words of ``antiphon serve``."""
+    parser.add_argument("--backend", default=AUTO, help=f"what runs it [{AUTO}]")
+    parser.add_argument("--device", help="where it runs, in the backend's own words")
+    parser.add_argument(
+        "--backend-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the backend"
+    )
+
+
+def add_quality_options(parser: argparse.ArgumentParser, *, baseline: str) -> None:
+    """What the gate is given; ``baseline`` is the help text of that option."""
+    parser.add_argument("--baseline", metavar="MODEL", help=baseline)
+    parser.add_argument(
+        "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate, see antiphon gate"
+    )
+
+
+def one_entry(options: argparse.Namespace) -> ModelConfig:
+    """The one model of ``options.model``, run as :func:`add_backend_options` were given."""
+    return ModelConfig(
+        model=options.model,
+        backend=options.backend,
+        device=options.device,
+        backend_option=tuple(options.backend_option),
+    )
+
+
+def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
+    """The models that the options of :func:`add_models_options` ask for.
+
+    Raises:
+        ConfigError: a file and models both, or a file that holds no such thing.
+    """
+    common = {
+        "backend": options.backend,
+        "device": options.device,
+        "backend_option": tuple(options.backend_option),
+    }
+    if options.config is None:
+        return tuple(ModelConfig(model=ref, **common) for ref in options.model or [DEFAULT_MODEL])
+    if options.model:
+        raise ConfigError("model and config are both given; write the models into the file")
+    given = {name: value for name, value in common.items() if value not in (AUTO, None, ())}
+    return load_config(load_file(options.config), given).served
+
+
+def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
+    """What is to be measured, by labels that differ: a model's name, and its backend where that is needed.
+
+    Raises:
+        ConfigError: two have one name, or an option that is not NAME=VALUE.
+        AntiphonError: a model that is not there, or that nothing here runs.
+    """
+    subjects: dict[str, Subject] = {}
+    checkpoints = [load_checkpoint(entry.model) for entry in entries]
+    names = [
+        entry.name or checkpoint.spec.name for entry, checkpoint in zip(entries, checkpoints, strict=True)
+    ]
+    for entry, checkpoint, name in zip(entries, checkpoints, names, strict=True):
+        backend = resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
+        label = name if names.count(name) == 1 else f"{name} on {backend}"
+        if label in subjects:
+            raise ConfigError(f"two models are called '{label}'; give them names in a file, see --config")
+        chosen = options_of(backend, entry.backend_option)
+        subjects[label] = Subject(label, portable_ref(entry.model), backend, entry.device, chosen)
+    return list(subjects.values())
+
+
+def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: str) -> None:
+    """How much is measured."""
+    parser.add_argument("--rows", default=rows, metavar="N,N", help=f"numbers of rows, ascending [{rows}]")
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"paced ticks of a turn, in seconds [{seconds:g}]"
+    )
+    parser.add_argument("--turns", type=int, default=3, help="turns of each model [3]")
+    parser.add_argument(
+        "--lead-frames",
+        type=int,
+        default=25,
+        metavar="N",
+        help="frames at the start of every turn that are not counted [25]",
+    )
+
+
+def plan_of(options: argparse.Namespace) -> TickPlan:
+    """What the options ask to be measured. Raises ConfigError for rows that are no numbers."""
+    return TickPlan(parse_rows(options.rows), options.seconds, options.turns, options.lead_frames)
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """``1,2,4`` as numbers. Raises ConfigError for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"rows = '{text}' is no list of numbers such as 1,2,4") from error
+
+
+def portable_ref(model: str) -> str:
+    """A model's reference that means the same from any folder."""
+    is_path = model not in BUILTIN and "://" not in model
+    return str(Path(model).expanduser().resolve()) if is_path else model

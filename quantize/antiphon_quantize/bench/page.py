@@ -1,0 +1,176 @@
+"""The card in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from antiphon_quantize.bench.card import Card, Entry, MeasuredMemory, RowsResult, Spread
+from antiphon_quantize.bench.quality import PREFERRED, Quality
+
+BUSY_SHARE = 0.3
+"""A load average above this share of the processors is somebody else's work."""
+NOT_MEASURED = "not measured"
+
+
+def render(card: Card, figure: str | None = None) -> str:
+    """The whole card; ``figure`` is the file name of its PNG, where there is one."""
+    plan, entries = card.plan, card.entries
+    frame_ms = entries[0].facts.frame_ms
+    parts = [
+        f"# Benchmark card: {', '.join(entry.label for entry in entries)}",
+        f"{card.started_at}, {card.system}, {card.memory_bytes / 2**30:.1f} GiB of memory, load average "
+        f"{card.load_average:g} before the run. {plan.turns} turns of each model, one after the other, of "
+        f"{plan.seconds:g} s each: fresh rows, {plan.lead_frames} frames that do not count, then one tick "
+        f"every {frame_ms:g} ms, then ticks back to back.",
+    ]
+    if is_busy(card):
+        parts.append("**Something else was running on this machine: read ratios, not milliseconds.**")
+    if len(entries) > 1:
+        parts.append("## Side by side\n\n" + _table(_side_by_side(card)))
+    for entry in entries:
+        parts.append(f"## {entry.label}\n\n" + _table(_fields(card, entry)))
+        parts.append(_table(_results(card, entry)))
+        parts.append(rows_in_time_sentence(entry))
+        if entry.quality is not None and entry.quality.metrics:
+            parts.append(f"Quality, by the gate, on {entry.quality.material}:")
+            parts.append(_table(_quality(entry.quality)))
+    if figure is not None:
+        parts.append(f"![quality against speed, tick times, memory]({figure})")
+    return "\n\n".join(parts) + "\n"
+
+
+def speed_of(card: Card) -> str:
+    """The model that speeds are ratios to."""
+    return card.baseline or card.entries[0].label
+
+
+def is_busy(card: Card) -> bool:
+    """Whether something else used the processors when the run began."""
+    cores = max(entry.facts.hardware.count for entry in card.entries)
+    return card.load_average > BUSY_SHARE * cores
+
+
+def _table(rows: Iterator[Sequence[str]]) -> str:
+    head, *body = [f"| {' | '.join(row)} |" for row in rows]
+    columns = head.count(" | ") + 1
+    return "\n".join([head, "|---" * columns + "|", *body])
+
+
+def _side_by_side(card: Card) -> Iterator[Sequence[str]]:
+    rows = card.plan.rows[-1]
+    yield (
+        *("model", "quantization", "files", "peak RSS"),
+        *(f"tick p50 / p99 ms, {rows} rows", "frames/s", f"speed, {speed_of(card)} = 1", "quality"),
+    )
+    for entry in card.entries:
+        result = entry.results[-1]
+        yield (
+            *(entry.label, entry.facts.quantization.method, size_words(entry.facts.model.file_bytes)),
+            size_words(entry.memory.peak_rss),
+            f"{result.p50_ms:.2f} / {result.p99_ms:.2f}",
+            f"{result.frames_per_s.median:.1f}",
+            spread_words(result.speed_ratio, 2) if result.speed_ratio else "1",
+            "baseline" if entry.label == card.baseline else verdict(entry.quality),
+        )
+
+
+def _fields(card: Card, entry: Entry) -> Iterator[Sequence[str]]:
+    """The card's fixed fields, each in a row."""
+    facts = entry.facts
+    model, hardware, quantization = facts.model, facts.hardware, facts.quantization
+    yield "field", "value"
+    yield (
+        "Model",
+        f"{model.name} ({model.kind}), {model.parameters:,} parameters, {model.format}, "
+        f"{size_words(model.file_bytes)}",
+    )
+    yield (
+        "Hardware",
+        f"device {hardware.device}, count {hardware.count}, driver {hardware.driver}, threads "
+        f"{hardware.threads}",
+    )
+    yield "Backend", f"{facts.backend}, {facts.dtype}"
+    yield "Quantization", f"method {quantization.method}, calibration {quantization.calibration}"
+    yield "Versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    yield "Command", f"`{card.command}`"
+    yield "Memory", memory_words(entry.memory)
+    yield "Quality", "this is the baseline" if entry.label == card.baseline else verdict(entry.quality)
+
+
+def _results(card: Card, entry: Entry) -> Iterator[Sequence[str]]:
+    speed = (f"speed, {speed_of(card)} = 1",) if len(card.entries) > 1 else ()
+    yield (
+        *("rows", "tick p50 ms (turns)", "p95 ms", "p99 ms", "max ms", "late"),
+        *("frames/s (turns)", "real-time factor", *speed),
+    )
+    for result in entry.results:
+        yield _result_cells(result)[: 8 + len(speed)]
+
+
+def _result_cells(result: RowsResult) -> Sequence[str]:
+    middle = result.turn_p50_ms
+    return (
+        str(result.rows),
+        f"{result.p50_ms:.2f} ({middle.low:.2f} to {middle.high:.2f})",
+        *(f"{value:.2f}" for value in (result.p95_ms, result.p99_ms, result.max_ms)),
+        f"{result.late} of {len(result.samples_ms)}",
+        spread_words(result.frames_per_s, 1),
+        f"{result.realtime_factor:.2f}",
+        spread_words(result.speed_ratio, 2) if result.speed_ratio else "1",
+    )
+
+
+def rows_in_time_sentence(entry: Entry) -> str:
+    """How many rows this model answers in time on this machine."""
+    least = "at least " if entry.rows_in_time_is_least else ""
+    rows = f"{least}**{entry.rows_in_time}**"
+    return f"Rows in real time, p99 of a tick within what a frame leaves for two: {rows}."
+
+
+def _quality(quality: Quality) -> Iterator[Sequence[str]]:
+    yield "quality", quality.baseline, "this model", "delta or distance", "limit", "verdict"
+    for metric in quality.metrics:
+        numbers = (metric.baseline, metric.candidate, metric.value)
+        why = f": {metric.detail}" if metric.value is None and metric.detail else ""
+        said = f"{metric.verdict}{why}".replace("|", "\\|")
+        yield (metric.name, *map(_number, numbers), metric.limit, said)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def verdict(quality: Quality | None) -> str:
+    """What the gate said, with the number that stands for all."""
+    if quality is None:
+        return NOT_MEASURED
+    if quality.note:
+        return f"{NOT_MEASURED}: {quality.note}"
+    said = "gate passed" if quality.is_passed else "**gate failed**"
+    shown = quality.headline
+    number = "" if shown is None else f"; {PREFERRED[shown.name]}: {_number(shown.score)}"
+    return f"{said} against {quality.baseline}{number}"
+
+
+def memory_words(memory: MeasuredMemory) -> str:
+    """What is known of a model's memory."""
+    parts = {
+        "peak RSS of its process": memory.peak_rss,
+        "device": memory.device,
+        "weights": memory.weights,
+        "state of a row": memory.state_per_row,
+    }
+    return ", ".join(f"{name} {size_words(size)}" for name, size in parts.items() if size is not None)
+
+
+def size_words(size: float) -> str:
+    """Bytes as kB, MB (10^6) or GB (10^9)."""
+    if size >= 1e9:
+        return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def spread_words(spread: Spread, digits: int) -> str:
+    """The median, with the least and the largest in brackets."""
+    middle, low, high = (f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high))
+    return f"{middle} ({low} to {high})"

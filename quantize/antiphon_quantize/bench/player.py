@@ -1,0 +1,146 @@
+"""One measured model, in a process of its own, so that its memory and its threads are its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from antiphon.backends.base import Backend, Progress
+from antiphon.errors import AntiphonError, BackendError
+from antiphon_quantize.bench.card import MeasuredMemory, SubjectFacts
+from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
+from antiphon_quantize.bench.ticks import TickPlan, TickTurn, take_turn
+
+END_TIMEOUT_S = 10.0
+"""For a process to end by itself; then it is killed."""
+
+
+class Player(Protocol):
+    """A loaded model that takes turns."""
+
+    @property
+    def facts(self) -> SubjectFacts:
+        """What is known of it."""
+        ...
+
+    def take_turn(self, rows: int) -> TickTurn:
+        """Measure at so many rows."""
+        ...
+
+    def memory(self) -> MeasuredMemory:
+        """What it holds, at the most so far."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NearPlayer:
+    """A model in this very process, timed by any clock."""
+
+    backend: Backend
+    facts: SubjectFacts
+    plan: TickPlan
+    clock: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+    peak_rss: Callable[[], int] | None = None
+
+    def take_turn(self, rows: int) -> TickTurn:
+        """Measure at so many rows."""
+        return take_turn(self.backend, rows, self.plan, clock=self.clock, sleep=self.sleep)
+
+    def memory(self) -> MeasuredMemory:
+        """What this process holds, at the most so far."""
+        return memory_of(self.backend.info, self.peak_rss)
+
+    def close(self) -> None:
+        """Let go of the device."""
+        self.backend.close()
+
+
+class FarPlayer:
+    """A model in a process of its own; between its turns that waits and computes nothing."""
+
+    def __init__(self, subject: Subject, plan: TickPlan, progress: Progress) -> None:
+        """Start the process and load the model there.
+
+        Raises:
+            BackendError: it cannot be loaded there; the message is what that process said.
+        """
+        context = multiprocessing.get_context("spawn")  # a fork would begin with all that is loaded here
+        self._label = subject.label
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_play, args=(theirs, subject, plan), name=subject.label)
+        self._process.start()
+        theirs.close()
+        try:
+            while isinstance(answer := self._receive(), tuple):
+                progress(*answer)
+        except BaseException:
+            self.close()
+            raise
+        self.facts: SubjectFacts = answer
+
+    def take_turn(self, rows: int) -> TickTurn:
+        """Measure at so many rows."""
+        turn: TickTurn = self._ask(rows)
+        return turn
+
+    def memory(self) -> MeasuredMemory:
+        """What its process holds, at the most so far."""
+        memory: MeasuredMemory = self._ask(None)
+        return memory
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()  # the process ends when its pipe is closed
+        self._process.join(END_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+        self._process.close()
+
+    def _ask(self, question: int | None) -> Any:
+        try:
+            self._pipe.send(question)
+        except OSError as error:
+            raise self._died() from error
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if isinstance(answer, str):
+            raise BackendError(f"{self._label}: {answer}")
+        return answer
+
+    def _died(self) -> BackendError:
+        self._process.join(END_TIMEOUT_S)
+        return BackendError(
+            f"the process of {self._label} ended by itself, exit code {self._process.exitcode}"
+        )
+
+
+def _play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
+    """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us all: who asks will close the pipe
+    try:
+        backend, facts = load_subject(subject, plan.rows[-1], lambda *told: pipe.send(told))
+        player = NearPlayer(backend, facts, plan)
+        pipe.send(facts)
+        while True:
+            rows = pipe.recv()
+            pipe.send(player.memory() if rows is None else player.take_turn(rows))
+    except (EOFError, BrokenPipeError):
+        return
+    except (AntiphonError, MemoryError, RuntimeError) as error:  # torch tells of short memory by the last
+        pipe.send(f"{error}" or type(error).__name__)

@@ -1,0 +1,178 @@
+"""``antiphon bench slots``: the server's own search for slots, confirmed, and written as a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.backends.base import Backend
+from antiphon.config import MODEL_HELP, ServerConfig
+from antiphon.engine.capacity import calls_in_time, tick_limit_s
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import BackendFactory, make_sized
+from antiphon.errors import ConfigError
+from antiphon.ipc.values import percentile
+from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.spec import PipelineKind
+from antiphon.option import Parser
+from antiphon.serve.hosting.engines import backend_factory
+from antiphon_quantize.bench.options import add_backend_options, make_subjects, one_entry
+from antiphon_quantize.bench.output import check_absent, write_new
+from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.bench.ticks import TickPlan, TickTurn, no_progress, take_turn
+
+LEAD_FRAMES = 25
+
+EXAMPLES = """\
+examples:
+  antiphon bench slots antiphon.toml                      the default model
+  antiphon bench slots --model ./moshiko-int8 --backend torch --seconds 60 antiphon.toml
+  antiphon serve --config antiphon.toml
+
+The number is found as --slots auto finds it when a server starts; then the rows of it that are ready at once
+are ticked once a frame for some seconds. When p99 of a tick is longer than the half of a frame, nothing is
+written and the exit code is 1: a frame can wait for one tick and needs its own, so some would be late.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The slots that were chosen, and the paced ticks that confirm them or do not."""
+
+    slots: int
+    frame_ms: float
+    turn: TickTurn
+
+    @property
+    def p99_ms(self) -> float:
+        """99 of 100 ticks took no longer."""
+        return 1000 * percentile(self.turn.tick_s, 0.99)
+
+    @property
+    def limit_ms(self) -> float:
+        """The longest tick of which two fit into a frame."""
+        return 1000 * tick_limit_s(self.frame_ms / 1000, reserve_fraction=0.0)
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether p99 is within it."""
+        return self.p99_ms <= self.limit_ms
+
+
+def find_slots(
+    factory: BackendFactory,
+    config: EngineConfig,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """Let the engine choose as many slots as it would, and tick their ready rows for ``seconds``.
+
+    Raises:
+        ConfigError: not even one row fits into memory, or nothing is known that could decide.
+        BackendError: memory ran out.
+    """
+    backend: Backend = make_sized(factory, config, clock)
+    try:
+        backend.warm_up(no_progress)
+        rows = ready_rows(backend, config)
+        turn = take_turn(backend, rows, TickPlan((rows,), seconds, 1, LEAD_FRAMES), clock=clock, sleep=sleep)
+        return Found(backend.info.slots, backend.info.spec.frame_ms, turn)
+    finally:
+        backend.close()
+
+
+def ready_rows(backend: Backend, config: EngineConfig) -> int:
+    """The rows of a tick when all slots are busy: what the search counted on, or all of them."""
+    slots = backend.info.slots
+    is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
+    if not is_packed or backend.info.kind is PipelineKind.TTS:
+        return slots
+    reserve = config.tick_reserve_fraction
+    return next(
+        rows for rows in range(1, slots + 1) if calls_in_time(rows, reserve_fraction=reserve) >= slots
+    )
+
+
+def main(
+    argv: Sequence[str],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Find the slots of one model and write the configuration; 1 when they are not in time after all.
+
+    Raises:
+        AntiphonError: an option that cannot be used, a file that exists, a model that cannot be run.
+    """
+    options = _parse(argv)
+    out = Path(options.out)
+    check_absent(out)
+    entry = one_entry(options)
+    (subject,) = make_subjects([entry])
+    factory = backend_factory(ServerConfig(), entry, load_checkpoint(entry.model))
+    engine = EngineConfig(max_slots=options.max_slots)
+    found = find_slots(factory, engine, options.seconds, clock=clock, sleep=sleep)
+    said = summary(found, options.max_slots)
+    if not found.is_in_time:
+        print(f"{said}; nothing is written. Try again when the machine does nothing else", file=sys.stderr)  # noqa: T201
+        return 1
+    command = shlex.join(["antiphon", "bench", "slots", *argv])
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_new(out, config_text(subject, tuple(options.backend_option), found, [f"{command}, {now}", said]))
+    print(f"{said}\n{out}: antiphon serve --config {shlex.quote(str(out))}")  # noqa: T201
+    return 0
+
+
+def summary(found: Found, max_slots: int) -> str:
+    """What was found, in a sentence."""
+    most = ", the most that were asked for" if found.slots == max_slots else ""
+    return (
+        f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of {found.turn.rows} ready rows, "
+        f"one every {found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
+        f"{found.p99_ms:.2f} ms of {found.limit_ms:g} ms, {found.turn.late} late"
+    )
+
+
+def config_text(
+    subject: Subject, backend_options: Sequence[str], found: Found, comments: Sequence[str]
+) -> str:
+    """The TOML file that ``antiphon serve --config`` reads."""
+    lines = [f"# {comment}" for comment in comments]
+    lines += [f"model = {json.dumps(subject.model)}", f"backend = {json.dumps(subject.backend)}"]
+    if subject.device is not None:
+        lines.append(f"device = {json.dumps(subject.device)}")
+    if backend_options:
+        lines.append(f"backend_option = {json.dumps(list(backend_options))}")
+    return "\n".join([*lines, "", "[engine]", f"slots = {found.slots}"]) + "\n"
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="antiphon bench slots",
+        description="Find the most slots that are answered in time, and write them as a configuration.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("out", metavar="FILE.toml", help="the file to write; one that exists is kept")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
+    add_backend_options(parser)
+    most = EngineConfig().max_slots
+    parser.add_argument("--max-slots", type=int, default=most, help=f"look no further [{most}]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm the result [10]")
+    options = parser.parse_args(list(argv))
+    if options.max_slots < 1:
+        raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")
+    return options

@@ -1,0 +1,163 @@
+"""One model on one backend: loaded, warm, and described; what a card says of it apart from the numbers."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from antiphon import __version__
+from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.backends.machine import cpu_name
+from antiphon.backends.registry import make_backend
+from antiphon.backends.threads import model_threads
+from antiphon.cores import usable_cores
+from antiphon.engine.memory import process_bytes
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon_quantize.bench.card import (
+    HardwareFacts,
+    MeasuredMemory,
+    ModelFacts,
+    QuantizationFacts,
+    SubjectFacts,
+)
+
+NONE = "none"
+NOT_TOLD = "not stated in its manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be measured. ``label`` tells it from the others of a run; ``backend`` is never auto."""
+
+    label: str
+    model: str
+    backend: str
+    device: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Backend, SubjectFacts]:
+    """Its backend with ``slots`` rows, warm, and what is known of it.
+
+    Raises:
+        AntiphonError: it cannot be loaded, or not run.
+    """
+    checkpoint = load_checkpoint(subject.model)
+    options = dict(subject.options)
+    backend = make_backend(subject.backend, checkpoint, slots=slots, device=subject.device, options=options)
+    backend.warm_up(progress)
+    return backend, describe(checkpoint, backend.info, model_threads(options.get("threads")))
+
+
+def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> SubjectFacts:
+    """The facts of a checkpoint that runs as ``info`` says."""
+    spec = checkpoint.spec
+    return SubjectFacts(
+        model=ModelFacts(
+            name=spec.name,
+            kind=spec.kind.value,
+            parameters=spec.parameters,
+            format=format_words(checkpoint, info),
+            file_bytes=sum(checkpoint.files[role].stat().st_size for role in weight_roles(checkpoint, info)),
+        ),
+        hardware=describe_hardware(info.device, threads),
+        quantization=QuantizationFacts(
+            quantization_words(checkpoint, info), calibration_words(checkpoint, info)
+        ),
+        backend=info.name,
+        dtype=info.dtype,
+        frame_ms=spec.frame_ms,
+        versions={"antiphon": __version__, "python": platform.python_version(), **info.versions},
+    )
+
+
+def weight_roles(checkpoint: Checkpoint, info: BackendInfo) -> list[str]:
+    """The roles of the files that a backend reads its weights from."""
+    form = checkpoint.backends.get(info.name)
+    roles = ("lm", "mimi") if form is None else form.files
+    return [role for role in roles if role in checkpoint.files]
+
+
+def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
+    """What a model's files are."""
+    if info.name == "onnx":
+        return "ONNX graphs"
+    layout = "published layout" if checkpoint.manifest is None else "antiphon.json"
+    return f"safetensors, {layout}"
+
+
+def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
+    """How the weights were made smaller, by the manifest, and how they are run, by the backend."""
+    recipe = checkpoint.quantization_for(info.name)
+    made = NONE
+    if recipe is not None:
+        named = recipe.options.get("recipe")
+        shape = f"{recipe.bits} bits" + (f", groups of {recipe.group_size}" if recipe.group_size else "")
+        made = f"{recipe.scheme} ({shape}" + (f", recipe {named})" if named else ")")
+    if info.quantization == NONE:
+        return made
+    return f"run as {info.quantization}" if made == NONE else f"{made}, run as {info.quantization}"
+
+
+def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
+    """What the rounding was calibrated on, if on anything; our own tool says so where it was."""
+    recipe = checkpoint.quantization_for(info.name)
+    if recipe is None:
+        return NONE
+    is_ours = recipe.tool.startswith("antiphon quantize")
+    return str(recipe.options.get("calibration") or (NONE if is_ours else NOT_TOLD))
+
+
+def describe_hardware(device: str, threads: int) -> HardwareFacts:
+    """The GPU that a device's name stands for, or this machine's processors."""
+    if not device.startswith("cuda"):
+        driver = f"none ({platform.system()} {platform.release()})"
+        return HardwareFacts(cpu_name(), usable_cores(), driver, threads)
+    torch = sys.modules.get("torch")  # onnx runs on GPUs without it, and knows no name
+    name = device if torch is None else str(torch.cuda.get_device_name(device))
+    return HardwareFacts(name, 1, nvidia_driver(), threads)
+
+
+def nvidia_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of NVIDIA's kernel driver, or "unknown"."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", file.read_text())
+    except OSError:
+        return "unknown"
+    return f"NVIDIA {found[1]}" if found else "unknown"
+
+
+def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> MeasuredMemory:
+    """What this process and its device hold for a backend."""
+    return MeasuredMemory(
+        peak_rss=(peak_rss or peak_bytes)(),
+        device=device_bytes(info.device),
+        weights=info.memory.get("weights"),
+        state_per_row=info.memory.get("state_per_row"),
+    )
+
+
+def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """The most memory this process ever held.
+
+    Not ``ru_maxrss`` where there is another way: on Linux a child begins with its parent's.
+    """
+    try:
+        found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else process_bytes()
+
+
+def device_bytes(device: str) -> int | None:
+    """The most that torch has reserved on a GPU; None where it runs none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_reserved(device))

@@ -1,0 +1,222 @@
+"""``antiphon verify``: a model's files, its parity with upstream, its gate and its card, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.audio.files import read_audio
+from antiphon.backends.base import FloatArray
+from antiphon.backends.registry import make_backend
+from antiphon.config import MODEL_HELP, ModelConfig
+from antiphon.errors import AntiphonError, ConfigError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.option import Parser
+from antiphon_quantize.bench.card import Card
+from antiphon_quantize.bench.options import (
+    add_backend_options,
+    add_plan_options,
+    add_quality_options,
+    make_subjects,
+    one_entry,
+    plan_of,
+)
+from antiphon_quantize.bench.output import can_draw, tell, write_card, write_check
+from antiphon_quantize.bench.page import verdict
+from antiphon_quantize.bench.parity import compare, speak
+from antiphon_quantize.bench.player import FarPlayer
+from antiphon_quantize.bench.quality import Quality
+from antiphon_quantize.bench.quality_source import Gate, QualitySource
+from antiphon_quantize.bench.run import run
+from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.bench.ticks import TickPlan, no_progress
+
+EXAMPLES = """\
+examples:
+  antiphon verify hf://kyutai/moshiko-pytorch-bf16 --device cuda --frames 100
+  antiphon verify ./moshiko-int8 --baseline ./moshiko
+  antiphon verify ./stt-1b --no-figure --out out/stt-1b
+
+A model that is not in the hub's cache, on a machine that cannot reach the hub: the error names the command
+that fetches it where there is a network (hf download OWNER/NAME); the cache ($HF_HOME) can be copied.
+"""
+
+UPSTREAM = "reference"
+
+
+class VerifyState(StrEnum):
+    """How a part of the verification ended."""
+
+    OK = "ok"
+    FAILED = "FAILED"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPart:
+    """A part of the verification: its name, how it ended, and the numbers or the reason in words."""
+
+    name: str
+    state: VerifyState
+    words: str
+
+    def __str__(self) -> str:
+        """The line that is printed."""
+        return f"{self.name:<7} {self.state}: {self.words}"
+
+
+def main(argv: Sequence[str], gate: Gate) -> int:
+    """Verify a model; returns the exit code, 1 when a part of it failed.
+
+    Raises:
+        AntiphonError: an option that cannot be used, or a model that cannot be reached or run.
+    """
+    options = _parse(argv)
+    plan, out = plan_of(options), Path(options.out)
+    if options.frames < 1:
+        raise ConfigError(f"frames = {options.frames} is below 1, the least it can be")
+    write_check(out)
+    has_figure = not options.no_figure and can_draw()
+    (subject,) = make_subjects([one_entry(options)])
+    checkpoint = load_checkpoint(options.model)
+    baseline = baseline_of(subject, checkpoint, options.baseline)
+    findings = [
+        told(check_files(checkpoint)),
+        told(check_parity(subject, checkpoint, options.frames)),
+    ]
+    judge = partial(gate, questions=options.questions, tell=tell)
+    quality = QualitySource(baseline, [subject], [], judge).quality(subject.label)
+    findings.append(told(gate_finding(quality)))
+    command = shlex.join(["antiphon", "verify", *argv])
+    card = measure(subject, plan, quality, command)
+    paths = write_card(card, out, has_figure=has_figure)
+    findings.append(told(VerifiedPart("card", VerifyState.OK, ", ".join(map(str, paths)))))
+    return int(any(finding.state is VerifyState.FAILED for finding in findings))
+
+
+def told(finding: VerifiedPart) -> VerifiedPart:
+    """Print a finding as soon as it is there."""
+    print(finding, flush=True)  # noqa: T201
+    return finding
+
+
+def check_files(checkpoint: Checkpoint) -> VerifiedPart:
+    """Read every file that the manifest has a digest of."""
+    try:
+        count = checkpoint.verify()
+    except AntiphonError as error:
+        return VerifiedPart("files", VerifyState.FAILED, str(error))
+    if not count:
+        return VerifiedPart(
+            "files", VerifyState.NOT_CHECKED, f"{checkpoint.ref} has no manifest with digests"
+        )
+    return VerifiedPart("files", VerifyState.OK, f"{count} files have the digests of the manifest")
+
+
+def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> VerifiedPart:
+    """Hold a backend's greedy answer to a recording against that of upstream's own modules."""
+    reason = no_parity(subject, checkpoint)
+    if reason is not None:
+        return VerifiedPart("parity", VerifyState.NOT_CHECKED, reason)
+    pcm = speech(checkpoint.spec, frames + checkpoint.spec.delay_frames)
+    exact = {"dtype": "float32"}
+    own = {**(exact if subject.backend == "torch" else {}), **subject.options}
+    ours = partial(make_backend, subject.backend, checkpoint, slots=1, device=subject.device, options=own)
+    theirs = partial(make_backend, UPSTREAM, checkpoint, slots=1, device=subject.device, options=exact)
+    try:
+        parity = compare(speak(theirs, pcm), speak(ours, pcm))
+    except AntiphonError as error:  # upstream is not installed, or cannot run this model
+        return VerifiedPart("parity", VerifyState.NOT_CHECKED, str(error))
+    state = VerifyState.OK if parity.is_equal else VerifyState.FAILED
+    return VerifiedPart("parity", state, f"{subject.backend} against upstream's modules: {parity}")
+
+
+def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
+    """Why upstream cannot be asked about a model, or None if it can."""
+    if checkpoint.spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
+        return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
+    recipe = checkpoint.quantization_for(subject.backend)
+    if recipe is not None:
+        return f"upstream has no such weights ({recipe.scheme}); its gate holds it against another model"
+    if subject.backend == UPSTREAM:
+        return "it runs on upstream's modules already"
+    return None
+
+
+def speech(spec: ModelSpec, frames: int) -> FloatArray:
+    """The recording that the probe speaks, over and over: ``[frames, frame_samples]``."""
+    clips = Path(str(resources.files("antiphon_client"))) / "clips"
+    samples = read_audio(clips / "hello.ogg", spec.sample_rate)
+    size = spec.frame_samples
+    return np.resize(samples, frames * size).reshape(frames, size)
+
+
+def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> Subject | None:
+    """What a model is held against: the one that was asked for, or for graphs the weights they are made of.
+
+    Raises:
+        AntiphonError: that is not there, or nothing here runs it.
+    """
+    if asked is not None:
+        (baseline,) = make_subjects([ModelConfig(model=asked, device=subject.device)])
+        return baseline
+    has_weights = ("lm" if checkpoint.spec.lm is not None else "mimi") in checkpoint.files
+    if subject.backend == "onnx" and has_weights:
+        return Subject(f"{subject.label} on torch", subject.model, "torch", subject.device)
+    return None
+
+
+def gate_finding(quality: Quality | None) -> VerifiedPart:
+    """The gate's verdict as a finding."""
+    if quality is None:
+        return VerifiedPart(
+            "gate", VerifyState.NOT_CHECKED, "there is nothing to hold it against; give --baseline MODEL"
+        )
+    if quality.note:
+        return VerifiedPart("gate", VerifyState.NOT_CHECKED, quality.note)
+    state = VerifyState.FAILED if quality.is_passed is False else VerifyState.OK
+    return VerifiedPart("gate", state, verdict(quality))
+
+
+def measure(subject: Subject, plan: TickPlan, quality: Quality | None, command: str) -> Card:
+    """The card of one model."""
+    return run(
+        [(subject.label, partial(FarPlayer, subject, plan, no_progress))],
+        plan,
+        baseline=None,
+        quality=lambda _: quality,
+        command=command,
+        now=datetime.now(UTC),
+        tell=tell,
+    )
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="antiphon verify",
+        description="Check a model as it is here: digests, parity with upstream, quality gate, card.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_backend_options(parser)
+    parser.add_argument("--frames", type=int, default=25, help="frames of speech for the parity [25]")
+    add_quality_options(parser, baseline="the model that the gate holds it against")
+    add_plan_options(parser, seconds=5.0, rows="1")
+    parser.add_argument(
+        "--out", default="out/verify", help="where the card goes, without a suffix [out/verify]"
+    )
+    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
+    return parser.parse_args(list(argv))

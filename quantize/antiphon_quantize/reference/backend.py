@@ -1,0 +1,213 @@
+"""The reference backend: S rows of upstream's Mimi and language model, stepped through their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from moshi.models.compression import MimiModel
+from numpy.typing import NDArray
+
+from antiphon.backends.base import FloatArray, IntArray, Progress
+from antiphon.backends.checks import check_slots
+from antiphon.backends.executor import ExecutorFacts, Result, Work
+from antiphon.backends.host import HostBackend
+from antiphon.backends.snapshots import check_tensors, part, with_prefix
+from antiphon.backends.stopwatch import Stopwatch
+from antiphon.backends.torch_devices import device_bytes, device_probe, open_device, pick_dtype, to_numpy
+from antiphon.errors import UnsupportedError
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon_quantize.reference import loading
+from antiphon_quantize.reference.duplex import DuplexLM
+from antiphon_quantize.reference.rows import StreamRows
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+_WARM_UP_FRAMES = 3  # upstream captures its CUDA graphs in the second call; the third replays them
+_MIMI, _LM = "mimi.", "lm."
+
+
+class ReferenceExecutor:
+    """Upstream's modules over a fixed batch; see :class:`antiphon.backends.executor.FrameExecutor`.
+
+    Every tick computes all rows: those that are not named are masked. Mimi runs in float32, the language
+    model in its own dtype; upstream's modules are used as they are (moshi 0.2.13).
+    """
+
+    def __init__(self, spec: ModelSpec, mimi: MimiModel, lm: DuplexLM | None) -> None:
+        """Take over a loaded Mimi (and language model)."""
+        self.mimi, self.lm = mimi, lm
+        self._spec = spec
+        self._device = next(mimi.parameters()).device
+        self._streams = ExitStack()
+        self.probe = device_probe(self._device)
+        modules: list[torch.nn.Module] = [mimi] if lm is None else [mimi, lm.model]
+        self.facts = ExecutorFacts(
+            name="reference",
+            device=str(self._device),
+            dtype="float32" if lm is None else str(lm.model.dtype).removeprefix("torch."),
+            quantization="none",
+            versions={"moshi": version("moshi"), "torch": torch.__version__},
+            memory={
+                "weights": sum(t.nbytes for m in modules for t in (*m.parameters(), *m.buffers())),
+                **device_bytes(self._device),
+            },
+        )
+
+    def allocate(self, slots: int) -> None:
+        """Have upstream's modules stream a batch of ``slots``."""
+        self._streams.close()
+        self._slots = slots
+        self._streams.enter_context(self.mimi.streaming(slots))
+        self._mimi_rows = StreamRows(self.mimi)
+        if self.lm is not None:
+            self.lm.allocate(slots)
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:  # noqa: ARG002  (both ways it is the batch)
+        """The whole batch."""
+        return self._slots
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run silent frames through all rows."""
+        rows = np.arange(self._slots, dtype=np.int32)
+        every, none = np.ones(self._slots, np.bool_), np.zeros(self._slots, np.bool_)
+        silence = np.zeros((self._slots, self._spec.frame_samples), np.float32)
+        for frame in range(_WARM_UP_FRAMES):
+            progress(frame, _WARM_UP_FRAMES, "warm-up frames")
+            self.run(Work(rows, np.full(self._slots, frame, np.int64), none, none, every, silence))
+        progress(_WARM_UP_FRAMES, _WARM_UP_FRAMES, "warm-up frames")
+
+    @torch.no_grad()
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones."""
+        if rows:
+            self._mimi_rows.reset(rows)
+            if self.lm is not None:
+                self.lm.reset(rows)
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters; a codec has no use for them."""
+        if self.lm is not None:
+            self.lm.set_parameters(row, parameters)
+
+    @torch.no_grad()
+    def run(self, work: Work) -> Result:
+        """One tick: the named rows are spread over the whole batch, and gathered from its outputs."""
+        watch = Stopwatch()
+        self.reset(work.rows[work.is_fresh].tolist())
+        codes = self._encode(work.pcm, work.rows)
+        self._mimi_rows.reset(work.rows[work.is_forgotten].tolist())
+        watch.lap("encode")
+        tokens = None
+        if self.lm is not None:
+            heard = codes[work.rows, :, 0].cpu().numpy().astype(np.int32)
+            watch.lap("encode")
+            said = self.lm.step(heard, work.rows, watch.lap)
+            tokens = said[:, 0]
+            codes = torch.zeros(self._slots, said.shape[1] - 1, 1, dtype=torch.int64, device=self._device)
+            codes[work.rows, :, 0] = self._to_device(np.maximum(said[:, 1:], 0)).to(torch.int64)
+        pcm = self._decode(codes, work.rows[work.is_emitting])[work.rows]
+        watch.lap("decode")
+        return Result(pcm, tokens, stage_ms=watch.stage_ms)
+
+    def snapshot(self, row: int) -> dict[str, torch.Tensor]:
+        """Copy a row's state; the tensors stay on the device."""
+        tensors = with_prefix(_MIMI, self._mimi_rows.take(row))
+        if self.lm is not None:
+            tensors |= with_prefix(_LM, self.lm.take_row(row))
+        return tensors
+
+    def check(self, tensors: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError for a snapshot of another model."""
+        wanted = with_prefix(_MIMI, self._mimi_rows.forms(part(tensors, _MIMI)))
+        if self.lm is not None:
+            wanted |= with_prefix(_LM, self.lm.forms(part(tensors, _LM)))
+        check_tensors(tensors, wanted)
+
+    @torch.no_grad()
+    def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Put a row's state back."""
+        self._mimi_rows.put(row, part(tensors, _MIMI))
+        if self.lm is not None:
+            self.lm.put_row(row, part(tensors, _LM))
+
+    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The tensors as numpy arrays, bfloat16 as uint16."""
+        return to_numpy(tensors)
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """The reverse; upstream's state has no uint16 of its own."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {
+            name: (tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor).to(self._device)
+            for name, tensor in tensors.items()
+        }
+
+    def state_bytes(self) -> int:
+        """Bytes of streaming state for all rows."""
+        return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
+
+    def age(self, frames: int) -> None:
+        """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
+
+    def close(self) -> None:
+        """Let go of the modules, and of the memory the device keeps for them."""
+        del self.mimi, self.lm, self._mimi_rows
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _encode(self, pcm: FloatArray, rows: IntArray) -> torch.Tensor:
+        """Encode ``[m, samples]`` to codes ``[S, K, 1]``, of use in the named rows."""
+        whole = np.zeros((self._slots, pcm.shape[1]), np.float32)
+        whole[rows] = pcm
+        self.mimi.set_exec_mask(self._mimi_rows.mask(rows))
+        return self.mimi.encode(self._to_device(whole)[:, None])
+
+    def _decode(self, codes: torch.Tensor, rows: IntArray) -> FloatArray:
+        """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the given rows alone."""
+        if not rows.size:
+            return np.zeros((self._slots, self._spec.frame_samples), np.float32)
+        self.mimi.set_exec_mask(self._mimi_rows.mask(rows))
+        pcm: FloatArray = self.mimi.decode(codes)[:, 0].float().cpu().numpy()
+        return pcm
+
+    def _to_device(self, array: FloatArray | IntArray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+) -> HostBackend:
+    """Load a checkpoint with upstream's loaders.
+
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is how
+    many threads torch may use on a CPU, process-wide (None: all cores it may use but one).
+
+    Raises:
+        UnsupportedError: a pipeline or checkpoint upstream's modules cannot run here.
+        ConfigError: no such device or dtype, or less than one slot or thread.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
+        raise UnsupportedError(f"the reference backend runs codec and duplex models, not {spec.kind}")
+    check_slots(slots)
+    torch_device = open_device(device, threads)
+    lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16", "float16"))
+    mimi = loading.load_mimi(checkpoint, torch_device)
+    lm = None
+    if spec.kind is PipelineKind.DUPLEX:
+        assert spec.lm is not None
+        model = loading.load_lm(checkpoint, torch_device, lm_dtype)
+        lm = DuplexLM(model, spec.lm, condition=loading.sum_condition(model, spec.family))
+    return HostBackend(spec, ReferenceExecutor(spec, mimi, lm), slots=slots)

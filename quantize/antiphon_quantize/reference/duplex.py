@@ -1,0 +1,146 @@
+"""One step of upstream's language model for all rows, with the sampling of each row its own.
+
+Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. Here its
+model is driven directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the delays
+and the choice of tokens made in numpy by :mod:`antiphon.models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+
+import numpy as np
+import torch
+from moshi.models.lm import LMModel
+from moshi.utils.compile import CUDAGraphed, no_compile
+
+from antiphon.backends.base import FloatArray, IntArray
+from antiphon.backends.snapshots import Form, part, with_prefix
+from antiphon.errors import UnsupportedError
+from antiphon.models.delays import DelayRings
+from antiphon.models.row_sampler import RowSampler
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import LMSpec
+from antiphon_quantize.reference.rows import StreamRows
+
+_MODEL, _DELAYS, _SAMPLER = "model.", "delays.", "sampler."
+
+
+class DuplexLM:
+    """A Moshi-family language model: codes heard in, text and codes spoken out."""
+
+    def __init__(self, model: LMModel, spec: LMSpec, *, condition: torch.Tensor | None = None) -> None:
+        """Take over a loaded model; ``condition`` ``[1, 1, dim]`` is added to every step's input.
+
+        Raises:
+            UnsupportedError: the model hears nothing, or has no depformer.
+        """
+        heard = spec.n_q - spec.dep_q
+        if heard < 1 or spec.dep_q < 1:
+            raise UnsupportedError(
+                f"a duplex model needs streams to hear and to speak, this one has {heard} and {spec.dep_q}"
+            )
+        self.model = model
+        self._spec, self._condition = spec, condition
+        self._streams = ExitStack()
+        self._on_cuda = model.device.type == "cuda"
+
+    def allocate(self, slots: int) -> None:
+        """Have ``slots`` fresh rows with default parameters."""
+        self._streams.close()
+        self._streams.enter_context(self.model.streaming(slots))
+        self._slots = slots
+        self._rows = StreamRows(self.model)
+        self._delays = DelayRings(self._spec, slots)
+        self._sampler = RowSampler(self._spec, slots)
+        self._forward_text = CUDAGraphed(self.model.forward_text, disable=not self._on_cuda)
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters."""
+        self._sampler.set_parameters(row, parameters)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones."""
+        self._rows.reset(rows)
+        self._delays.reset(rows)
+        self._sampler.reset(rows)
+
+    def step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
+        """Advance rows ``[m]`` by one frame of codes heard, int32 ``[m, >= n_q - dep_q]``.
+
+        Returns int32 ``[m, 1 + dep_q]``, the frame that is complete, text first. ``lap`` is called with the
+        name of each stage when it is done.
+        """
+        # On a CPU upstream would compile one norm of the model, with a C++ compiler, for no gain.
+        with nullcontext() if self._on_cuda else no_compile():
+            return self._step(heard, rows, lap)
+
+    def _step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
+        self.model.set_exec_mask(self._rows.mask(rows))
+        inputs = self._spread(self._delays.inputs(rows, heard), rows)
+        hidden, text_logits = self._forward_text(inputs[:, :, None], self._condition, None)
+        logits = _to_numpy(text_logits[:, 0, 0], rows)
+        lap("lm")
+        text = self._sampler.text(rows, logits, self._delays.offsets[rows])
+        lap("sample")
+        voice = self._speak(text, hidden, rows, lap)
+        tokens, _ = self._delays.outputs(rows, text, voice)
+        return tokens
+
+    def _speak(
+        self, text: IntArray, hidden: torch.Tensor, rows: IntArray, lap: Callable[[str], None]
+    ) -> IntArray:
+        """Run the depformer over the codebooks of one frame; it starts afresh at every frame."""
+        depformer = self.model.depformer
+        assert depformer is not None
+        steps = self._delays.offsets[rows]
+        voice = np.empty((len(rows), self._spec.dep_q), dtype=np.int32)
+        token = text
+        with depformer.streaming(self._slots):
+            for codebook in range(self._spec.dep_q):
+                previous = self._spread(token, rows)[:, None, None]
+                logits = _to_numpy(self.model.forward_depformer(codebook, previous, hidden)[:, 0, 0], rows)
+                lap("depformer")
+                token = voice[:, codebook] = self._sampler.voice(rows, logits, steps, codebook)
+                lap("sample")
+        return voice
+
+    def _spread(self, tokens: IntArray, rows: IntArray) -> torch.Tensor:
+        """Tokens ``[m, ...]`` of some rows as int64 ``[S, ...]`` on the device, 0 elsewhere."""
+        whole = np.zeros((self._slots, *tokens.shape[1:]), np.int64)
+        whole[rows] = tokens
+        return torch.from_numpy(whole).to(self.model.device)
+
+    def take_row(self, row: int) -> dict[str, torch.Tensor]:
+        """Copy the state of one row, by name, without the row axis."""
+        return self._take_host(row) | with_prefix(_MODEL, self._rows.take(row))
+
+    def _take_host(self, row: int) -> dict[str, torch.Tensor]:
+        parts = {_DELAYS: self._delays.snapshot(row), _SAMPLER: self._sampler.snapshot(row)}
+        return {
+            prefix + name: torch.from_numpy(np.array(array))
+            for prefix, arrays in parts.items()
+            for name, array in arrays.items()
+        }
+
+    def forms(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Form]:
+        """What a copied row has that is filled as far as this one."""
+        host = {name: (tensor.shape, tensor.dtype) for name, tensor in self._take_host(0).items()}
+        return host | with_prefix(_MODEL, self._rows.forms(part(tensors, _MODEL)))
+
+    def put_row(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a checked row into a fresh one."""
+        self._rows.put(row, part(tensors, _MODEL))
+        self._delays.restore(row, {name: t.cpu().numpy() for name, t in part(tensors, _DELAYS).items()})
+        self._sampler.restore(row, {name: t.cpu().numpy() for name, t in part(tensors, _SAMPLER).items()})
+
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return self._rows.bytes() + self._delays.state_bytes + self._sampler.state_bytes
+
+
+def _to_numpy(logits: torch.Tensor, rows: IntArray) -> FloatArray:
+    """The logits of some rows, float32 ``[m, V]``."""
+    array: FloatArray = logits.float().cpu().numpy()[rows]
+    return array

@@ -1,0 +1,263 @@
+"""``antiphon models``: what it lists, what it recommends, and the override it writes."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.backends.machine import Gpu
+from antiphon.backends.registry import options_of
+from antiphon.errors import ConfigError
+from antiphon.models.cards import CARDS
+from antiphon.serve.hosting.options import parse_command_line
+from antiphon_quantize.advice.families import AudioFamily, load_families
+from antiphon_quantize.advice.fit import OVERHEAD, FitRequest, parse_bytes, speech_that_fits, text_that_fits
+from antiphon_quantize.advice.main import main
+from antiphon_quantize.advice.override import compose_override
+from tests.support.stack.composefile import read_compose, services
+
+FAMILIES = load_families()
+
+
+def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    for family in FAMILIES.speech:
+        (line,) = [line for line in text.splitlines() if line.startswith(family.name + " ")]
+        assert f"{family.parameters / 1e9:.2f} B" in line
+        assert family.licence in line
+    for pocket in FAMILIES.pocket:
+        (line,) = [line for line in text.splitlines() if line.startswith(pocket.name + " ")]
+        assert f" {pocket.parameters / 1e6:.1f} M " in line
+        assert {name for names in pocket.configs.values() for name in names} <= set(line.split())
+    assert "Qwen3-30B-A3B" in text
+
+
+def test_the_table_of_published_models_says_its_day_and_when_it_is_old(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    day = FAMILIES.read_on
+    assert main([], today=lambda: day + timedelta(days=183)) == 0
+    text = capsys.readouterr().out
+    assert f"\n\npublished models as of {day.isoformat()}\n\n" in text
+    assert "warning" not in text
+    assert main([], today=lambda: day + timedelta(days=184)) == 0
+    assert (
+        f"published models as of {day.isoformat()}\n"
+        "warning: this table is 184 days old, over six months: read the licences on the owners' cards, "
+        "and update antiphon for a newer table\n"
+    ) in capsys.readouterr().out
+
+
+def test_what_is_here_is_listed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("antiphon_quantize.advice.main.list_gpus", lambda: [Gpu("a card", 12 * 10**9)])
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    head, *built_in = text.partition("\n\n")[0].splitlines()
+    assert head.split() == ["built", "in", "does", "licence", "parameters", "files", "what", "it", "is"]
+    assert [line.split()[:2] for line in built_in] == [
+        ["tiny", "duplex"], ["tiny-stt", "stt"], ["tiny-tts", "tts"], ["echo", "codec"]
+    ]  # fmt: skip
+    assert "trained on synthetic voices" in built_in[0]
+    assert f"in the hub's cache ({tmp_path}): nothing" in text
+    assert "in a card of 12.00 GB" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("moshiko ")]
+    assert re.search(r" int8, \d+ +no ", row)
+    assert re.search(r" bf16, \d+ +no ", next(it for it in text.splitlines() if it.startswith("stt-1b")))
+
+
+def test_what_is_cached_is_listed_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    blobs = tmp_path / "models--kyutai--stt-1b-en_fr" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "abc").write_bytes(bytes(2_500_000))
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "  hf://kyutai/stt-1b-en_fr  2.5 MB\n" in text
+    assert re.search(r"^stt-1b-en_fr .* yes +torch", text, re.MULTILINE)
+
+
+def test_the_arithmetic_is_shown_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 24GB --modality duplex --license commercial --sessions 8"
+    assert main(command.split()) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("personaplex-7b in int8, 8 sessions, in 24.00 GB\n")
+    numbers = {word: float(value) for word, value in re.findall(r"^  (\w+) +([\d.]+) GB", text, re.MULTILINE)}
+    together = numbers["weights"] + numbers["codec"] + numbers["sessions"]
+    assert numbers["overhead"] == pytest.approx(0.2 * together, abs=0.02)
+    assert numbers["needed"] == pytest.approx(1.2 * together, abs=0.02)
+    assert numbers["needed"] <= 24
+
+
+@given(st.integers(10**9, 200 * 10**9), st.integers(1, 64), st.sampled_from([None, "duplex", "stt", "tts"]))
+def test_what_is_recommended_fits_and_what_is_not_does_not(memory: int, sessions: int, modality: str) -> None:
+    fits = speech_that_fits(FAMILIES.audio, FitRequest(memory, sessions, modality))
+    for fit in fits:
+        assert (1 + OVERHEAD) * fit.facts.needed(sessions) <= memory * (1 + 1e-9)
+        assert fit.rows >= sessions
+        assert modality in (None, fit.family.modality)
+    found = {(fit.family.name, fit.precision) for fit in fits}
+    for family in FAMILIES.audio:
+        for precision in family.precisions:
+            needed = (1 + OVERHEAD) * (family.weight_bytes(precision) + family.codec_bytes)
+            needed += (1 + OVERHEAD) * sessions * family.row_bytes(precision)
+            if modality in (None, family.modality) and needed < memory * (1 - 1e-9):
+                assert (family.name, precision) in found
+
+
+def test_language_and_licence_narrow_the_choice() -> None:
+    wish = FitRequest(80 * 10**9, 1, "translation", language="fr")
+    assert {fit.family.name for fit in speech_that_fits(FAMILIES.speech, wish)} == {"hibiki-1b", "hibiki-2b"}
+
+
+def test_nobody_who_wants_to_talk_is_given_a_translator() -> None:
+    assert speech_that_fits(FAMILIES.speech, FitRequest(8 * 10**9, 1, "duplex")) == []
+    assert speech_that_fits(FAMILIES.speech, FitRequest(80 * 10**9, 1, "duplex", language="fr")) == []
+
+
+def test_a_translator_takes_the_place_of_a_duplex_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "8GB", "--modality", "translation", "--compose", "-"]) == 0
+    override = yaml.safe_load(capsys.readouterr().out)
+    assert override["services"].keys() == {"balancer", "duplex", "duplex-gpu"}
+    assert override["services"]["balancer"]["environment"] == {
+        "DUPLEX_MODEL": "hf://kyutai/hibiki-2b-pytorch-bf16"
+    }
+
+
+def test_pocket_is_what_a_small_machine_speaks_with(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 1GB --modality tts --language fr --sessions 4"
+    assert main(command.split()) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "pocket-tts in float32, 4 sessions, in 1.00 GB\n  pocket://french, fr, CC-BY-4.0\n"
+    )
+    terms = re.findall(r"^  (\w+) +([\d.]+) (GB|MB)", text, re.MULTILINE)
+    numbers = {word: float(value) * {"GB": 1e9, "MB": 1e6}[unit] for word, value, unit in terms}
+    assert numbers["weights"] == pytest.approx(4 * 99.7e6, rel=0.02)
+    together = numbers["weights"] + numbers["codec"] + numbers["sessions"]
+    assert numbers["needed"] == pytest.approx(1.2 * together, rel=0.02)
+    best = speech_that_fits(FAMILIES.audio, FitRequest(100 * 10**6, modality="tts"))[0]
+    assert best.family.name == "pocket-tts-2m"
+
+
+def test_pocket_takes_the_place_of_the_text_to_speech_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--fits 1GB --modality tts --language fr --sessions 4 --compose -"
+    assert main(command.split()) == 0
+    override = yaml.safe_load(capsys.readouterr().out)
+    assert override["services"].keys() == {"balancer", "tts"}
+    assert override["services"]["balancer"]["environment"] == {"TTS_MODEL": "pocket://french"}
+    config = parse_command_line(override["services"]["tts"]["command"])
+    assert (config.model, config.backend, config.engine.slots) == (("pocket://french",), "pocket", 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES.audio, ids=lambda family: family.name)
+def test_compose_has_a_service_for_every_family(family: AudioFamily) -> None:
+    wish = FitRequest(80 * 10**9)
+    override = yaml.safe_load(compose_override(speech_that_fits([family], wish)[0], wish))
+    assert override["services"].keys() <= read_compose()["services"].keys()
+    (variable,) = override["services"]["balancer"]["environment"]
+    assert variable in read_compose()["services"]["balancer"]["environment"]
+    for name, service in override["services"].items():
+        if name != "balancer":  # a list takes the place of the one before
+            options = {word.partition("=")[0] for word in service["command"]}
+            assert {word.partition("=")[0] for word in services()[name].raw["command"]} <= options
+
+
+def test_conditions_that_have_to_be_accepted_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "80GB", "--modality", "duplex"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("personaplex-7b")
+    assert "HF_TOKEN" in text
+    assert main(["--fits", "80GB", "--modality", "stt"]) == 0
+    assert "HF_TOKEN" not in capsys.readouterr().out
+
+
+def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> None:
+    best = [text_that_fits(FAMILIES.text, FitRequest(gb * 10**9))[0].family.name for gb in (4, 10, 24, 80)]
+    assert best == ["Qwen2.5-1.5B-Instruct", "Qwen2.5-7B-Instruct", "Qwen3-30B-A3B", "Qwen2.5-32B-Instruct"]
+    assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
+    assert "keys and values" in capsys.readouterr().out
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "1GB", "--modality", "duplex"]) == 1
+    assert capsys.readouterr().err.startswith("nothing fits: 1 session in 1,000,000,000 bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GB", 24 * 10**9), ("24 GiB", 24 * 2**30), ("1.5g", 15 * 10**8), ("512b", 512)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--fits", "plenty"], "memory 'plenty' is not a size; write for example 24GB or 24GiB"),
+        (["--fits", "24"], "memory '24' has no unit; for gigabytes write 24GB"),
+        (["--fits", "24GB", "--sessions", "0"], "sessions = 0 is below 1"),
+        (["--compose", "x.yaml"], "compose is given without fits"),
+        (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
+        (["--fits", "24GB", "--modality", "text", "--language", "fr"], "language is for speech models"),
+        (["--modality", "smell"], "invalid choice: 'smell'"),
+    ],
+)
+def test_what_cannot_be_asked(argv: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        main(argv)
+
+
+def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "compose.override.yaml"
+    command = f"--fits 24GB --modality duplex --sessions 8 --compose {file}".split()
+    assert main(command) == 0
+    override = yaml.safe_load(file.read_text())
+    assert override["services"].keys() <= read_compose()["services"].keys()
+    raw = services(overrides=[file])
+    for key in ("image", "build"):
+        assert raw["duplex"].raw[key] == services()["stt"].raw[key]
+    assert raw["duplex-gpu"].raw["image"] == services()["duplex-gpu"].raw["image"]
+    model = "hf://nvidia/personaplex-7b-v1"
+    assert override["services"]["balancer"]["environment"] == {"DUPLEX_MODEL": model}
+    for service in ("duplex", "duplex-gpu"):
+        argv = override["services"][service]["command"]
+        config = parse_command_line(argv)  # every option is one of the server's
+        assert config.model == (model,)
+        assert config.engine.slots == 8
+        assert options_of("torch", config.backend_option) == {"weights": "int8", "kv": "int8"}
+        assert (config.port, config.agent_port) == (8998, 8999)
+    with pytest.raises(ConfigError, match=f"cannot write {file}: File exists"):
+        main(command)
+    capsys.readouterr()
+    assert main([*command[:-1], "-"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == override
+
+
+def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--fits", "141GB", "--modality", "duplex", "--sessions", "64"]) == 0
+    text = capsys.readouterr().out
+    for card in CARDS:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  on {card.name} ")]
+        found = re.fullmatch(
+            r"  on H\d00 +([\d.]+) ms   a tick of 64 sessions at full context; time would hold "
+            r"(\d+) sessions \(computed, not measured\)",
+            line,
+        )
+        assert found, line
+        family = next(one for one in FAMILIES.speech if one.name == "personaplex-7b")
+        assert float(found[1]) == pytest.approx(family.work("int8").tick_ms(64, card), abs=0.05)
+        assert int(found[2]) > 64
+    assert main(["--fits", "16GB", "--modality", "text", "--sessions", "4"]) == 0
+    assert "computed" not in capsys.readouterr().out

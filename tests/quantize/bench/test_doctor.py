@@ -1,0 +1,131 @@
+"""``antiphon doctor``: each line with its remedy, and an exit code that says whether a server would start."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from antiphon import cli
+from antiphon.backends.machine import Gpu
+from antiphon.errors import AudioError
+from antiphon_quantize.bench import doctor_checks, doctor_speed
+from antiphon_quantize.bench.doctor_checks import (
+    DoctorLine,
+    DoctorState,
+    check_cores,
+    check_extras,
+    check_files,
+    check_gpus,
+    check_libopus,
+    check_memory,
+    check_port,
+    check_python,
+    check_sound,
+)
+from antiphon_quantize.bench.slots import Found
+from antiphon_quantize.bench.ticks import TickTurn
+from tests.clients.fake_sounddevice import FakeSoundDevice
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_a_machine_that_is_ready_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    assert cli.run(["doctor", "--no-speed", "--model", "echo", "--port", str(port)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines if line and not line.startswith(" ")]
+    assert names[:8] == ["python", "libopus", "cores", "memory", "gpu", "files", "sound", "extras"]
+    assert lines[-1] == f"ready: antiphon serve --model echo --port {port}"
+    assert any(
+        line.startswith("model      ok       echo (codec, 2.9 M parameters) runs on ") for line in lines
+    )
+
+
+def test_a_taken_port_is_missing_and_the_exit_code_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.run(["doctor", "--no-speed", "--model", "echo", "--port", str(port)]) == 1
+        assert check_port("127.0.0.1", port).remedy == "choose another with --port"
+    assert capsys.readouterr().out.endswith("\n\nnot ready: port\n")
+
+
+def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--model", "./none", "--port", str(free_port())]) == 1
+    printed = capsys.readouterr().out
+    assert "model      MISSING  no model './none'" in printed
+    assert printed.endswith("not ready: model\n")
+
+
+def test_the_default_model_is_run_and_its_calls_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_speed, "SECONDS", 0.3)
+    finding = doctor_speed.check_default("echo", is_timed=True)
+    assert finding.state in (DoctorState.OK, DoctorState.NOTE)  # a busy machine may be late
+    assert "calls at once; a tick of their ready rows takes" in finding.words
+
+
+@pytest.mark.parametrize(("tick_s", "state"), [(0.01, DoctorState.OK), (0.06, DoctorState.NOTE)])
+def test_late_ticks_get_fewer_slots(tick_s: float, state: DoctorState) -> None:
+    found = Found(8, 80.0, TickTurn(8, (tick_s,) * 10, 0, 80, 1.0))
+    finding = doctor_speed.judge("tiny on onnx", found)
+    assert finding.state is state
+    assert ("--slots 4" in finding.remedy) is (state is DoctorState.NOTE)
+
+
+def test_what_is_short_has_a_remedy() -> None:
+    for finding, remedy in (
+        (check_python((3, 9, 1)), "install Python 3.11 or newer"),
+        (check_cores(1), "give it two"),
+        (check_memory(500_000_000), "give it 1 GB"),
+        (check_files(256), "LimitNOFILE=65536"),
+        (check_gpus([Gpu("a card", 80 * 10**9)], find=lambda _: None), "[torch]"),
+    ):
+        assert finding.state is not DoctorState.OK
+        assert remedy in finding.remedy
+        assert str(finding).splitlines()[1].strip() == f"-> {finding.remedy}"
+    for finding in (check_cores(2), check_memory(8 * 10**9), check_files(65536)):
+        assert (finding.state, finding.remedy) == (DoctorState.OK, "")
+    assert check_python((3, 9, 1)).state is DoctorState.MISSING
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_checks, "usable_cores", lambda: 3)
+    assert check_cores().words == "3: 2 for the model, 1 for sockets and Opus"
+
+
+def test_absent_extras_are_named_with_their_commands() -> None:
+    first, *absent = check_extras(lambda _: None)
+    assert first.words == "installed: none, which is all the default model needs"
+    by_name = {finding.name.strip(): finding for finding in absent}
+    assert by_name["torch"].remedy.endswith("[torch]'") or "torch" in by_name["torch"].remedy
+    assert {finding.state for finding in absent} == {DoctorState.OK}
+    assert [it.words for it in check_extras(lambda _: object())] == [
+        "installed: torch, mlx, pocket, quantize, talk, plot, otel"
+    ]
+
+
+def test_no_libopus_is_missing_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise AudioError("no libopus: the Python package 'av' carries it (pip install av)")
+
+    monkeypatch.setattr(doctor_checks, "load_libopus", none)
+    assert check_libopus() == DoctorLine(
+        "libopus", DoctorState.MISSING, "no libopus", "the Python package 'av' carries it (pip install av)"
+    )
+
+
+def test_the_sound_card_is_looked_at_where_talk_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeSoundDevice()
+    monkeypatch.setitem(sys.modules, "sounddevice", fake)
+    assert check_sound(lambda _: object()).words == "2 devices: antiphon talk --list-devices"
+    fake.devices = []
+    assert check_sound(lambda _: object()).words.startswith("no devices")
+    assert "extra talk" in check_sound(lambda _: None).words
