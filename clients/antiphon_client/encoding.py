@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.opus import OpusEncoder
 from antiphon.protocol.chat import AudioFormat
@@ -20,13 +20,13 @@ PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
 class MessageEncoder:
     """Encodes one stream, a message at a time; a server's decoder follows it in the same order.
 
-    Ogg pages hold packets of 20 ms, as the stock web client's do, where :class:`AudioEncoder` would make one
+    Ogg pages hold packets of 20 ms, as the stock web client's do, where the codec ``ogg`` would make one
     longer packet.
     """
 
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start a stream."""
-        self._plain = AudioEncoder(audio_format) if audio_format is not AudioFormat.OGG else None
+        self._plain = make_encoder(audio_format) if audio_format is not AudioFormat.OGG else None
         self._opus = OpusEncoder(SAMPLE_RATE)
         self._ogg = OggOpusWriter(1, SAMPLE_RATE, pre_skip=self._opus.lookahead_samples)
         self._headers = self._ogg.headers()

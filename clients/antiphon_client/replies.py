@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from antiphon.audio.formats import AudioDecoder
+from antiphon.audio.codecs import make_decoder
 from antiphon.audio.ogg import OggOpusReader
 from antiphon.errors import AudioError
 from antiphon.protocol.chat import AudioFormat
@@ -67,6 +67,6 @@ def decode_replies(payloads: Iterable[bytes], audio_format: AudioFormat) -> Samp
     Raises:
         AudioError: a payload cannot be decoded.
     """
-    decoder = AudioDecoder(audio_format)
+    decoder = make_decoder(audio_format)
     pieces = [decoder.feed(payload) for payload in payloads]
     return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)

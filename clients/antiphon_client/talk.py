@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from antiphon.audio.formats import AudioDecoder
+from antiphon.audio.codecs import make_decoder
 from antiphon.errors import SessionError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
@@ -155,7 +155,7 @@ class TalkCall:
         self._options = options
         self._screen = screen
         self._encoder = MessageEncoder(options.format)
-        self._decoder = AudioDecoder(options.format)
+        self._decoder = make_decoder(options.format)
         self._speaker = Speaker()
         self._microphone_db = FLOOR_DB
         self._held = HeldSpeech(limit=STALE_BLOCKS, per_frame=BLOCKS_A_FRAME)

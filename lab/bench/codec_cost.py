@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
 from antiphon_client.clip import fit_clip, load_clip
 from lab.bench.harness import Values
@@ -31,12 +31,14 @@ def speech_frames(count: int) -> list[FloatArray]:
 
 def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
     """Milliseconds to encode and to decode one frame, on this thread alone."""
-    encoder, decoder = AudioEncoder("opus"), AudioDecoder("opus")
+    encoder, decoder = make_encoder("opus"), make_decoder("opus")
     begun_s = time.perf_counter()
     packets = [encoder.encode(frame) for frame in frames]
     encoded_s = time.perf_counter()
     for group in packets:
-        decoder.feed_all(group)
+        for packet in group:
+            decoder.put(packet)
+        decoder.step()
     decoded_s = time.perf_counter()
     per_frame_ms = 1000 / len(frames)
     return (encoded_s - begun_s) * per_frame_ms, (decoded_s - encoded_s) * per_frame_ms

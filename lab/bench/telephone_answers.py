@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.audio.g711 import Law
+from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
-from antiphon.serve.media.line import LineDecoder, LineEncoder, LineFormat
 from lab.bench.harness import Values
 from lab.train.evaluate import balanced, held_out_questions
 from lab.train.questions import Utterance
@@ -32,10 +31,10 @@ LEAD_FRAMES, LISTEN_FRAMES = 12, 62  # a second before, five after
 
 def by_telephone(pcm: FloatArray) -> FloatArray:
     """The samples that the model hears of a caller with mu-law."""
-    line = LineFormat(8_000, Law.MU)
-    encoder, decoder = LineEncoder(line, 24_000), LineDecoder(line, 24_000)
+    wire = WireFormat("pcmu", 8_000)
+    encoder, decoder = make_encoder(wire), make_decoder(wire)
     packets = [pcm[start : start + PACKET] for start in range(0, pcm.size, PACKET)]
-    heard = np.concatenate([decoder.feed(encoder.encode(packet)) for packet in packets])
+    heard = np.concatenate([decoder.feed(*encoder.encode(packet)) for packet in packets])
     return np.pad(heard, (0, pcm.size - heard.size))
 
 

@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
+from antiphon.audio.codecs import make_encoder
 from antiphon.audio.files import read_audio
-from antiphon.audio.formats import AudioEncoder
 from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError
@@ -88,7 +88,7 @@ def test_mp3(tmp_path: Path) -> None:
 
 
 def test_opus_in_ogg_starts_after_its_pre_skip(tmp_path: Path) -> None:
-    encoder = AudioEncoder("ogg")
+    encoder = make_encoder("ogg")
     messages = [payload for frame in np.split(SAID, 20) for payload in encoder.encode(frame)]
     (tmp_path / "a.ogg").write_bytes(b"".join(messages + encoder.finish()))
     assert_is_said(read_audio(tmp_path / "a.ogg"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.audio.formats import AudioDecoder
+from antiphon.audio.codecs import make_decoder
 from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError, ConfigError
 from antiphon.protocol import moshi
@@ -44,7 +44,7 @@ def test_the_messages_decode_to_the_clip_and_are_metered_without_decoding(audio_
         decoded = moshi.decode(message)
         assert isinstance(decoded, moshi.Audio)
         payloads.append(decoded.data)
-    decoder, meter = AudioDecoder(audio_format), ReplyMeter(audio_format)
+    decoder, meter = make_decoder(audio_format), ReplyMeter(audio_format)
     for payload in payloads:
         assert decoder.feed(payload).size == meter.samples(payload) == clip.message_samples
     assert clip.frames * 1920 == len(clip.messages) * clip.message_samples == pcm.size

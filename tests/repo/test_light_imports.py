@@ -17,7 +17,7 @@ LIGHT = {
     "antiphon.protocol.moshi": (*FRAMEWORKS, *NETWORK),
     "antiphon.protocol.chat": (*FRAMEWORKS, *NETWORK),
     "antiphon.protocol.events": (*FRAMEWORKS, *NETWORK),
-    "antiphon.audio.formats": (*FRAMEWORKS, *NETWORK),
+    "antiphon.audio.codecs": (*FRAMEWORKS, *NETWORK),
     "antiphon.models.checkpoint": (*FRAMEWORKS, *NETWORK),
     "antiphon.config": (*FRAMEWORKS, *NETWORK, "antiphon.models.catalog"),
     "antiphon.backends.registry": (*FRAMEWORKS, *NETWORK),

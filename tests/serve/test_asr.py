@@ -8,7 +8,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai import Audio, EndWord, Error, Init, Marker, OggOpus, Ready, Step, Word
 from tests.serve.asr_fakes import DELAY_FRAMES, PAUSES, scribe, sentence, spoken, transcribing
@@ -171,7 +171,7 @@ async def test_a_failed_step_ends_its_session_and_moves_nobodys_clock() -> None:
 
 
 async def test_opus_pcm_and_markers_keep_their_order() -> None:
-    encoder = AudioEncoder("ogg")
+    encoder = make_encoder("ogg")
     stream = b"".join(b"".join(encoder.encode(np.zeros(FRAME_SAMPLES, np.float32))) for _ in range(25))
     async with transcribing() as (server, _), scribe(server) as client:
         for start in range(0, len(stream), 100):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
@@ -37,7 +37,7 @@ async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int,
 
 
 async def speak_ogg(client: Client, pcm: FloatArray) -> None:
-    encoder = AudioEncoder(AudioFormat.OGG)
+    encoder = make_encoder(AudioFormat.OGG)
     for start in range(0, pcm.shape[0], FRAME_SAMPLES):
         for payload in encoder.encode(pcm[start : start + FRAME_SAMPLES]):
             await client.send(moshi.Audio(payload))
@@ -52,7 +52,7 @@ async def test_a_stock_caller_hears_its_echo_and_sees_only_tags_it_knows() -> No
     async with serving(spec=DUPLEX) as server, server.call(STOCK_QUERY) as client:
         await client.receive()
         await speak_ogg(client, speech(8))
-        decoder = AudioDecoder(AudioFormat.OGG)
+        decoder = make_decoder(AudioFormat.OGG)
         samples = 0
         while samples < (8 - DUPLEX.delay_frames - 1) * FRAME_SAMPLES:
             message = await client.receive()

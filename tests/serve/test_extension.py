@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
 from antiphon.backends.null import NullBackend, NullFaults, read_stamp
 from antiphon.backends.null.stamp import STAMP_SAMPLES
@@ -76,7 +76,7 @@ async def test_every_format_carries_speech_both_ways(
 ) -> None:
     seconds = np.arange(12 * FRAME_SAMPLES) / 24000
     tone = (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)
-    encoder, decoder = AudioEncoder(audio_format), AudioDecoder(audio_format)
+    encoder, decoder = make_encoder(audio_format), make_decoder(audio_format)
     heard: list[FloatArray] = []
     frames: list[int] = []
     async with serving() as server, server.call(f"ext=1&format={audio_format}") as client:
@@ -291,7 +291,7 @@ async def test_audio_of_the_models_own_that_is_no_audio_is_our_fault(audio_forma
     model = (null_checkpoint(CODEC), NanBackend(CODEC, 1))
     async with serving(model=model) as server, server.call(f"ext=1&format={audio_format}") as client:
         await client.event("ready")
-        for payload in AudioEncoder(audio_format).encode(speech(1)) * 2:
+        for payload in make_encoder(audio_format).encode(speech(1)) * 2:
             await client.send(moshi.Audio(payload))
         error = await client.event("error")
         assert error.fields["code"] == 1011

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.config import Limits
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
@@ -29,7 +29,7 @@ class StockCaller:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._encoder, self._decoder = AudioEncoder(AudioFormat.OGG), AudioDecoder(AudioFormat.OGG)
+        self._encoder, self._decoder = make_encoder(AudioFormat.OGG), make_decoder(AudioFormat.OGG)
         self._sent_frames = self._heard_samples = 0
 
     async def speak(self) -> None:

@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.backends.base import FloatArray
 from antiphon.backends.null import extend_history, hash_frames, read_stamp
 from antiphon.backends.null.stamp import WordArray
@@ -83,7 +83,7 @@ async def test_callers_on_codec_threads_get_their_own_text() -> None:
     async def texts(server: Server, seed: int) -> list[str]:
         async with server.call("text_temperature=0") as client:
             await client.receive()
-            encoder = AudioEncoder(AudioFormat.OGG)
+            encoder = make_encoder(AudioFormat.OGG)
             pcm = speech(12, seed % 2)
             for start in range(0, pcm.size, FRAME_SAMPLES):
                 for payload in encoder.encode(pcm[start : start + FRAME_SAMPLES]):

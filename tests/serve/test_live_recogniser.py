@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from antiphon.audio import g711
+from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
+from antiphon.audio.pcm import FloatArray
 from antiphon.engine.engine import Engine
 from antiphon.ipc.local import LocalEngine
 from antiphon.protocol import kyutai
@@ -77,14 +79,14 @@ async def test_the_recogniser_hears_what_the_talker_hears_decoded_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded = 0
-    decode = g711.decode
+    feed = SampleDecoder.feed
 
-    def counted(data: bytes, law: Law) -> Any:
+    def counted(decoder: SampleDecoder, data: bytes) -> FloatArray:
         nonlocal decoded
         decoded += len(data)
-        return decode(data, law)
+        return feed(decoder, data)
 
-    monkeypatch.setattr(g711, "decode", counted)
+    monkeypatch.setattr(SampleDecoder, "feed", counted)
     async with beside_a_talker() as (server, backend), live_client(server) as client:
         await client.start(audio={"format": {"type": "audio/pcmu"}})
         sent = g711.encode(0.3 * speech(10)[::3], Law.MU)

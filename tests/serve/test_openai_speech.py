@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from antiphon.audio.codec import Encoder
+from antiphon.audio.codecs import AudioCodec
 from antiphon.audio.pcm import FloatArray, float_from_s16le
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol.speech_request import PATH
@@ -123,14 +125,12 @@ async def test_what_fails_midway_is_cut_or_ends_its_events_with_an_error() -> No
 
 
 async def test_sound_that_cannot_be_encoded_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def feed(self, pcm: FloatArray) -> bytes:
+    class Broken(Encoder):
+        def encode(self, pcm: FloatArray) -> list[bytes]:
             raise AudioError("a sample to be encoded is not finite")
 
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(speech_body, "speech_file", lambda *_: Broken())
+    broken = AudioCodec("audio/mpeg", lambda *_: Broken())
+    monkeypatch.setattr(speech_body, "CODECS", {"pcm": broken})
     async with speaking() as (server, _):
         status, _, body = await order(server, input="a")
         assert status == 500

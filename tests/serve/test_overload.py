@@ -15,7 +15,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.protocol import kyutai, moshi
 from antiphon.serve.hosting.lag import LOOKS, WORST_S, LoopLag
@@ -149,8 +149,8 @@ async def send_all(server: Server, path: str, messages: list[bytes]) -> None:
     await asyncio.to_thread(asyncio.run, send())
 
 
-OPUS = moshi.encode(moshi.Audio(AudioEncoder("opus").encode(speech(1))[0]))
-OGG = AudioEncoder("ogg")
+OPUS = moshi.encode(moshi.Audio(make_encoder("opus").encode(speech(1))[0]))
+OGG = make_encoder("ogg")
 SPEECH = b"".join(page for start in range(300) for page in OGG.encode(speech(1, start)))
 LIVE = {
     "pages of tiny packets": ("ogg", [moshi.encode(moshi.Audio(tiny_packets()))]),

@@ -12,7 +12,7 @@ import sentencepiece
 import sphn
 import torch
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray
 from antiphon.backends.host import HostBackend
 from antiphon.models.catalog import load_checkpoint
@@ -77,7 +77,7 @@ async def stock_call(server: Server, speech: Speech, delay_s: float) -> tuple[li
     await asyncio.sleep(delay_s)
     async with server.call(GREEDY) as client:
         sending = asyncio.create_task(send_all(client, [moshi.Audio(piece) for piece in speech.pieces]))
-        decoder = AudioDecoder(AudioFormat.OGG)
+        decoder = make_decoder(AudioFormat.OGG)
         texts: list[str] = []
         audio: list[FloatArray] = []
         wanted = speech.frames.size - server.engine.info.spec.delay_frames * FRAME_SAMPLES
@@ -142,7 +142,7 @@ async def test_staggered_callers_in_one_batch_equal_upstream_alone(
 
 def through_opus(replies: list[Reply]) -> FloatArray:
     """What a client would hear if upstream's audio were sent with our encoder."""
-    encoder, decoder = AudioEncoder(AudioFormat.OGG), AudioDecoder(AudioFormat.OGG)
+    encoder, decoder = make_encoder(AudioFormat.OGG), make_decoder(AudioFormat.OGG)
     payloads = [encoder.encode(reply.pcm) for reply in replies if reply.pcm is not None]
     return np.concatenate([decoder.feed(payload) for group in payloads for payload in group])
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.backends.null import read_stamp
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
@@ -85,7 +85,7 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
         server.caller() as bystander,
     ):
         await flood.event("ready")
-        packet = moshi.encode(moshi.Audio(AudioEncoder(AudioFormat.OPUS).encode(speech(1))[0]))
+        packet = moshi.encode(moshi.Audio(make_encoder(AudioFormat.OPUS).encode(speech(1))[0]))
 
         async def pour() -> None:
             while True:
@@ -95,7 +95,7 @@ async def test_a_flooding_writer_is_slowed_dropped_and_harms_nobody() -> None:
         pouring = asyncio.create_task(pour())
         took = await well_served(bystander, 60)
         for call in server.calls:
-            assert len(call.dialect._decoder._packets) <= 4  # type: ignore[attr-defined]
+            assert len(call.dialect._decoder._pieces) <= 4  # type: ignore[attr-defined]
         pouring.cancel()
         flood.cut()
         assert sorted(took)[len(took) // 2] < 5.0

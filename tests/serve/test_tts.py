@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from antiphon.audio.formats import AudioDecoder
+from antiphon.audio.codecs import make_decoder
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
 from tests.serve.harness import FRAME_SAMPLES, Closed
@@ -54,7 +54,7 @@ async def test_ogg_is_one_stream_to_its_end(format_: str) -> None:
     async with speaking() as (server, _), listening(server, format_) as client:
         assert (await converse(client, SENTENCE)).code == 1000
     told = client.told(bytes) if format_ == "OggOpus" else [it.data for it in client.told(kyutai.OggOpus)]
-    decoder = AudioDecoder("ogg")
+    decoder = make_decoder("ogg")
     pcm = np.concatenate([decoder.feed(data) for data in told])
     assert pcm.size == len(SAID) * FRAME_SAMPLES
     assert b"".join(told).count(b"OpusHead") == 1

@@ -43,7 +43,7 @@ def test_the_versions_are_those_that_the_tests_install() -> None:
 
 
 def test_every_field_format_and_path_is_in_a_table() -> None:
-    names = {*transcription_request.IGNORED, *transcription_request.FORMATS, *speech_request.CONTENT_TYPES}
+    names = {*transcription_request.IGNORED, *transcription_request.FORMATS, *speech_request.CODECS}
     names |= {"input", "voice", "speed", "stream_format", "instructions", "file", "language", "stream"}
     assert not [name for name in names if f"`{name}" not in TEXT]
     assert not [path for path in (speech_request.PATH, transcription_request.PATH) if f"{path}`" not in TEXT]

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from antiphon.arrays import FloatArray
-from antiphon.audio.formats import FORMATS, AudioDecoder
+from antiphon.audio.codecs import CODECS, make_decoder
 from antiphon.audio.mp4 import check_mp4
 from antiphon.audio.ogg import OggOpusReader
 from antiphon.audio.packets import join_packets, packet_ms, split_packet
@@ -61,7 +61,7 @@ def read_ogg(data: bytes) -> None:
     stream = sealed(data)
     pieces = [stream[at : at + 64] for at in range(0, len(stream), 64)]
     require(_packets([stream]) == _packets(pieces), "packets depend on how the stream comes")
-    sound(AudioDecoder("ogg").feed(stream))
+    sound(make_decoder("ogg").feed(stream))
 
 
 def _packets(pieces: list[bytes]) -> list[bytes] | str:
@@ -79,9 +79,10 @@ def sound(pcm: FloatArray) -> None:
 
 
 def read_payload(data: bytes) -> None:
-    """A message of audio in one of the four formats: the first byte says in which."""
-    name = FORMATS[data[0] % len(FORMATS)] if data else "opus"
-    sound(AudioDecoder(name).feed(data[1:]))
+    """A message of audio in one of the codecs that are read: the first byte says in which."""
+    names = [name for name, codec in CODECS.items() if codec.decoder is not None]
+    name = names[data[0] % len(names)] if data else "opus"
+    sound(make_decoder(name).feed(data[1:]))
 
 
 def read_packet(data: bytes) -> None:

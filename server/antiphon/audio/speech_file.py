@@ -6,114 +6,75 @@ Everything runs where it is called, in steps of one frame of the model: less tha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import av
 import numpy as np
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codec import Encoder
 from antiphon.audio.opus import PACKET_MS
+from antiphon.audio.opus_stream import OggEncoder
 from antiphon.audio.pcm import FloatArray, s16le_from_float
-from antiphon.audio.wav import streamed_header
 from antiphon.errors import AudioError
 
-FORMATS: Final = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 
+class SampleFile(Encoder):
+    """16-bit samples behind a header, which comes with the first of them."""
 
-class SpeechFile(Protocol):
-    """A file under way. One thread at a time."""
+    def __init__(self, header: Callable[[int], bytes], rate: int, _wire_rate: int) -> None:
+        """``header`` makes the header of a file of this rate."""
+        self._header = header(rate)
 
-    def feed(self, pcm: FloatArray) -> bytes:
-        """What float32 ``[N]`` adds to the file, perhaps nothing yet; clipped to [-1, 1].
-
-        Raises:
-            AudioError: a sample that is not finite.
-        """
-        ...
-
-    def finish(self) -> bytes:
-        """The rest of the file. Nothing may be fed afterwards."""
-        ...
-
-    def close(self) -> None:
-        """Give native memory back."""
-        ...
-
-
-def speech_file(name: str, sample_rate: int) -> SpeechFile:
-    """A new file of the format of this name, mono.
-
-    Raises:
-        AudioError: there is no such format.
-    """
-    if name == "wav":
-        return _Samples(streamed_header(sample_rate))
-    if name == "pcm":
-        return _Samples(b"")
-    if name == "opus":
-        return _OggFile(sample_rate)
-    if name in _RECIPES:
-        return _EncodedFile(_RECIPES[name], sample_rate)
-    raise AudioError(f"no file format {name!r}; there is: {', '.join(FORMATS)}")
-
-
-class _Samples:
-    """16-bit samples behind a header."""
-
-    def __init__(self, header: bytes) -> None:
-        self._header = header
-
-    def feed(self, pcm: FloatArray) -> bytes:
-        """The header comes with the first samples."""
+    def encode(self, pcm: FloatArray) -> list[bytes]:
+        """One payload."""
         header, self._header = self._header, b""
-        return header + s16le_from_float(_checked(pcm))
+        return [header + s16le_from_float(_checked(pcm))]
 
-    def finish(self) -> bytes:
+    def finish(self) -> list[bytes]:
         """A file without samples is its header."""
-        return self.feed(np.zeros(0, np.float32))
-
-    def close(self) -> None:
-        """There is nothing native."""
+        return self.encode(np.zeros(0, np.float32))
 
 
-class _OggFile:
+class OggFile(Encoder):
     """Ogg/Opus in packets of 80 ms, the last one filled with silence."""
 
-    def __init__(self, sample_rate: int) -> None:
-        self._encoder = AudioEncoder("ogg")
-        self._packet_samples = sample_rate * PACKET_MS[-1] // 1000
+    def __init__(self, rate: int, wire_rate: int) -> None:
+        """Begin a stream."""
+        self._stream = OggEncoder(rate, wire_rate)
+        self._packet_samples = rate * PACKET_MS[-1] // 1000
         self._rest: FloatArray = np.zeros(0, np.float32)
 
-    def feed(self, pcm: FloatArray) -> bytes:
+    def encode(self, pcm: FloatArray) -> list[bytes]:
         """Whole packets."""
         pcm = np.concatenate((self._rest, _checked(pcm)))
         whole = pcm.size - pcm.size % self._packet_samples
         self._rest = pcm[whole:]
         packets = pcm[:whole].reshape(-1, self._packet_samples)
-        return b"".join(page for packet in packets for page in self._encoder.encode(packet))
+        return [page for packet in packets for page in self._stream.encode(packet)]
 
-    def finish(self) -> bytes:
+    def finish(self) -> list[bytes]:
         """The last packet and the last page."""
-        last = b""
+        last = []
         if self._rest.size:
-            last = self.feed(np.zeros(self._packet_samples - self._rest.size, np.float32))
-        return last + b"".join(self._encoder.finish())
+            last = self.encode(np.zeros(self._packet_samples - self._rest.size, np.float32))
+        return last + self._stream.finish()
 
     def close(self) -> None:
         """Give libopus its memory back."""
-        self._encoder.close()
+        self._stream.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Recipe:
-    """How FFmpeg makes a file: container, codec, samples, and the options of both.
+class FileRecipe:
+    """How FFmpeg makes a file: what HTTP calls it, container, codec, samples, and the options of both.
 
     ``lead_samples`` of silence come first, so that the first frame of 80 ms fills what the codec looks ahead.
     """
 
+    content_type: str
     container: str
     codec: str
     sample_format: str
@@ -123,17 +84,23 @@ class _Recipe:
     lead_samples: int = 0
 
 
-_RECIPES: Final[Mapping[str, _Recipe]] = MappingProxyType(
+FILE_RECIPES: Final[Mapping[str, FileRecipe]] = MappingProxyType(
     {
         # Level 7 takes half the time of the default; a frame of Xing would have to be written at the end.
-        "mp3": _Recipe(
-            *("mp3", "libmp3lame", "fltp", {"compression_level": "7"}),
+        "mp3": FileRecipe(
+            *("audio/mpeg", "mp3", "libmp3lame", "fltp", {"compression_level": "7"}),
             {"write_xing": "0", "id3v2_version": "0"},
             bit_rate=64_000,
         ),
-        "aac": _Recipe("adts", "aac", "fltp", {"aac_coder": "fast"}, bit_rate=64_000, lead_samples=128),
+        "aac": FileRecipe(
+            *("audio/aac", "adts", "aac", "fltp", {"aac_coder": "fast"}), bit_rate=64_000, lead_samples=128
+        ),
         # Levels above 2 make blocks of 105 ms, longer than a frame of the model.
-        "flac": _Recipe("flac", "flac", "s16", {"compression_level": "2"}, {"metadata_header_padding": "0"}),
+        "flac": FileRecipe(
+            *("audio/flac", "flac", "flac", "s16"),
+            {"compression_level": "2"},
+            {"metadata_header_padding": "0"},
+        ),
     }
 )
 
@@ -155,29 +122,30 @@ class _Growing:
         return data
 
 
-class _EncodedFile:
+class EncodedFile(Encoder):
     """A file that FFmpeg encodes, through PyAV."""
 
-    def __init__(self, recipe: _Recipe, sample_rate: int) -> None:
-        self._recipe, self._sample_rate = recipe, sample_rate
+    def __init__(self, recipe: FileRecipe, rate: int, _wire_rate: int) -> None:
+        """Begin a file."""
+        self._recipe, self._sample_rate = recipe, rate
         self._written = _Growing()
         self._samples = 0
         self._container = av.open(
             self._written, "w", format=recipe.container, options=dict(recipe.container_options)
         )
         self._stream: Any = self._container.add_stream(
-            recipe.codec, rate=sample_rate, layout="mono", options=dict(recipe.options)
+            recipe.codec, rate=rate, layout="mono", options=dict(recipe.options)
         )
         context: Any = self._stream.codec_context
         context.format = recipe.sample_format
         if recipe.bit_rate is not None:
             context.bit_rate = recipe.bit_rate
 
-    def feed(self, pcm: FloatArray) -> bytes:
+    def encode(self, pcm: FloatArray) -> list[bytes]:
         """What the codec has finished by now."""
         pcm = _checked(pcm)
         if not pcm.size:
-            return b""
+            return []
         if not self._samples:
             pcm = np.concatenate((np.zeros(self._recipe.lead_samples, np.float32), pcm))
         samples: Any = pcm[None]
@@ -187,14 +155,14 @@ class _EncodedFile:
         frame.sample_rate, frame.pts = self._sample_rate, self._samples
         self._samples += pcm.size
         self._container.mux(self._stream.encode(frame))
-        return self._written.take()
+        return [self._written.take()]
 
-    def finish(self) -> bytes:
+    def finish(self) -> list[bytes]:
         """What the codec still holds, and the end of the container; nothing where nothing was fed."""
         if self._samples:
             self._container.mux(self._stream.encode(None))
             self._container.close()
-        return self._written.take()
+        return [self._written.take()]
 
     def close(self) -> None:
         """Give FFmpeg its memory back."""

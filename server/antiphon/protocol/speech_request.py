@@ -16,17 +16,10 @@ from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.payload import MAX_JSON_BYTES, decode_object, encode_object
 
 PATH: Final = "/v1/audio/speech"
-CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "mp3": "audio/mpeg",
-        "opus": "audio/ogg",
-        "aac": "audio/aac",
-        "flac": "audio/flac",
-        "wav": "audio/wav",
-        "pcm": "audio/pcm",
-    }
+CODECS: Final[Mapping[str, str]] = MappingProxyType(
+    {"mp3": "mp3", "opus": "ogg_file", "aac": "aac", "flac": "flac", "wav": "wav", "pcm": "pcm"}
 )
-"""The formats by name, and what HTTP calls each."""
+"""The formats by name, and the codec of each."""
 
 EVENTS: Final = "text/event-stream"
 MIN_SPEED: Final = 0.25
@@ -66,7 +59,7 @@ def parse_speech_request(data: bytes) -> SpeechRequest:
         text=text,
         model=fields.optional_text("model", max_chars=MAX_NAME_CHARS) or None,
         voice=_voice(fields),
-        format=fields.optional_choice("response_format", tuple(CONTENT_TYPES)) or "mp3",
+        format=fields.optional_choice("response_format", tuple(CODECS)) or "mp3",
         speed=fields.number("speed", MIN_SPEED, MAX_SPEED, default=1.0),
         is_sse=fields.optional_choice("stream_format", ("audio", "sse")) == "sse",
         ignored=("instructions",) if fields.optional_text("instructions", max_chars=MAX_JSON_BYTES) else (),

@@ -7,18 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import CODECS, make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import events, moshi, resume
-from antiphon.protocol.chat import AudioFormat, ChatRequest, parameters_to_json, parse_set
+from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Acknowledged, Action, ChangeParameters, Close, Flush, PushAudio, Send
 from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.media.input_decoder import InputDecoder
 from antiphon.serve.transport.frames import frame
 
 STATS_PERIOD_S: Final = 1.0
@@ -46,10 +45,11 @@ class ChatDialect(Dialect[FrameReply]):
         self._request, self._sequence = request, sequence
         self._name, self._info = model.name, model.engine.info
         self._rate = self._info.spec.sample_rate
-        self._decoder = InputDecoder(request.format, self._info.spec.frame_samples)
-        self._encoder = AudioEncoder(request.format)
-        self._is_stamped = request.extended and request.format is not AudioFormat.OGG
+        self._decoder = make_decoder(request.format)
+        self._encoder = make_encoder(request.format)
+        self._is_stamped = request.extended and CODECS[request.format].is_framed
         self._is_muted, self._is_begun = False, False
+        self._heard_samples = self._missing_samples = 0  # of the frame that is not whole yet
         self._stats_due_s = now_s + STATS_PERIOD_S
 
     # What comes in.
@@ -78,14 +78,16 @@ class ChatDialect(Dialect[FrameReply]):
     def _hear(self, *, all_of_it: bool = False) -> Sequence[Action]:
         """Decode one step of what came; before the call begins the decoder only follows the stream."""
         decoder = self._decoder
-        pcm = decoder.step(all_of_it=all_of_it)
+        pcm = decoder.step(gather_samples=0 if all_of_it else self._missing_samples)
         self.has_more = pcm is not None and decoder.has_more
         if pcm is None or not pcm.size:
             return ()
         seconds = pcm.size / self._rate
         if self._is_muted or not self._is_begun:
             return (PushAudio(UNHEARD, seconds),)
-        decoder.heard(pcm.size)
+        frame_samples = self._info.spec.frame_samples
+        self._heard_samples += pcm.size
+        self._missing_samples = frame_samples - self._heard_samples % frame_samples
         return (PushAudio(pcm, seconds),)
 
     def _control(self, action: moshi.ControlAction) -> Sequence[Action]:

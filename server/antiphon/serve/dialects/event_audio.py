@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from antiphon.audio.g711 import Law
+from antiphon.audio.codecs import WireFormat
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, FieldError
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.live_session import Encoding, LiveFormat
-from antiphon.serve.media.line import LineFormat
 
-LAWS: Final = {Encoding.PCMU: Law.MU, Encoding.PCMA: Law.A}
+CODECS: Final = {Encoding.PCM: "pcm_s16le", Encoding.PCMU: "pcmu", Encoding.PCMA: "pcma"}
 
 
-def line_of(audio: LiveFormat) -> LineFormat:
+def line_of(audio: LiveFormat) -> WireFormat:
     """The format of a session, as the codec's value."""
-    return LineFormat(audio.rate, LAWS.get(audio.encoding))
+    return WireFormat(CODECS[audio.encoding], audio.rate)
 
 
 def decoded(decode: Callable[[bytes], FloatArray], audio: bytes, event_id: str | None) -> FloatArray:

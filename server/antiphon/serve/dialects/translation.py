@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from antiphon.audio.codecs import WireFormat
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import translation
@@ -18,7 +19,6 @@ from antiphon.serve.dialects.event_audio import decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
-from antiphon.serve.media.line import LineFormat
 
 DRAIN_S: Final = 10.0
 """How long a translation may go on after ``session.close``."""
@@ -37,7 +37,7 @@ class TranslationDialect(Dialect[FrameReply]):
         self.tokenizer = model.tokenizer
         self._session, self._client = session, RealtimeClient()
         self._spec = model.engine.info.spec
-        self._line = DuplexLine(LineFormat(translation.SAMPLE_RATE), self._spec)
+        self._line = DuplexLine(WireFormat("pcm_s16le", translation.SAMPLE_RATE), self._spec)
         self._is_begun = self._is_closing = False
 
     def feed(self, message: bytes | str) -> Sequence[Action]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.audio.clock import CallersClock, InputClock
+from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import ModelSpec
-from antiphon.serve.media.line import LineDecoder, LineEncoder, LineFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Said:
 class DuplexLine:
     """The codecs, the input clock and the output gate of one call with a model of this ``spec``."""
 
-    def __init__(self, line: LineFormat, spec: ModelSpec, said: LineFormat | None = None) -> None:
+    def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
         """Prepare; time begins with :meth:`start`. What is ``said`` may have a format of its own."""
         self._spec = spec
         self.set_formats(line, said or line)
@@ -43,10 +43,10 @@ class DuplexLine:
         """From now on the model hears, audio or silence."""
         self.clock = InputClock(self._spec.sample_rate, self._spec.frame_samples, now_s)
 
-    def set_formats(self, heard: LineFormat, said: LineFormat) -> None:
+    def set_formats(self, heard: WireFormat, said: WireFormat) -> None:
         """From now on audio has these formats; what a resampler held back, 6.4 ms at most, is lost."""
-        self._decoder = LineDecoder(heard, self._spec.sample_rate)
-        self._encoder = LineEncoder(said, self._spec.sample_rate)
+        self._decoder = make_decoder(heard, self._spec.sample_rate)
+        self._encoder = make_encoder(said, self._spec.sample_rate)
 
     @property
     def is_speaking(self) -> bool:
@@ -78,7 +78,7 @@ class DuplexLine:
         has_text = reply.text_token is not None and reply.text_token != self._padding_id
         try:
             pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
-            return Said(self._encoder.encode(pcm), pcm)
+            return Said(b"".join(self._encoder.encode(pcm)), pcm)
         except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
             raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from antiphon.audio.codec import Decoder
+from antiphon.audio.codecs import make_decoder
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai
@@ -14,7 +16,6 @@ from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.asr_stream import asr_parameters
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.input_decoder import InputDecoder
 from antiphon.serve.routes.heard import HeardConversation
 from antiphon.serve.routes.kyutai import KyutaiConversation
 from antiphon.serve.transport.socket import Socket
@@ -29,7 +30,7 @@ class AsrConversation(HeardConversation, KyutaiConversation):
         """Prepare. :meth:`admit` gets it a session, then :meth:`run` holds the conversation."""
         super().__init__(services, model, caller=caller)
         self._wait_s = wait_s
-        self._ear: InputDecoder | None = None
+        self._ear: Decoder | None = None
         self._has_audio = False
 
     async def admit(self) -> None:
@@ -69,7 +70,7 @@ class AsrConversation(HeardConversation, KyutaiConversation):
         """Decode a piece of Ogg, a step at a time, as there is room."""
         self._has_audio = True
         if self._ear is None:
-            self._ear = InputDecoder("ogg", self._model.engine.info.spec.frame_samples)
+            self._ear = make_decoder("ogg")
             self._at_end.append(self._ear.close)
         self._ear.put(data)
         while self._ending is None and not socket.has_ended and (pcm := self._ear.step()) is not None:

@@ -40,7 +40,10 @@ async def handle_speech_request(
         model = named_in_body(request, services, caller, order.model, (PipelineKind.TTS,))
         voice = await voice_of(model, order.voice, services)
         body = SpeechBody(
-            order.format, model.checkpoint.spec.sample_rate, speed=order.speed, is_sse=order.is_sse
+            speech_request.CODECS[order.format],
+            model.checkpoint.spec.sample_rate,
+            speed=order.speed,
+            is_sse=order.is_sse,
         )
         headers = {**voice.headers, **ignored_header(order.ignored)}
         return await handle_text(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
+from antiphon.audio.codecs import make_decoder
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, AudioError, FieldError
 from antiphon.protocol import kyutai, realtime
@@ -21,7 +22,6 @@ from antiphon.serve.dialects.event_audio import line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.media.line import LineDecoder
 from antiphon.serve.routes.heard import HeardConversation
 from antiphon.serve.transport.socket import Socket
 
@@ -43,7 +43,7 @@ class RealtimeTranscription(HeardConversation):
         self._rate = model.engine.info.spec.sample_rate
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
-        self._decoder = LineDecoder(line_of(session.input_format), self._rate)
+        self._decoder = make_decoder(line_of(session.input_format), self._rate)
         self._marks = itertools.count(1)
         self._patience.is_quiet = session.detection is None
 
@@ -147,7 +147,7 @@ class RealtimeTranscription(HeardConversation):
                 event_id=asked.event_id,
             )
         if before.input_format != after.input_format:
-            self._decoder = LineDecoder(line_of(after.input_format), self._rate)
+            self._decoder = make_decoder(line_of(after.input_format), self._rate)
         if before.detection != after.detection:
             self._detector.rules = rules_of(after.detection)
             self._detector.reset()

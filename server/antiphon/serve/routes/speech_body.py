@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from antiphon.audio.codecs import CODECS
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.speech_file import SpeechFile, speech_file
 from antiphon.audio.tempo import Tempo
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import speech_request
@@ -14,21 +14,21 @@ class SpeechBody:
 
     def __init__(
         self,
-        file_format: str,
+        codec: str,
         sample_rate: int,
         *,
         speed: float = 1.0,
         is_sse: bool = False,
     ) -> None:
-        """Begin a file of this format; ``is_sse`` sends it in events.
+        """Begin a file; ``is_sse`` sends it in events.
 
         Raises:
-            AudioError: no such format, or a speed out of range.
+            AudioError: a speed out of range.
         """
-        self.content_type = speech_request.EVENTS if is_sse else speech_request.CONTENT_TYPES[file_format]
+        self.content_type = speech_request.EVENTS if is_sse else CODECS[codec].content_type
         self.is_sse = is_sse
         self._tempo = None if speed == 1.0 else Tempo(speed, sample_rate)
-        self._file: SpeechFile = speech_file(file_format, sample_rate)
+        self._file = CODECS[codec].encoder(sample_rate, sample_rate)
 
     def feed(self, pcm: FloatArray) -> bytes:
         """What one frame adds, float32 ``[N]``; perhaps nothing yet.
@@ -45,7 +45,7 @@ class SpeechBody:
             SessionFailedError: as :meth:`feed`; a tempo holds some frames back.
         """
         rest = b"" if self._tempo is None else self._encoded(self._tempo.finish())
-        data = self._framed(rest + self._file.finish())
+        data = self._framed(rest + b"".join(self._file.finish()))
         return data + speech_request.audio_done(words, frames) if self.is_sse else data
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class SpeechBody:
 
     def _encoded(self, pcm: FloatArray) -> bytes:
         try:
-            return self._file.feed(pcm)
+            return b"".join(self._file.encode(pcm))
         except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
             raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from antiphon.audio.formats import AudioEncoder
+from antiphon.audio.codecs import make_encoder
 from antiphon.errors import AudioError, ProtocolError, SessionFailedError, UnsupportedError
 from antiphon.ipc.port import CallSession
 from antiphon.models.prompt import Prompt
@@ -43,7 +43,7 @@ class TtsConversation(KyutaiConversation):
         self._request, self._voice = request, voice
         self._wait_s = wait_s
         self._voicing = TtsStream(model, services.clock)
-        self._encoder = AudioEncoder("ogg" if request.format.is_ogg else "pcm_f32le")
+        self._encoder = make_encoder("ogg" if request.format.is_ogg else "pcm_f32le")
         self._at_end.append(self._encoder.close)
         self._said: deque[Piece] = deque()
         self._is_finished = False

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.audio.formats import AudioDecoder, AudioEncoder
+from antiphon.audio.codec import Decoder, SampleDecoder
+from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.opus import OpusEncoder
 from antiphon.audio.packets import packet_ms
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, SessionFailedError
-from antiphon.serve.media.input_decoder import InputDecoder
 from tests.serve.harness import FRAME_SAMPLES, speech
 
 PACKETS = {ms: OpusEncoder().encode(speech(1)[: 24 * ms]) for ms in (20, 40, 80)}
@@ -27,24 +24,23 @@ MAX_STEP_SAMPLES = 12_000 + MAX_PACKET_SAMPLES
 """Half a second and a packet: some 0.6 ms of libopus."""
 
 
-def steps(ear: InputDecoder, **options: bool) -> list[FloatArray]:
-    """All that can be done now, each step's samples used."""
+def steps(decoder: Decoder, *, gather_samples: int = 0) -> list[FloatArray]:
+    """All that can be done now."""
     found = []
-    while (pcm := ear.step(**options)) is not None:
+    while (pcm := decoder.step(gather_samples=gather_samples)) is not None:
         found.append(pcm)
-        ear.heard(pcm.size)
     return found
 
 
 @given(st.lists(st.sampled_from([5, 20, 20, 20, 40, 80]), max_size=40))
 def test_a_frame_is_heard_with_its_last_packet(lengths_ms: list[int]) -> None:
-    ear, decoder = InputDecoder("opus", FRAME_SAMPLES), AudioDecoder("opus")
+    ear, decoder = make_decoder("opus"), make_decoder("opus")
     sent = 0
     heard: list[FloatArray] = [np.zeros(0, np.float32)]
     for length_ms in lengths_ms:
         ear.put(PACKETS[length_ms])
         sent += 24 * length_ms
-        heard += steps(ear)
+        heard += steps(ear, gather_samples=FRAME_SAMPLES - sum(pcm.size for pcm in heard) % FRAME_SAMPLES)
         assert sum(pcm.size for pcm in heard) // FRAME_SAMPLES == sent // FRAME_SAMPLES
     together = np.concatenate(heard)
     alone = np.concatenate([np.zeros(0, np.float32), *(decoder.feed(PACKETS[ms]) for ms in lengths_ms)])
@@ -52,42 +48,35 @@ def test_a_frame_is_heard_with_its_last_packet(lengths_ms: list[int]) -> None:
 
 
 def test_four_packets_are_one_step() -> None:
-    ear = InputDecoder("opus", FRAME_SAMPLES)
-    ear.put(PACKETS[20])  # the first of all is heard at once: nobody knows yet what is missing
-    assert [pcm.size for pcm in steps(ear)] == [480]
-    for _ in range(2):
+    ear = make_decoder("opus")
+    for _ in range(3):
         ear.put(PACKETS[20])
-        assert steps(ear) == []
+        assert steps(ear, gather_samples=FRAME_SAMPLES) == []
     ear.put(PACKETS[20])
-    assert [pcm.size for pcm in steps(ear)] == [1440]
+    assert [pcm.size for pcm in steps(ear, gather_samples=FRAME_SAMPLES)] == [FRAME_SAMPLES]
 
 
 def test_what_is_gathered_comes_at_once_where_it_is_asked_for() -> None:
-    ear = InputDecoder("opus", FRAME_SAMPLES)
-    for _ in range(2):
-        ear.put(PACKETS[20])
-        steps(ear)
-    assert [pcm.size for pcm in steps(ear, all_of_it=True)] == [480]
-    assert steps(ear, all_of_it=True) == []
+    ear = make_decoder("opus")
+    ear.put(PACKETS[20])
+    assert steps(ear, gather_samples=FRAME_SAMPLES) == []
+    assert [pcm.size for pcm in steps(ear)] == [480]
+    assert steps(ear) == []
 
 
 def test_what_cannot_be_decoded_is_found_at_once() -> None:
-    ear = InputDecoder("opus", FRAME_SAMPLES)
-    ear.put(PACKETS[20])
-    steps(ear)
+    ear = make_decoder("opus")
     assert packet_ms(PACKETS[0]) == 0
     ear.put(PACKETS[0])
     with pytest.raises(AudioError):
-        ear.step()
+        ear.step(gather_samples=FRAME_SAMPLES)
 
 
 def test_a_broken_codec_is_the_servers_fault() -> None:
-    ear = InputDecoder("opus", FRAME_SAMPLES)
-
     def broken(_: object) -> FloatArray:
         raise ValueError("no more memory")
 
-    ear._decoder = cast("Any", SimpleNamespace(feed_all=broken))
+    ear = SampleDecoder(broken, 24_000, 24_000)
     ear.put(PACKETS[80])
     with pytest.raises(SessionFailedError) as failed:
         ear.step()
@@ -96,11 +85,11 @@ def test_a_broken_codec_is_the_servers_fault() -> None:
 
 def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost() -> None:
     pcm = speech(100)
-    encoder, decoder = AudioEncoder("ogg"), AudioDecoder("ogg")
+    encoder, decoder = make_encoder("ogg"), make_decoder("ogg")
     frames = [pcm[start : start + FRAME_SAMPLES] for start in range(0, pcm.size, FRAME_SAMPLES)]
     data = b"".join(page for frame in frames for page in encoder.encode(frame))
     assert len(data) > 20_000
-    ear = InputDecoder("ogg", FRAME_SAMPLES)
+    ear = make_decoder("ogg")
     ear.put(data)
     heard = steps(ear)
     assert max(piece.size for piece in heard) <= MAX_STEP_SAMPLES
@@ -109,7 +98,7 @@ def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost(
 
 def test_a_page_of_tiny_packets_is_many_steps() -> None:
     """A page has room for 255 packets, of two bytes and 120 ms each: half a minute of audio."""
-    ear = InputDecoder("ogg", FRAME_SAMPLES)
+    ear = make_decoder("ogg")
     writer = OggOpusWriter(1)
     tiny = b"\x0b\x02"  # SILK frames of 60 ms, two of them, without content
     ear.put(writer.headers() + writer.page([tiny] * 255, 255 * MAX_PACKET_SAMPLES))
