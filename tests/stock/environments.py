@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
 }
 """What is installed; nothing of ours is in these environments."""
 
-NODE_PACKAGES = ("openai@6.49.0", "ws@8.18.3")
+NODE_PACKAGES = ("openai@7.57.0", "ws@8.23.0")
 """What is asked of npm."""
 
 HERE = Path(__file__).parent
@@ -66,7 +67,16 @@ def node_folder() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():
-            command = ["npm", "install", "--silent", "--prefix", str(folder), *NODE_PACKAGES]
+            command = [
+                "npm",
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                str(folder),
+                *NODE_PACKAGES,
+            ]
             run = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
             assert run.returncode == 0, run.stderr
             (folder / "done").touch()
@@ -76,26 +86,38 @@ def node_folder() -> Path:
 async def run_client(name: str, script: str, *arguments: str, timeout_s: float = 400.0) -> dict[str, Any]:
     """What a script beside this module prints last, as JSON, run in a client's environment."""
     python = await asyncio.to_thread(python_of, name)
-    return await _printed((str(python), str(HERE / script), *arguments), timeout_s)
+    return _last(await printed(str(python), str(HERE / script), *arguments, timeout_s=timeout_s))
 
 
-async def run_node(script: str, *arguments: str, trusted: Path, timeout_s: float = 400.0) -> dict[str, Any]:
-    """The same of a script for Node, which trusts one more certificate."""
-    folder = await asyncio.to_thread(node_folder)
-    copy = folder / script  # Node looks for packages beside the script
-    await asyncio.to_thread(shutil.copy, HERE / script, copy)
-    return await _printed(("node", str(copy), *arguments), timeout_s, NODE_EXTRA_CA_CERTS=str(trusted))
+async def run_node(
+    script: Path, *arguments: str, folder: Path | None = None, trusted: Path | None = None
+) -> str:
+    """What a script for Node prints, which may trust one more certificate."""
+    packages = await asyncio.to_thread(node_folder)
+    with tempfile.TemporaryDirectory(dir=packages) as here:  # Node looks for packages above the script
+        copy = await asyncio.to_thread(shutil.copy, script, here)
+        return await printed("node", str(copy), *arguments, folder=folder, trusted=trusted)
 
 
-async def _printed(command: tuple[str, ...], timeout_s: float, **variables: str) -> dict[str, Any]:
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI"))
-    }
+async def run_node_client(script: str, *arguments: str, trusted: Path | None = None) -> dict[str, Any]:
+    """The same of a script beside this module, whose last line is JSON."""
+    return _last(await run_node(HERE / script, *arguments, trusted=trusted))
+
+
+def _last(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
+
+
+async def printed(
+    *command: str, folder: Path | None = None, trusted: Path | None = None, timeout_s: float = 400.0
+) -> str:
+    """What a program prints that ends with 0, without variables of Python's or of OpenAI's."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI"))}
+    if trusted is not None:
+        variables["NODE_EXTRA_CA_CERTS"] = str(trusted)
     process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**environment, **variables},
+        *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=variables
     )
     try:
         async with asyncio.timeout(timeout_s):
@@ -105,5 +127,4 @@ async def _printed(command: tuple[str, ...], timeout_s: float, **variables: str)
             process.kill()
             await process.wait()
     assert process.returncode == 0, err.decode()
-    found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
-    return found
+    return out.decode()

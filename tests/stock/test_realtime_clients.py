@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.transport.tls import tls_context
-from tests.stock.environments import run_client, run_node
+from tests.stock.environments import run_client, run_node_client
 from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
@@ -104,7 +104,7 @@ async def test_the_npm_package_as_a_server_and_as_a_browser(question: Path, tmp_
     keys.write_text(format_key(KeyEntry("alice", digest_of("key-of-alice"))) + "\n")
     tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem"))
     async with tiny(tls=tls, api_keys=str(keys)) as server:
-        met = await run_node(
+        met = await run_node_client(
             "node_realtime.mjs",
             server.url("/v1", "https"),
             str(question),

@@ -17,8 +17,7 @@ from antiphon.backends.onnx.factory import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import serving
-from tests.stock.environments import run_client
-from tests.stock.node_environments import run_node
+from tests.stock.environments import run_client, run_node_client
 from tests.support.calm import SERVE
 from tests.support.launch import free_port, running_server
 
@@ -107,7 +106,7 @@ def check_transcripts(met: dict[str, Any]) -> None:
 
 
 async def test_the_npm_package(base_url: str, recording: Path) -> None:
-    met = await run_node("openai", "openai_rest.mjs", base_url, str(recording))
+    met = await run_node_client("openai_rest.mjs", base_url, str(recording))
     assert met["models"] == ["tiny-stt", "tiny-tts"]
     assert met["model"]["id"] == "tiny-tts"
     assert met["type"] == "audio/mpeg"

@@ -1,4 +1,4 @@
-/** Lines that connect clients of OpenAI Live with a server. Those of docs/live.md, which its tests run. Pure. */
+/** Lines that connect clients of OpenAI Live with a server. Those of examples/, which the tests run. Pure. */
 
 /**
  * @typedef {object} Place
@@ -21,20 +21,23 @@ export function clientLines({ base, model, hasKeys }) {
 }
 
 /** @param {string} base @param {string} model @param {string} key */
-const openai = (base, model, key) => `client = AsyncOpenAI(base_url="${base}/v1", api_key="${key}")
-async with client.live.connect() as connection:
-    await connection.session.start(session={"model": "${model}"})
-    await connection.session.input_audio.append(audio=audio)
-    async for event in connection:`;
+const openai = (base, model, key) => `from openai import AsyncOpenAI
+
+client = AsyncOpenAI(base_url="${base}/v1", api_key="${key}")
+# client.live, client.realtime or client.audio, with model="${model}"`;
 
 /** @param {string} base @param {string} model @param {string} key */
-const pipecat = (base, model, key) => `service = OpenAILiveLLMService(
+const pipecat = (base, model, key) => `from pipecat.services.openai.live.llm import OpenAILiveLLMService
+
+service = OpenAILiveLLMService(
     api_key="${key}",
     base_url="${base}/v1/live/sessions",
     settings=OpenAILiveLLMService.Settings(model="${model}"),
 )`;
 
 /** @param {string} base @param {string} model @param {string} key */
-const livekit = (base, model, key) =>
-  `live = GPTLiveModel(base_url="${base}/v1", api_key="${key}", model="${model}", delegation="client")
-session: AgentSession[None] = AgentSession(llm=live)`;
+const livekit = (base, model, key) => `from livekit.agents import Agent, AgentSession
+from livekit.plugins.openai.realtime import GPTLiveModel
+
+live = GPTLiveModel(base_url="${base}/v1", api_key="${key}", model="${model}", delegation="client")
+session = AgentSession(llm=live)`;

@@ -6,10 +6,22 @@ import { clientLines } from "../../../web/static/clients.js";
 
 const PLACE = { base: "http://127.0.0.1:8998", model: "tiny", hasKeys: false };
 
-test("the lines are those of the how-to, which its tests run", async () => {
-  const text = await readFile(new URL("../../../docs/live.md", import.meta.url), "utf8");
-  const blocks = [...text.matchAll(/```python\n(.*?)\n```/gs)].map((match) => match[1]);
-  for (const { name, lines } of clientLines(PLACE)) assert.ok(blocks.includes(lines), name);
+const PROGRAMS = /** @type {Record<string, string>} */ ({
+  openai: "openai_live.py",
+  pipecat: "pipecat_agent.py",
+  LiveKit: "livekit_agent.py",
+});
+
+test("the lines are those of the examples, which the tests run", async () => {
+  for (const { name, lines } of clientLines(PLACE)) {
+    const program = await readFile(new URL(`../../../examples/${PROGRAMS[name]}`, import.meta.url), "utf8");
+    const shown = program
+      .replace("base_url=url", 'base_url="http://127.0.0.1:8998/v1"')
+      .replace('f"{url}/live/sessions"', '"ws://127.0.0.1:8998/v1/live/sessions"');
+    const known = new Set(shown.split("\n").map((line) => line.trim()));
+    const code = lines.split("\n").filter((line) => line && !line.startsWith("#"));
+    for (const line of code) assert.ok(known.has(line.trim()), `${name}: ${line}`);
+  }
 });
 
 test("they name the server and the model", () => {
