@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphon.errors import ProtocolError
 from antiphon.protocol import moshi
 from antiphon.protocol.moshi import Tag
-from antiphon.protocol.payload import MAX_JSON_BYTES
+from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_VALUES
 
 u32 = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(codec="utf-8"))
@@ -70,9 +70,13 @@ def test_times_are_rounded_to_a_tenth_of_a_millisecond_and_saturate(step_ms: flo
 
 
 def test_deep_json_and_long_json_are_refused_before_they_cost_anything() -> None:
-    deep = b"\x10" + b"[" * (MAX_JSON_BYTES - 1)
+    deep = b"\x10" + b"[" * MAX_VALUES
     with pytest.raises(ProtocolError, match="not JSON"):
         moshi.decode(deep)
+    with pytest.raises(ProtocolError, match="65535 brackets and commas, the limit is 32768"):
+        moshi.decode(b"\x10" + b"[" * (MAX_JSON_BYTES - 1))
+    with pytest.raises(ProtocolError, match="an event has 3001 values, the limit is 3000"):
+        moshi.decode(b"\x10" + b'{"a":' + b"[" * MAX_VALUES)
     with pytest.raises(ProtocolError, match=r"65537 bytes of JSON, the limit is 65536"):
         moshi.decode(b"\x04" + b" " * (MAX_JSON_BYTES + 1))
 

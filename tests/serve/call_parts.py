@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from antiphon.audio.pcm import FloatArray
@@ -11,7 +11,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.port import Notify
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.serve.calls.participant import Participant
-from antiphon.serve.transport.transport import Taker
+from antiphon.serve.transport.transport import M, T, Taker
 
 
 class Mirror(Participant[FrameReply]):
@@ -60,6 +60,9 @@ class Pipe:
 
     async def receive_any(self) -> bytes | str | None:
         return None if self.has_ended else await self.inbox.get()
+
+    def timed(self, work: Callable[[M], T], message: M) -> T:
+        return work(message)
 
     def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
         return nullcontext()

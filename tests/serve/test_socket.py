@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from antiphon.errors import SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
+from antiphon.serve.transport import socket as socket_module
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import Client, Closed, Server, serving, speech
@@ -39,6 +41,19 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         assert (await client.until(kyutai.Error)).message == "a voice broke"
         assert await client.until(Closed) == Closed(1011, "a voice broke")
         assert len(levels(client.audio)) == call._voicing._frames
+
+
+async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent_s = iter((0.0, 0.2, 0.2, 1.2))
+    async with serving() as server, server.caller():
+        socket = only_call(server).transport
+        monkeypatch.setattr(socket_module, "time", SimpleNamespace(thread_time=lambda: next(spent_s)))
+        assert socket.timed(len, b"abc") == 3
+        assert socket.is_paused, "0.2 s at once are 4 s of its share"
+        with pytest.raises(TypeError):
+            socket.timed(len, 3)
+        monkeypatch.undo()
+        await server.eventually(lambda: not socket.is_paused)
 
 
 async def test_what_was_made_before_an_error_is_heard_before_it() -> None:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
+import msgspec
+
 from antiphon.errors import FieldError, ProtocolError
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.payload import parse_object
 
 MAX_EVENT_CHARS = 1_048_576
-"""16 seconds of audio at once, far more than clients send; JSON of that length parses in about 2 ms."""
+"""16 seconds of audio at once, far more than clients send."""
+
+HEAD_CHARS: Final = 1024
+"""Of an event with audio: its name stands there, behind a type and an id."""
 
 MAX_EVENT_ID_CHARS = 512
 """The published limit."""
+
+
+class _AudioEvent(msgspec.Struct):
+    """An event whose ``audio`` is text; what else it has is passed over and not built."""
+
+    type: str
+    audio: str
+    event_id: Annotated[str, msgspec.Meta(max_length=MAX_EVENT_ID_CHARS)] | None = None
+
+
+_AUDIO_EVENT: Final = msgspec.json.Decoder(_AudioEvent)
 
 
 def text_of(message: bytes | str) -> str:
@@ -38,9 +56,22 @@ def fields_of(text: str) -> Fields:
             param=None,
             code="event_too_large",
         )
+    if text.find('"audio"', 0, HEAD_CHARS) >= 0 and (audio := _audio_of(text)) is not None:
+        return audio
     try:
         values = parse_object(text, "an event")
     except ProtocolError as error:
         raise FieldError(str(error), param=None, code="invalid_json") from error
     event_id = Fields(values).optional_text("event_id", max_chars=MAX_EVENT_ID_CHARS)
     return Fields(values, event_id=event_id)
+
+
+def _audio_of(text: str) -> Fields | None:
+    """The fields of an event that appends audio; None for every other one."""
+    try:
+        event = _AUDIO_EVENT.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if not event.type.endswith(".append"):
+        return None
+    return Fields({"type": event.type, "audio": event.audio}, event_id=event.event_id)

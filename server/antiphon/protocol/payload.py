@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from antiphon.errors import ProtocolError
 
 MAX_JSON_BYTES = 65_536
-"""Far more than any event needs, and little enough that parsing one costs about a millisecond."""
+"""Far more than any event needs."""
+
+MAX_VALUES: Final = 3000
+"""Values of one object, in all depths: each costs up to 0.3 microseconds, and a key as much."""
+
+MAX_STRUCTURE_BYTES: Final = 32_768
+"""Brackets, commas and quotes of an object that has over ``MAX_VALUES`` of them, in strings and outside."""
+
+MAX_NUMBER_CHARS: Final = 64
+"""Of one number: reading an integer takes time with the square of its length."""
+
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{,'))
+_STRING: Final = re.compile(rb'"[^"]*"')
 
 
 def decode_text(data: bytes, what: str) -> str:
@@ -53,13 +68,16 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 def parse_object(text: str, what: str) -> dict[str, Any]:
     """One JSON object, as strictly as :func:`decode_object`; its length is for the caller to bound.
 
+    Its values are counted before any is built, so that the time for a text depends on its length alone.
+
     Raises:
-        ProtocolError: it is not that; ``what`` names the message.
+        ProtocolError: it is not that, or has more than ``MAX_VALUES`` values; ``what`` names the message.
     """
+    _check_values(text, what)
     try:
-        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()  # an escape may spell half a surrogate pair
+        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+        if "\\" in text:
+            _check_surrogates(value)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{what} is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -81,7 +99,50 @@ def encode_object(values: Mapping[str, Any], what: str) -> bytes:
         raise ProtocolError(f"{what} cannot be sent as JSON: {error}") from error
 
 
+def _check_values(text: str, what: str) -> None:
+    """Bound the values of a JSON text: each follows a bracket, a comma or a key."""
+    if len(text) <= MAX_VALUES:
+        return
+    data = text.encode(errors="surrogatepass")
+    codes = np.frombuffer(data, np.uint8)
+    found = sum(int(np.count_nonzero(codes == code)) for code in b"[{,")
+    if found <= MAX_VALUES:
+        return
+    if found > MAX_STRUCTURE_BYTES:
+        raise ProtocolError(f"{what} has {found} brackets and commas, the limit is {MAX_STRUCTURE_BYTES}")
+    data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # each quote left begins or ends a string
+    structure = data.translate(None, _NOT_STRUCTURE)
+    if len(structure) > MAX_STRUCTURE_BYTES:
+        raise ProtocolError(
+            f"{what} has {len(structure)} brackets, commas and quotes, the limit is {MAX_STRUCTURE_BYTES}"
+        )
+    values = len(_STRING.sub(b"", structure))
+    if values > MAX_VALUES:
+        raise ProtocolError(f"{what} has {values} values, the limit is {MAX_VALUES}")
+
+
+def _check_surrogates(value: Any) -> None:
+    """Escapes may spell half a surrogate pair, which no UTF-8 can carry; raises ValueError."""
+    pending = [value]
+    while pending:
+        match pending.pop():
+            case str(text):
+                text.encode()
+            case list(values):
+                pending += values
+            case dict(fields):
+                pending += [*fields, *fields.values()]
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_NUMBER_CHARS:
+        raise ValueError(f"a number of {len(digits)} characters, the limit is {MAX_NUMBER_CHARS}")
+    return int(digits)
+
+
 def _finite(digits: str) -> float:
+    if len(digits) > MAX_NUMBER_CHARS:
+        raise ValueError(f"a number of {len(digits)} characters, the limit is {MAX_NUMBER_CHARS}")
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError(f"{digits} is not a finite number")

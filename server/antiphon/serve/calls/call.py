@@ -290,10 +290,10 @@ class Call:
 
     async def _follow(self, message: bytes | str, transport: Transport) -> None:
         try:
-            await self.obey(self._feed(message), transport)
+            await self.obey(transport.timed(self._feed, message), transport)
             while self.dialect.has_more and not transport.has_ended and not self._is_detached:
                 await asyncio.sleep(0)
-                await self.obey(self._feed(""), transport)
+                await self.obey(transport.timed(self._feed, ""), transport)
         except FieldError as error:
             if not transport.is_congested():
                 self._send(self.dialect.error(error)[0])

@@ -47,7 +47,7 @@ class AsrConversation(HeardConversation, KyutaiConversation):
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive()) is not None:
-            message = kyutai.decode_client(data)
+            message = socket.timed(kyutai.decode_client, data)
             if isinstance(message, kyutai.OggOpus):
                 await self._decode(message.data, socket)
             else:

@@ -114,7 +114,7 @@ async def _first_event(
         raise SessionTimeoutError(f"no {name} for {timeout_s:g} s") from None
     if message is None:
         return None
-    event = live.decode(message)
+    event = socket.timed(live.decode, message)
     if not isinstance(event, live.Start | live.ResumeSession) or not isinstance(event, kind):
         raise FieldError(
             f"the first event has to be {name}",

@@ -88,7 +88,7 @@ class LiveWatcher:
         try:
             while (message := await self._socket.receive_any()) is not None:
                 try:
-                    await self._follow(live.decode(message))
+                    await self._follow(self._socket.timed(live.decode, message))
                 except FieldError as error:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)

@@ -93,7 +93,7 @@ class RealtimeCall(DuplexCall):
         Raises:
             FieldError: it cannot be followed; the session goes on.
         """
-        asked = realtime.decode(text_of(message))
+        asked = socket.timed(realtime.decode, text_of(message))
         if self._client.is_congested and not isinstance(asked, realtime.AppendAudio):
             await self._wait_for_room(socket)  # an answer can be 1 MiB long
         self._settle_by_s = 0.0

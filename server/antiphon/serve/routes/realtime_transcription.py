@@ -70,7 +70,7 @@ class RealtimeTranscription(HeardConversation):
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (message := await socket.receive_any()) is not None:
             try:
-                asked = realtime.decode(text_of(message))
+                asked = socket.timed(realtime.decode, text_of(message))
                 if self._is_full or (
                     self._client.is_congested and not isinstance(asked, realtime.AppendAudio)
                 ):

@@ -67,7 +67,7 @@ class TtsConversation(KyutaiConversation):
 
     async def _read(self, socket: Socket) -> None:
         while self._ending is None and (data := await socket.receive_any()) is not None:
-            message = kyutai_tts.decode_client(data)
+            message = socket.timed(kyutai_tts.decode_client, data)
             if isinstance(message, kyutai_tts.Text):
                 await self._put(message.text, socket)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final, cast
@@ -22,7 +23,7 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.transport.frames import CLOSE, PING, PONG, close_frame, frame
 from antiphon.serve.transport.incoming import FrameError, Incoming, read_close
-from antiphon.serve.transport.transport import Taker
+from antiphon.serve.transport.transport import M, T, Taker
 from antiphon.serve.transport.upgrade import switching_protocols
 
 READ_AHEAD_BYTES: Final = 1_048_576
@@ -42,6 +43,9 @@ HOLD_S: Final = 0.5
 
 AT_ONCE: Final = 8
 """Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
+
+CPU_SHARE: Final = 0.05
+"""Of a core, for decoding the messages of one peer; one that asks for more is read more slowly."""
 
 
 class Socket:
@@ -171,9 +175,22 @@ class Socket:
             return None
 
     def _count(self, size: int) -> None:
-        """Count a message; a peer that is a second's worth ahead of either rate is not read for a while."""
-        self.seen_s = now_s = self._clock()
-        self._paid_until_s = max(self._paid_until_s, now_s) + max(self._message_s, size * self._byte_s)
+        """Count a message, and that the peer lives."""
+        self.seen_s = self._clock()
+        self._charge(max(self._message_s, size * self._byte_s))
+
+    def timed(self, decode: Callable[[M], T], message: M) -> T:
+        """What ``decode`` makes of a message; the processor time counts against the peer's share."""
+        began_s = time.thread_time()
+        try:
+            return decode(message)
+        finally:
+            self._charge((time.thread_time() - began_s) / CPU_SHARE)
+
+    def _charge(self, cost_s: float) -> None:
+        """A peer that is a second ahead of its rates is not read for a while."""
+        now_s = self._clock()
+        self._paid_until_s = max(self._paid_until_s, now_s) + cost_s
         if self._paid_until_s > now_s + 1.0 and not self._is_held:
             self._is_held = True
             self._pauses += 1

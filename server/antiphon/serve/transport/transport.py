@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
+
+M = TypeVar("M")
+T = TypeVar("T")
 
 Taker: TypeAlias = Callable[[bytes | str], bytes | str | None]
 """Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
@@ -37,6 +40,10 @@ class Transport(Protocol):
 
     async def receive_any(self) -> bytes | str | None:
         """The next message; None once the connection is over."""
+        ...
+
+    def timed(self, work: Callable[[M], T], message: M) -> T:
+        """What ``work`` makes of a message; the processor time counts against the peer's share."""
         ...
 
     def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:

@@ -1,0 +1,163 @@
+"""The worst input that each decoder accepts from a caller, and its cost.
+
+``python -m tests.support.worst_inputs`` prints the table. Costs are processor time of the calling thread, in
+milliseconds and in units of a fixed Python loop, which a slower machine runs more slowly as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from antiphon.config import Limits
+from antiphon.errors import AntiphonError
+from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
+
+UNIT_TURNS: Final = 50_000
+RUNS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One input of a decoder."""
+
+    decoder: str
+    shape: str
+    decode: Callable[[Any], object]
+    data: bytes | str
+
+    def run(self) -> str:
+        """Decode it; the name of the error where it is refused."""
+        try:
+            self.decode(self.data)
+        except AntiphonError as error:
+            return type(error).__name__
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What decoding takes: the best of ``RUNS``, and the most memory beside the input."""
+
+    milliseconds: float
+    units: float
+    peak_bytes: int
+
+
+def json_texts(size: int, kind: str) -> Iterator[tuple[str, str]]:
+    """Events of ``size`` characters, each the worst for some way of reading JSON."""
+
+    def filled(unit: str, most: int | None = None) -> str:
+        head, tail = f'{{"type":"{kind}","a":[', "0]}"
+        count = (size - len(head) - len(tail)) // (len(unit) + 1)
+        return head + f"{unit}," * min(count, most or count) + tail
+
+    def text(unit: str) -> str:
+        head, tail = f'{{"type":"{kind}","audio":{{}},"a":"', '"}'
+        return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail
+
+    for unit in ("[]", "{}", "1", "1.5", "-1.2345678901234567e-300", '""', "9" * 4000, "null"):
+        yield f"all {unit[:24]}", filled(unit)
+        yield f"{MAX_VALUES - 10} {unit[:24]}", filled(unit, MAX_VALUES - 10)
+    keys = (f'"{number:x}":{number}' for number in range(MAX_VALUES - 10))
+    yield "keys", f'{{"type":"{kind}",{",".join(keys)}}}'
+    for unit in ("\\n", '\\"', "\\\\", "\\u4e00", "\\ud83d\\ude00", "\u4e00", "[", "hello, "):
+        yield f"text of {unit!r}", text(unit)
+    structure = '"",' * ((MAX_STRUCTURE_BYTES - 100) // 3)
+    yield "many strings", f'{{"type":"{kind}","a":[{structure}0]}}'[:size]
+    yield "a long number", f'{{"type":"{kind}","a":{"9" * (size - 100)}}}'
+    yield "depth", f'{{"type":"{kind}","a":{"[" * (MAX_VALUES - 10)}'
+    yield "spaces", f'{{"type":"{kind}"{" " * (size - 100)}}}'
+
+
+def audio_event(kind: str, **more: object) -> str:
+    """The longest event with audio."""
+    room = MAX_EVENT_CHARS - len(json.dumps({"type": kind, **more, "audio": ""}))
+    return json.dumps({"type": kind, **more, "audio": base64.b64encode(bytes(room // 4 * 3)).decode()})
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    events: tuple[tuple[str, Callable[[Any], object], str, str], ...] = (
+        ("live", live.decode, "session.update", "session.input_audio.append"),
+        ("realtime", realtime.decode, "conversation.item.create", "input_audio_buffer.append"),
+        ("translation", translation.decode, "session.update", "session.input_audio_buffer.append"),
+    )
+    for name, decode, kind, append in events:
+        yield Case(name, "audio", decode, audio_event(append))
+        for shape, text in json_texts(MAX_EVENT_CHARS, kind):
+            yield Case(name, shape, decode, text)
+    for shape, text in json_texts(MAX_EVENT_CHARS, "input_audio_buffer.append"):
+        yield Case(
+            "realtime", f"{shape} beside audio", realtime.decode, text.replace('"a":', '"audio":"","a":', 1)
+        )
+    for shape, text in json_texts(MAX_JSON_BYTES - 10, "set"):
+        yield Case("chat event", shape, moshi.decode, b"\x10" + text.encode()[:MAX_JSON_BYTES])
+        yield Case(
+            "speech request", shape, speech_request.parse_speech_request, text.encode()[:MAX_JSON_BYTES]
+        )
+    yield from _msgpack_cases()
+
+
+def _msgpack_cases() -> Iterator[Case]:
+    size, voice_bytes = Limits().max_message_bytes, Limits().max_voice_bytes
+
+    def audio(samples: list[Any], **more: object) -> bytes:
+        return bytes(msgpack.packb({"type": "Audio", **more, "pcm": samples}, use_single_float=bool(more)))
+
+    yield Case("kyutai stt", "float32", kyutai.decode_client, audio([0.5] * ((size - 40) // 5), x=0))
+    yield Case("kyutai stt", "float64", kyutai.decode_client, audio([0.5] * ((size - 20) // 9)))
+    yield Case("kyutai stt", "numbers of a byte", kyutai.decode_client, audio([1] * 65_000))
+    yield Case("kyutai stt", "kinds mixed", kyutai.decode_client, audio([1, 0.5] * ((size - 20) // 10)))
+    yield Case("kyutai stt", "arrays", kyutai.decode_client, audio([[]] * 65_000))
+    yield Case("kyutai stt", "too many", kyutai.decode_client, audio([1] * (size - 20)))
+    voice = {"type": "Voice", "embeddings": [0.5] * 64_000, "shape": [1, 125, 512]}
+    packed = bytes(msgpack.packb(voice, use_single_float=True))
+    assert len(packed) <= voice_bytes
+    yield Case("kyutai tts", "a voice", kyutai_tts.decode_client, packed)
+
+
+def unit_ms() -> float:
+    """How long the fixed loop takes here."""
+    return min(_timed(lambda: [None for _ in range(UNIT_TURNS)]) for _ in range(RUNS)) * 1000
+
+
+def cost_of(case: Case, unit: float) -> Cost:
+    """Measure a case; ``unit`` is what :func:`unit_ms` gives."""
+    milliseconds = min(_timed(case.run) for _ in range(RUNS)) * 1000
+    tracemalloc.start()
+    case.run()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return Cost(milliseconds, milliseconds / unit, peak)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began_s = time.thread_time()
+    work()
+    return time.thread_time() - began_s
+
+
+def _main() -> None:
+    unit = unit_ms()
+    print(f"one unit is {unit:.2f} ms\n")
+    print(
+        "| decoder | input | bytes | ms | units | memory, KiB | refused with |\n|---|---|---|---|---|---|---|"
+    )
+    for case in cases():
+        cost = cost_of(case, unit)
+        words = case.decoder, case.shape, len(case.data), f"{cost.milliseconds:.2f}", f"{cost.units:.1f}"
+        print("|", " | ".join(map(str, (*words, cost.peak_bytes // 1024, case.run()))), "|")
+
+
+if __name__ == "__main__":
+    _main()
