@@ -1,26 +1,30 @@
-"""The checks of structure in ``make check``: what must hold, then a report of what is long or named twice.
+"""The checks of structure in ``make check``: what must hold, then what is long, named twice, or counted.
 
-Usage: python -m tests.repo.report
+Usage: python -m tests.repo.report [NAME]
 
-Exits with 1 for a circle of imports, a hidden import or a class name used twice without a reason, a function
-that two backends have alike, a word that is defined twice, or prose over 100 columns.
+With the name of a count it lists the places instead. Exits with 1 for a count above its budget, a circle of
+imports, a hidden import or a class name used twice without a reason, a function that two backends have alike,
+a word that is defined twice, or prose over 100 columns.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from tests.docs.blocks import without_blocks
 from tests.repo.alike import alike_functions
+from tests.repo.budgets import counted, over_budget, places, table
 from tests.repo.glossary import faults_of_words
+from tests.repo.source import PRODUCT, Source, read_sources
 from tests.repo.structure import (
     MAX_FILE_LINES,
     MAX_FUNCTION_LINES,
-    PRODUCT,
     Module,
     circles,
     names_used_twice,
@@ -105,10 +109,12 @@ SAME: Final[Mapping[str, str]] = MappingProxyType(
 """Class names used in more than one file: wire protocols give them, and modules use them qualified."""
 
 
-def everything() -> dict[str, Module]:
-    """All modules of the repository."""
-    paths = [path.relative_to(ROOT).as_posix() for path in tracked_files() if path.suffix == ".py"]
-    return read_modules(ROOT, paths)
+@cache
+def everything() -> list[Source]:
+    """All Python files of the repository."""
+    return read_sources(
+        ROOT, [it.relative_to(ROOT).as_posix() for it in tracked_files() if it.suffix == ".py"]
+    )
 
 
 def product(modules: Mapping[str, Module]) -> dict[str, Module]:
@@ -177,15 +183,24 @@ def wide_lines(docs: Path) -> dict[str, int]:
 
 def main() -> int:
     """Print the report."""
-    every = everything()
+    gc.disable()  # syntax trees are millions of objects, and none of them is garbage before the end
+    sources = everything()
+    every = read_modules(sources)
     modules = product(every)
-    found = [*faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
+    found_at = places(sources)
+    if sys.argv[1:]:
+        print(*found_at[sys.argv[1]], sep="\n")
+        return 0
+    counts = counted(sources, found_at)
+    found = [*over_budget(counts), *faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
     found += [*faults_of_pages(ROOT / "docs"), *alike_functions(ROOT, [it.path for it in modules.values()])]
     print(f"Over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function:")
     print(*lengths(modules), sep="\n")
     twice = names_used_twice(modules)
     print(f"Class names used in more than one file: {len(twice)}: {', '.join(twice)}")
-    print(f"Faults of structure, names, words and pages: {len(found)}")
+    print("Lines of code by package, and what else has a budget:")
+    print(*table(counts), sep="\n")
+    print(f"Faults of structure, names, words, pages and budgets: {len(found)}")
     print(*found, sep="\n")
     return int(bool(found))
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PRODUCT = ("server/antiphon", "clients/antiphon_client", "quantize/antiphon_quantize")
+from tests.repo.source import Function, Source
+
 PACKAGES = ("antiphon", "antiphon_client", "antiphon_quantize", "lab", "tests")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50
@@ -38,11 +39,10 @@ class Module:
     """Each function and its length in lines."""
 
 
-def read_modules(root: Path, paths: Sequence[str]) -> dict[str, Module]:
-    """The modules among ``paths``, which are relative to ``root``, by name."""
-    names = {path: module_name(path) for path in paths}
-    known = set(names.values())
-    return {name: _read(root / path, path, name, known) for path, name in names.items()}
+def read_modules(sources: Sequence[Source]) -> dict[str, Module]:
+    """The modules of these files, by name."""
+    names = {module_name(source.path): source for source in sources}
+    return {name: _module(source, name, set(names)) for name, source in names.items()}
 
 
 def module_name(path: str) -> str:
@@ -96,20 +96,20 @@ def _apart(paths: Sequence[str]) -> list[str]:
     return shared + ["backends"] * (len(shared) < len(paths))
 
 
-def _read(file: Path, path: str, name: str, known: set[str]) -> Module:
-    text = file.read_text(encoding="utf-8")
-    tree = ast.parse(text, path)
+def _module(source: Source, name: str, known: set[str]) -> Module:
     return Module(
         name,
-        path,
-        text.count("\n"),
-        tuple(_imports(tree, known)),
-        tuple(_dynamic(tree)),
-        tuple(it.name for it in tree.body if isinstance(it, ast.ClassDef) and not it.name.startswith("_")),
+        source.path,
+        source.text.count("\n"),
+        tuple(_imports(source.tree, known)),
+        tuple(_dynamic(source.nodes)),
+        tuple(
+            it.name for it in source.tree.body if isinstance(it, ast.ClassDef) and not it.name.startswith("_")
+        ),
         tuple(
             (it.name, (it.end_lineno or it.lineno) - it.lineno + 1)
-            for it in ast.walk(tree)
-            if isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef)
+            for it in source.nodes
+            if isinstance(it, Function)
         ),
     )
 
@@ -120,8 +120,7 @@ def _imports(node: ast.AST, known: set[str], is_hidden: bool = False) -> Iterato
             assert isinstance(inner, ast.stmt)
             yield Import(module, inner.lineno, is_hidden)
         if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):  # an import is in no expression
-            is_function = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from _imports(inner, known, is_hidden or is_function)
+            yield from _imports(inner, known, is_hidden or isinstance(inner, Function))
 
 
 def _targets(node: ast.AST, known: set[str]) -> Iterator[str]:
@@ -136,8 +135,8 @@ def _targets(node: ast.AST, known: set[str]) -> Iterator[str]:
                 yield node.module
 
 
-def _dynamic(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+def _dynamic(nodes: Sequence[ast.AST]) -> Iterator[int]:
+    for node in nodes:
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in ("import_module", "__import__"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.repo.glossary import faults_of_words
 from tests.repo.make import run_make
 from tests.repo.report import everything, faults, faults_of_lab, faults_of_pages, lengths, product
+from tests.repo.source import read_sources
 from tests.repo.structure import circles, names_used_twice, read_modules
 from tests.repo.tracked import ROOT
 
@@ -27,7 +28,7 @@ def test_a_circle_is_found_through_types_and_functions(tmp_path: Path) -> None:
         c="def f():\n    import antiphon.a\n",
         d="import antiphon.a\n",
     )
-    modules = read_modules(tmp_path, paths)
+    modules = read_modules(read_sources(tmp_path, paths))
     assert circles(modules) == [["antiphon.a", "antiphon.b", "antiphon.c"]]
     said = list(faults(modules))
     assert said[0] == "these import each other in a circle: antiphon.a, antiphon.b, antiphon.c"
@@ -42,16 +43,15 @@ def test_an_import_by_name_and_one_of_the_lab_are_found(tmp_path: Path) -> None:
     )
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "tools.py").write_text("import antiphon.a\n")
-    modules = read_modules(tmp_path, [*paths, "lab/tools.py"])
+    modules = read_modules(read_sources(tmp_path, [*paths, "lab/tools.py"]))
     assert list(faults(modules)) == ["antiphon/a.py:2 imports by name; use an import statement"]
     assert list(faults_of_lab(modules)) == ["antiphon/b.py:1 imports lab.tools; only the lab imports the lab"]
 
 
 def test_long_functions_and_names_used_twice_are_reported(tmp_path: Path) -> None:
     long = "def f():\n" + "    pass\n" * 60
-    modules = read_modules(
-        tmp_path, _modules(tmp_path, a="class A: ...\n" + long, b="class A: ...\nclass _B: ...\n")
-    )
+    paths = _modules(tmp_path, a="class A: ...\n" + long, b="class A: ...\nclass _B: ...\n")
+    modules = read_modules(read_sources(tmp_path, paths))
     assert names_used_twice(modules) == {"A": ["antiphon/a.py", "antiphon/b.py"]}
     assert list(faults(modules)) == [
         "class A is defined in antiphon/a.py, antiphon/b.py; give each a name of its own, or the reason in "
@@ -76,7 +76,7 @@ def test_a_word_is_defined_once(tmp_path: Path) -> None:
 
 
 def test_the_product_has_no_fault_of_structure() -> None:
-    every = everything()
+    every = read_modules(everything())
     assert list(faults(product(every))) == []
     assert list(faults_of_lab(every)) == []
     assert list(faults_of_words(ROOT / "docs")) == []

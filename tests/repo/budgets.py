@@ -1,0 +1,127 @@
+"""How large the code may be: one table of budgets, and what is counted for each.
+
+``docs/adr/0032-budgets.md`` says how a budget moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from antiphon.config import ServerConfig
+from antiphon.option import options
+from tests.repo.counts import (
+    Classes,
+    code_by_package,
+    definitions,
+    lines_of,
+    locks,
+    private_uses,
+    short_and_used_once,
+)
+from tests.repo.frame_path import FRAME_PATH
+from tests.repo.source import PRODUCT, TESTS, Source
+
+PLACES: Final = "python -m tests.repo.report '{}' lists the places"
+
+SEAM_VERBS: Final = (
+    "acknowledge",
+    "arm",
+    "clear_text",
+    "detach",
+    "end_text",
+    "hear_padding",
+    "note",
+    "nudge",
+    "prime",
+    "push_text",
+    "set_parameters",
+)
+"""What a front end asks of an engine for a session that has its row."""
+
+BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "antiphon": 1100,
+        "antiphon.audio": 1600,
+        "antiphon.backends": 9100,
+        "antiphon.canary": 300,
+        "antiphon.engine": 4200,
+        "antiphon.ipc": 2400,
+        "antiphon.models": 3450,
+        "antiphon.protocol": 2800,
+        "antiphon.serve": 9600,
+        "antiphon.supervisor": 1150,
+        "antiphon_client": 3050,
+        "antiphon_quantize": 4300,
+        "antiphon_quantize.advice": 750,
+        "antiphon_quantize.bench": 1800,
+        "antiphon_quantize.reference": 450,
+        "server": 35200,
+        "server, clients, quantize": 45050,
+        "own classes deeper than 2": 20,
+        "protocols with one implementation": 15,
+        "locks": 24,
+        "private names in tests": 145,
+        "private functions used once, under 8 lines": 303,
+        "options": 42,
+        "definitions of the seam's verbs": 61,
+        "files on the path of a frame": 49,
+        "definitions of one verb": 11,
+        "depth of own classes": 5,
+        "lines on the path of a frame": 8750,
+    }
+)
+"""The most of each. Lines, of code for a package and of all on the path, are rounded up to the next 50."""
+
+
+def places(sources: Sequence[Source]) -> dict[str, list[str]]:
+    """Where each thing is that is counted by its places, by the names of BUDGETS."""
+    product = [source for source in sources if source.path.startswith(PRODUCT)]
+    tests = [source for source in sources if source.path.startswith(TESTS)]
+    classes = Classes(product)
+    return {
+        "own classes deeper than 2": [f"{depth} {name}" for depth, name in classes.deep()],
+        "protocols with one implementation": classes.needless_protocols(),
+        "locks": locks(product),
+        "private names in tests": private_uses(product, tests),
+        "private functions used once, under 8 lines": short_and_used_once(product),
+        "options": [info.key for info in options(ServerConfig).values()],
+        "definitions of the seam's verbs": definitions(product, SEAM_VERBS),
+        "files on the path of a frame": [*FRAME_PATH],
+    }
+
+
+def counted(sources: Sequence[Source], found: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """What is counted, by the names of BUDGETS; ``found`` are the places."""
+    product = [source for source in sources if source.path.startswith(PRODUCT)]
+    verbs = Counter(place.split()[-1] for place in found["definitions of the seam's verbs"])
+    return {
+        **code_by_package(product),
+        **{name: len(where) for name, where in found.items()},
+        "definitions of one verb": max(verbs.values(), default=0),
+        "depth of own classes": max(
+            (int(it.split()[0]) for it in found["own classes deeper than 2"]), default=2
+        ),
+        "lines on the path of a frame": lines_of(product, FRAME_PATH),
+    }
+
+
+def over_budget(counts: Mapping[str, int], budgets: Mapping[str, int] = BUDGETS) -> Iterator[str]:
+    """What is larger than its budget or has none, a sentence each."""
+    for name, count in counts.items():
+        budget = budgets.get(name, 0)
+        if count > budget:
+            yield (
+                f"{name}: {count} counted, {budget} in BUDGETS of tests/repo/budgets.py; make it smaller, or "
+                f"raise the budget as docs/adr/0032-budgets.md says ({PLACES.format(name)})"
+            )
+    for name in budgets.keys() - counts.keys():
+        yield f"{name}: nothing is counted for it; delete it from BUDGETS of tests/repo/budgets.py"
+
+
+def table(counts: Mapping[str, int], budgets: Mapping[str, int] = BUDGETS) -> Iterator[str]:
+    """Each count beside its budget, a line each."""
+    for name, count in counts.items():
+        yield f"{count:7} of {budgets.get(name, 0):6}  {name}"

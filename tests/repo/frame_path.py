@@ -1,0 +1,61 @@
+"""The files that one frame of a call passes, from its bytes on a socket to the bytes of its reply."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FRAME_PATH: Final = (
+    "server/antiphon/audio/codec.py",
+    "server/antiphon/audio/opus.py",
+    "server/antiphon/audio/opus_stream.py",
+    "server/antiphon/audio/packets.py",
+    "server/antiphon/audio/pcm.py",
+    "server/antiphon/backends/base.py",
+    "server/antiphon/backends/checks.py",
+    "server/antiphon/backends/faults.py",
+    "server/antiphon/backends/host.py",
+    "server/antiphon/backends/null/backend.py",
+    "server/antiphon/backends/null/stamp.py",
+    "server/antiphon/engine/admission.py",
+    "server/antiphon/engine/deliveries.py",
+    "server/antiphon/engine/guests.py",
+    "server/antiphon/engine/histogram.py",
+    "server/antiphon/engine/leases.py",
+    "server/antiphon/engine/ledger.py",
+    "server/antiphon/engine/loop.py",
+    "server/antiphon/engine/metrics.py",
+    "server/antiphon/engine/pressure.py",
+    "server/antiphon/engine/priming.py",
+    "server/antiphon/engine/reception.py",
+    "server/antiphon/engine/results.py",
+    "server/antiphon/engine/resuming.py",
+    "server/antiphon/engine/rows.py",
+    "server/antiphon/engine/saving.py",
+    "server/antiphon/engine/tick.py",
+    "server/antiphon/engine/wake.py",
+    "server/antiphon/ipc/arena.py",
+    "server/antiphon/ipc/channel.py",
+    "server/antiphon/ipc/local.py",
+    "server/antiphon/ipc/rings.py",
+    "server/antiphon/ipc/sends.py",
+    "server/antiphon/ipc/session.py",
+    "server/antiphon/models/spec.py",
+    "server/antiphon/protocol/moshi.py",
+    "server/antiphon/protocol/payload.py",
+    "server/antiphon/serve/calls/call.py",
+    "server/antiphon/serve/calls/dialect.py",
+    "server/antiphon/serve/calls/participant.py",
+    "server/antiphon/serve/dialects/chat.py",
+    "server/antiphon/serve/hosting/turns.py",
+    "server/antiphon/serve/transport/frames.py",
+    "server/antiphon/serve/transport/incoming.py",
+    "server/antiphon/serve/transport/liveness.py",
+    "server/antiphon/serve/transport/socket.py",
+)
+"""Each has a function that runs for every frame of ``/api/chat``: Opus, one process, the null backend.
+
+``tests/serve/test_frame_path.py`` runs such a call and compares.
+"""
+
+ON_A_CLOCK: Final = ("server/antiphon/serve/hosting/lag.py", "server/antiphon/serve/hosting/served.py")
+"""Files that run at fixed intervals, on a slow machine as often as once a frame."""

@@ -1,0 +1,76 @@
+"""The path of a frame, as `python -m tests.repo.report` counts it, is the one that a frame takes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from inspect import CO_COROUTINE
+from types import FrameType
+
+from antiphon.audio.codec import Encoder
+from antiphon.audio.codecs import make_encoder
+from antiphon.protocol import moshi
+from antiphon.protocol.chat import AudioFormat
+from tests.repo.frame_path import FRAME_PATH, ON_A_CLOCK
+from tests.repo.tracked import ROOT
+from tests.serve.harness import DUPLEX, Client, serving, speech
+
+FRAMES = 20
+SERVER = str(ROOT / "server") + "/"
+
+
+class Calls:
+    """Counts the calls of each function of the server, on every thread that starts later, while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._found: Counter[tuple[str, str]] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if not self.is_on or event != "call" or code.co_flags & CO_COROUTINE:
+            return  # a coroutine is entered anew whenever anything below it has waited
+        if code.co_filename.startswith(SERVER):
+            self._found[code.co_filename, code.co_qualname] += 1
+
+    def files(self, least: int) -> set[str]:
+        """Files of which one function was called at least ``least`` times."""
+        root = len(str(ROOT)) + 1
+        return {path[root:] for (path, _), calls in self._found.items() if calls >= least}
+
+
+async def _round_trip(client: Client, encoder: Encoder) -> None:
+    packets = encoder.encode(speech(1))
+    for packet in packets:
+        await client.send(moshi.Audio(packet))
+    for _ in packets:
+        await client.until(lambda it: isinstance(it, moshi.StampedAudio))
+
+
+async def test_the_path_of_a_frame_is_the_listed_one() -> None:
+    calls = Calls()
+    threading.setprofile(calls)
+    try:
+        async with (
+            serving(spec=DUPLEX) as server,
+            server.call("ext=1&format=opus&text_temperature=0") as client,
+        ):
+            await client.event("ready")
+            encoder = make_encoder(AudioFormat.OPUS)
+            for packet in encoder.encode(speech(DUPLEX.delay_frames)):
+                await client.send(moshi.Audio(packet))
+            await _round_trip(client, encoder)
+            sys.setprofile(calls)
+            calls.is_on = True
+            for _ in range(FRAMES):
+                await _round_trip(client, encoder)
+            calls.is_on = False
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    passed = calls.files(least=FRAMES) - {*ON_A_CLOCK}
+    gone, new = sorted({*FRAME_PATH} - passed), sorted(passed - {*FRAME_PATH})
+    assert (gone, new) == ([], []), (
+        "take the first out of FRAME_PATH of tests/repo/frame_path.py, add the others"
+    )
