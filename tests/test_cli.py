@@ -98,6 +98,44 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert capsys.readouterr().err == ""
 
 
+LOADING = """
+import sys
+import threading
+
+import onnxruntime
+from antiphon import cli
+
+loaded = threading.Semaphore(0)
+
+
+def load():
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    while True:
+        onnxruntime.InferenceSession("server/antiphon/assets/tiny/decode.onnx", options)
+        loaded.release()
+
+
+def ends(argv):
+    threading.Thread(target=load, daemon=True).start()
+    for _ in range(3):
+        loaded.acquire()
+    {ending}
+
+
+cli.run = ends
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("ending", "code"), [("return 130", 130), ("sys.exit(0)", 0)])
+def test_the_end_of_a_process_that_loads_a_model_is_clean(ending: str, code: int) -> None:
+    """The interpreter's own end would stop the loading thread in native code, which aborts with 134."""
+    script = LOADING.format(ending=ending)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 def test_a_reader_who_has_had_enough_gets_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)

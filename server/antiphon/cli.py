@@ -10,9 +10,11 @@ import importlib
 import itertools
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from antiphon import __version__
 from antiphon.errors import AntiphonError, ConfigError, nearest
@@ -137,13 +139,28 @@ def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
         return EXIT_INTERRUPTED
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the ``antiphon`` script."""
     try:
-        code = run(sys.argv[1:])
+        try:
+            code = run(sys.argv[1:])
+        except SystemExit as ended:  # a help, or SIGTERM while a model loads
+            code = ended.code if isinstance(ended.code, int) else 0
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader ("| head") has closed the pipe. The flush at exit must not write to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_PIPE
+    end_process(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process with an exit code.
+
+    Daemon threads end with it at once. The interpreter would stop them inside native code first, where ONNX
+    Runtime's sessions abort the process (exit code 134).
+    """
+    if any(thread.daemon for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
