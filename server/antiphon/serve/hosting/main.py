@@ -18,6 +18,7 @@ from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
 from antiphon.log import Log, set_up_logging
 from antiphon.option import tuned
+from antiphon.serve.hosting.files import check_files
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor.child import MEANINGLESS
@@ -39,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
         Log().warning("experiment", **changed)
     raise_open_file_limit()
     with first_signals():
+        check_files(config)
         # Either needs much that the other does not: a supervisor stays small.
         if front_ends:
             from antiphon.serve.hosting.processes import supervise

@@ -16,12 +16,10 @@ from typing import Final
 from antiphon.config import ServerConfig
 from antiphon.ipc.health import Health, together
 from antiphon.serve.access.addresses import counted_addresses
-from antiphon.serve.access.keys import KeyFile
-from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.connection_limits import connection_limits
-from antiphon.serve.hosting.ports import bound_ports, port_tls
+from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.operator.agent import agent
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.plan import SupervisorPlan
@@ -40,7 +38,6 @@ def supervise(config: ServerConfig, front_ends: int) -> int:
     Raises:
         ConfigError: a process cannot begin, or nothing can listen.
     """
-    check_files(config)
     with bound_ports(config) as listeners:
         return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
 
@@ -83,16 +80,3 @@ async def overall(answers: Answers) -> Health:
         return together(healths)
     words = "the engine's process does not answer" if healths else "starting"
     return Health(False, 0.0, False, False, active=0, queued=0, slots=0, detail=words)
-
-
-def check_files(config: ServerConfig) -> None:
-    """Find out now, before the models are loaded, what front ends would find out.
-
-    Raises:
-        ConfigError: a file of the configuration cannot be used.
-    """
-    port_tls(config)
-    if config.hand_over_secret is not None:
-        SharedSecret.read(Path(config.hand_over_secret))
-    if config.api_keys is not None:
-        KeyFile(Path(config.api_keys))
