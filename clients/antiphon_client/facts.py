@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -148,6 +148,16 @@ async def ask_models(
 
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
     """The error that says so, why, and what to type."""
+    other = replace(address, is_secure=not address.is_secure).http
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return SessionError(
+            f"the certificate of {address.http} is not trusted ({error.certificate_error}); use the name "
+            "that it was made for, or --insecure on a network of your own"
+        )
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return SessionError(f"{address.http} answers without TLS; call {other}")
+    if isinstance(error, aiohttp.ServerDisconnectedError) and not address.is_secure:
+        return SessionError(f"{address.http} ends the connection without an answer; with TLS call {other}")
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number and number > 0 else str(error) or "no answer in time"
     return SessionError(

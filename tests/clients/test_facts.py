@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +67,28 @@ async def test_a_server_is_asked_over_http_and_one_that_does_not_know_tells_noth
     async with TestServer(app) as server, TestServer(web.Application()) as stock:
         assert await ask_facts(ServerAddress.parse(str(server.make_url("/")))) == read_facts(ANSWER)
         assert await ask_facts(ServerAddress.parse(str(stock.make_url("/")))) == ServerFacts()
+
+
+TLS = Path(__file__).parents[1] / "serve" / "tls"
+
+
+async def test_tls_where_there_is_none_and_none_where_there_is_says_what_to_call() -> None:
+    async with TestServer(web.Application()) as server:
+        plain = server.make_url("/").with_scheme("https")
+        with pytest.raises(
+            SessionError, match=f"{plain.authority} answers without TLS; call http://{plain.authority}$"
+        ):
+            await ask_facts(ServerAddress.parse(str(plain)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")
+    server = TestServer(web.Application(), scheme="https")
+    await server.start_server(ssl=context)
+    async with server:
+        url = server.make_url("/")
+        with pytest.raises(SessionError, match=f"without an answer; with TLS call https://{url.authority}$"):
+            await ask_facts(ServerAddress.parse(str(url.with_scheme("http"))))
+        with pytest.raises(SessionError, match=r"is not trusted .* or --insecure"):
+            await ask_facts(ServerAddress.parse(str(url)))
 
 
 async def test_nobody_there_is_an_error_with_the_command_that_serves(unused_tcp_port: int) -> None:
