@@ -25,6 +25,7 @@ BIN := $(VENV)/bin
 PINS := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
 SERVE_READY := $(VENV)/.serve-$(EXTRAS)-$(PINS)
 DEV_READY := $(VENV)/.dev-$(PINS)
+DOCS_READY := $(VENV)/.docs-$(PINS)
 WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null | cksum | cut -d ' ' -f 1)
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 # So does autobahntestsuite, whose client is Python 2: of it the tests read the cases alone.
@@ -36,7 +37,7 @@ SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check bench stack train evaluate programs release clean
+.PHONY: help serve demo test test-fast test-lab check docs bench stack train evaluate programs release clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -72,6 +73,9 @@ check-rest:
 	$(BIN)/python -m tests.repo.report
 	node_modules/.bin/tsc --project web
 	node_modules/.bin/tsc --project tests/web
+
+docs: $(DOCS_READY) ## build the documentation as a site in out/site/html, with search, without a network
+	$(BIN)/python -m lab.tools.site
 
 bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 	$(BIN)/python -m lab.bench.$(BENCH) $(ARGS)
@@ -112,6 +116,11 @@ $(DEV_READY): | $(SERVE_READY)
 	$(PIP) -e '.[torch,mlx,pocket,otel,quantize,dev]' einops
 	$(PIP) --no-deps moshi autobahntestsuite
 	@rm -f $(VENV)/.dev-* && touch $@
+
+$(DOCS_READY): | $(SERVE_READY)
+	@echo "==> setting up $(VENV): Sphinx, for the documentation"
+	$(PIP) -e '.[docs]'
+	@rm -f $(VENV)/.docs-* && touch $@
 
 $(WEB_READY): | $(BIN)/python
 	@echo "==> setting up node_modules: what checks and drives the page"

@@ -10,10 +10,15 @@ import pytest
 
 from antiphon.backends.base import Backend
 from antiphon.cli import run
+from antiphon.serve.hosting.options import parse_command_line
 from tests.docs.blocks import read_blocks
 from tests.repo.tracked import ROOT
 
-PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
+GUIDES = ("install", "quickstart", "gpu", "mac", "cpu", "deploy")
+PAGES = [
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in GUIDES),
+]
 COMMANDS = [
     command
     for page in PAGES
@@ -21,7 +26,19 @@ COMMANDS = [
     for command in block.commands
     if command.startswith("antiphon ")
 ]
-TOOLS = ("antiphon", "curl")
+TOOLS = {
+    "antiphon",
+    "cd",
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "journalctl",
+    "kubectl",
+    "make",
+    "source",
+    "sudo",
+}
 
 
 def help_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -45,10 +62,26 @@ def test_a_command_has_the_options_that_a_page_gives_it(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_known_tools_and_files(page: Path) -> None:
     blocks = read_blocks(page)
-    assert {command.split()[0] for block in blocks for command in block.commands} <= set(TOOLS)
+    shells = [block for block in blocks if block.language == "sh"]
+    used = {command.split()[0] for block in shells for command in block.commands}
+    assert {tool for tool in used if not tool.startswith(".venv/bin/")} <= TOOLS
     text = page.read_text()
     named = re.findall(r"`((?:server|tests|docs|compose)[\w./-]*\.\w+)`", text)
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_a_verb_of_make_is_one() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    blocks = [block for page in PAGES for block in read_blocks(page)]
+    commands = [shlex.split(it) for block in blocks for it in block.commands if it.startswith("make ")]
+    assert len(commands) > 5
+    for _, verb, *settings in commands:
+        assert re.search(rf"^{verb}:", makefile, re.MULTILINE), verb
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            assert re.search(rf"^{name} \?=", makefile, re.MULTILINE), setting
+            if name == "ARGS":
+                parse_command_line(shlex.split(value))
 
 
 def test_the_files_to_touch_are_there() -> None:

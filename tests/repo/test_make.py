@@ -237,6 +237,7 @@ def test_help_lists_every_verb(checkout: Path) -> None:
             "test-fast",
             "test-lab",
             "check",
+            "docs",
             "bench",
             "stack",
             "train",
