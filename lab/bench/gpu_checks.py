@@ -38,9 +38,9 @@ from lab.bench.gpu_card import (
 )
 from lab.bench.gpu_models import (
     Form,
+    empty_modules,
     fill_randomly,
     lm_spec,
-    meta_modules,
     model_spec,
     published_sizes,
     small_size,
@@ -140,7 +140,7 @@ def two_backends(task: Task, *, int8: bool) -> list[HostBackend]:
     size, made = small_size(published_sizes()[task.model]), []
     rows = FEW_PARITY_ROWS if task.is_small else PARITY_ROWS
     for attention, where in (("torch", torch.device("cpu")), ("auto", device())):
-        mimi, model = meta_modules(size, Form(int8, int8, torch.float32), attention)
+        mimi, model = empty_modules(size, Form(int8, int8, torch.float32), attention)
         for module in (mimi, model):
             fill_randomly(module.to_empty(device="cpu"))
             module.to(where)

@@ -132,9 +132,11 @@ def model_spec(size: Size) -> ModelSpec:
     )
 
 
-def meta_modules(size: Size, form: Form, attention: str = "torch") -> tuple[Mimi, LanguageModel]:
-    """Both modules with shapes and no memory."""
-    with torch.device("meta"):
+def empty_modules(
+    size: Size, form: Form, attention: str = "torch", device: str = "meta"
+) -> tuple[Mimi, LanguageModel]:
+    """Both modules with shapes and no memory, unless the device has some."""
+    with torch.device(device):
         mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
         model = LanguageModel(
             size.lm,
@@ -149,7 +151,7 @@ def make_modules(
     size: Size, form: Form, device: torch.device, attention: str = "auto"
 ) -> tuple[Mimi, Generator]:
     """Both modules with seeded random weights, as a loader would leave them."""
-    mimi, model = meta_modules(size, form, attention)
+    mimi, model = empty_modules(size, form, attention)
     for module in (mimi, model):
         fill_randomly(module.to_empty(device=device))
     generator = Generator(model.prepare(pack=True, int8=form.int8_weights), lm_spec(size))
@@ -178,7 +180,7 @@ def fill_randomly(module: nn.Module) -> None:
 
 def reads(size: Size, form: Form) -> Reads:
     """The arithmetic, from shapes alone; embeddings count in memory only."""
-    mimi, model = meta_modules(size, form)
+    mimi, model = empty_modules(size, form)
     lm = list(_linear_bytes(model, form))
     mimi_bytes = sum(tensor.nbytes for tensor in mimi.state_dict().values())
     plain = {id(child.weight) for child in model.modules() if isinstance(child, Linear)}

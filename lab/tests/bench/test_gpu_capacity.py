@@ -14,8 +14,8 @@ from antiphon.backends.torch.modules.linear import weight_bytes
 from lab.bench import gpu_capacity
 from lab.bench.gpu_models import (
     Form,
+    empty_modules,
     make_modules,
-    meta_modules,
     model_spec,
     published_sizes,
     reads,
@@ -34,7 +34,7 @@ WORDS = ("--quick", "--weights", "int8", "--kv", "int8", "--batch", "2", "--cont
 )
 def test_the_published_sizes_are_what_they_are(name: str, parameters: float, kv_mb: int) -> None:
     found = reads(published_sizes()[name], COMPUTE)
-    mimi_bytes = weight_bytes(meta_modules(published_sizes()[name], COMPUTE)[0])
+    mimi_bytes = weight_bytes(empty_modules(published_sizes()[name], COMPUTE)[0])
     assert (found.resident_bytes - mimi_bytes) / 2e9 == pytest.approx(parameters, rel=0.004)
     assert found.kv_bytes_per_frame * found.context / 1e6 == pytest.approx(kv_mb, rel=0.01)
 

@@ -12,7 +12,7 @@ from antiphon.backends.torch.work import tick_work
 from antiphon.models.cards import CARDS, H100, H200, card_called
 from antiphon_quantize.advice.families import load_families
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
-from lab.bench.gpu_models import Form, lm_spec, meta_modules, published_sizes
+from lab.bench.gpu_models import Form, empty_modules, lm_spec, published_sizes
 from lab.bench.gpu_simulation import simulate
 
 MOSHI = published_sizes()["moshi-7b"]
@@ -74,7 +74,7 @@ def test_a_card_is_known_by_its_name() -> None:
 def test_what_a_backend_says_of_itself_is_what_shapes_say(name: str, is_int8: bool) -> None:
     """Bytes within 3 %: shared sets of the depformer weigh their mean. Launches within 7 %."""
     size, form = published_sizes()[name], Form(is_int8, is_int8, torch.bfloat16)
-    mimi, model = meta_modules(size, form)
+    mimi, model = empty_modules(size, form)
     generator = Generator(model.prepare(int8=is_int8), lm_spec(size))
     said, wanted = tick_work(size.kind, mimi, generator), work_of(size, form)
     assert said.weights_bytes == pytest.approx(wanted.weights_bytes, rel=0.03)

@@ -1,28 +1,25 @@
-"""Ticks of the published sizes, as on a GPU, on tensors that have a device, a dtype and a shape alone.
+"""Ticks of the published sizes, as on a GPU, on fake CUDA tensors: a device, a dtype and a shape alone.
 
-On the meta device, as on a card, it is an error to mix tensors with the CPU's, to read a value, or to
-multiply what does not fit. What a tick asks of torch, and the Triton kernels it launches, are counted beside
-it: on a card about a kernel each.
+As on a card, it is an error to mix tensors with the CPU's, to read a value, or to multiply what does not fit.
+What a tick asks of torch, and the Triton kernels it launches, are counted: on a card about a kernel each.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
-from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
-from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.places import Layout
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.models.costs import Launches
 from antiphon.models.tiles import FEW_ROWS, MOST_ROWS, SHORT_ROWS, makes_rows
 from lab.bench.gpu_costs import NODES
-from lab.bench.gpu_models import Form, lm_spec, meta_modules, model_spec, published_sizes
-from tests.backends.torch.compiled import launch_nothing
+from lab.bench.gpu_models import Form, published_sizes
+from lab.bench.gpu_trace import Stage, traced
+from tests.backends.torch.fake_cuda import fake_cuda
 from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of
-from tests.backends.torch.test_capture import places_of, stages_of
 
 MANY_ROWS = 2 * SHORT_ROWS
 COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(287, 287, 287, 287)}
@@ -34,40 +31,29 @@ RARE_STAGES, RARE_KERNELS = ("renew", "forget"), 28
 """Stages of a call's first ticks alone."""
 
 
-def recorded(name: str, form: Form, rows: int) -> dict[str, Recorder]:
-    size, found = published_sizes()[name], {}
-    mimi, model = meta_modules(size, form, "auto")
-    generator = Generator(model.prepare(int8=form.int8_weights), lm_spec(size))
-    pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=rows)
-    for stage_name, stage in stages_of(pipeline, places_of(Layout.PADDED, rows, size.lm["context"])).items():
-        with Recorder() as recorder:
-            stage()
-        found[stage_name] = recorder
-    return found
+def check_operations(name: str, stage: Stage) -> None:
+    """Nothing waits for the host, and every tensor is the card's."""
+    for one in stage.operations:
+        where = f"{name}: {one.name}"
+        assert one.name not in HOST_WAITS, where
+        for tensor in tensors_of((one.arguments, dict(one.options), one.results)):
+            assert tensor.device == torch.device("cuda:0"), where
 
 
 @pytest.mark.parametrize("name", published_sizes())
 @pytest.mark.parametrize(
     ("is_int8", "rows"), [(False, SHORT_ROWS), (True, MANY_ROWS), (True, SHORT_ROWS), (True, FEW_ROWS)]
 )
-def test_a_tick_stays_on_the_card(
-    name: str, is_int8: bool, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fused, "DEVICES", ("meta",))
-    launches = launch_nothing(monkeypatch)
-    form = Form(is_int8, is_int8, torch.bfloat16)
-    for stage, recorder in recorded(name, form, rows).items():
-        for one in recorder.operations:
-            where = f"{stage}: {one.name}"
-            assert one.name not in HOST_WAITS, where
-            for tensor in tensors_of((one.arguments, dict(one.options), one.results)):
-                assert tensor.device.type == "meta", where
-        if stage in RARE_STAGES:
-            assert len(recorder.kernels) <= RARE_KERNELS, stage
+def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
+    size, launches = published_sizes()[name], Counter[str]()
+    for stage_name, stage in traced(size, Form(is_int8, is_int8, torch.bfloat16), rows).items():
+        check_operations(stage_name, stage)
+        launches.update(launch.name for launch in stage.launches)
+        if stage_name in RARE_STAGES:
+            assert stage.kernels <= RARE_KERNELS, stage_name
         else:
-            counted = COUNTED[name, STAGE_NAMES.get(stage, stage)].of(rows, is_int8=is_int8)
-            assert len(recorder.kernels) == counted, stage
-    size = published_sizes()[name]
+            counted = COUNTED[name, STAGE_NAMES.get(stage_name, stage_name)].of(rows, is_int8=is_int8)
+            assert stage.kernels == counted, stage_name
     layers, codecs = size.lm["num_layers"], 2 if size.lm["dep_q"] else 1
     codec_layers = codecs * size.mimi["transformer"]["num_layers"]
     assert launches["turn_and_write"] == layers + codec_layers
@@ -82,6 +68,14 @@ def test_a_tick_stays_on_the_card(
     assert bool(launches["make_and_multiply"]) is (is_int8 and has_short)
 
 
+def test_without_kernels_a_tick_stays_on_the_card_too() -> None:
+    """Some 20,000 operations a tick: what runs where Triton does not is a way out, no way to serve."""
+    form = Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
+    for name, stage in traced(published_sizes()["stt-1b"], form, 2, "torch").items():
+        check_operations(name, stage)
+        assert not stage.launches
+
+
 @pytest.mark.parametrize(("rows", "most"), [(1, 860), (FEW_ROWS, 860), (SHORT_ROWS, 1010), (MANY_ROWS, 1100)])
 def test_a_tick_of_moshi_has_few_kernels(rows: int, most: int) -> None:
     stages = ("encode", "lm", "decode")
@@ -89,15 +83,14 @@ def test_a_tick_of_moshi_has_few_kernels(rows: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])
-def test_a_linear_is_two_launches_at_most(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linear_is_two_launches_at_most(rows: int) -> None:
     """One for a few rows; with no product of torch's, whose int32 would be written and read again."""
-    launches = launch_nothing(monkeypatch)
-    with torch.device("meta"):
+    with fake_cuda() as cuda, torch.device("cuda"):
         linear = Int8Linear(torch.empty(48, 64, dtype=torch.int8), torch.empty(48))
         x, residual = (torch.empty(rows, width, dtype=torch.bfloat16) for width in (64, 48))
-    with Recorder() as recorder:
-        out = linear_rows(linear, plain_rows(x, linear), residual)
+        with Recorder() as recorder:
+            out = linear_rows(linear, plain_rows(x, linear), residual)
     assert (out.shape, out.dtype) == ((rows, 48), torch.bfloat16)
     wanted = ("make_and_multiply",) if makes_rows(rows, 64) else ("prepare_rows", "multiply_rows")
-    assert launches == dict.fromkeys(wanted, 1)
+    assert cuda.counts == dict.fromkeys(wanted, 1)
     assert len(recorder.kernels) == len(wanted)

@@ -65,7 +65,7 @@ DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
 """Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
 
-OTHER_LAUNCHES: Final = 24
+OTHER_LAUNCHES: Final = 22
 """Of delays, embeddings, text and positions."""
 
 

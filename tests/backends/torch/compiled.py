@@ -1,16 +1,10 @@
-"""Triton kernels compiled for a card that need not be here, and a stand-in for launching them."""
+"""Triton kernels compiled for a card that need not be here."""
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-import pytest
-import torch
 import triton
-from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
@@ -19,7 +13,6 @@ SMALLEST_SHARED_BYTES = 101_376
 """What a program may have on compute capability 8.6, 8.9 and 12.0; 90 has more than twice as much."""
 ALIGNED = [["tt.divisibility", 16]]
 """What Triton finds, and compiles for, when a pointer or a stride is a multiple of 16: here, all of them."""
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 
 def compiled(
@@ -51,29 +44,3 @@ def assert_released_and_acquired(ptx: str) -> None:
     assert ptx.count("atom.global.gpu.acq_rel") >= 1
     before = ptx[: ptx.index("atom.global.gpu.acq_rel")]
     assert before.rindex("bar.sync") > before.rindex("st.global")
-
-
-def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Let launches be no more than an operation each, with arguments a kernel takes; they are counted."""
-    launches: Counter[str] = Counter()
-
-    def run(
-        kernel: triton.JITFunction, *values: Any, grid: tuple[int, ...], warmup: bool, **named: Any
-    ) -> None:
-        kept = {name: value for name, value in named.items() if name not in OPTIONS}
-        given = inspect.signature(kernel.fn).bind(*values, **kept).arguments
-        assert not warmup
-        assert "enable_fp_fusion" in named, "Triton warns where the choice is left to it"
-        assert 1 <= len(grid) <= 3
-        assert all(size > 0 for size in grid)
-        for name, value in given.items():
-            assert isinstance(value, Tensor) is name.endswith("_ptr"), name
-            if isinstance(value, Tensor):
-                is_strided = f"{name.removesuffix('ptr')}row_stride" in given
-                assert is_strided or value.is_contiguous(), name
-                device = value.device
-        launches[kernel.fn.__name__] += 1
-        torch.zeros((), device=device)
-
-    monkeypatch.setattr(triton.JITFunction, "run", run)
-    return launches

@@ -1,4 +1,4 @@
-"""A compiled kernel's machine code: what its longest loop asks of a card's units, counted."""
+"""A compiled kernel's machine code, counted: what it asks of a card's units, in its loops and around them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,37 @@ _LABEL = re.compile(r"\s*(\.L_x?_?\d+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+ )?\s*([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)(.*)")
 _TARGET = re.compile(r"\((\.L_x?_?\d+)\)")
 _USED = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
+_NO_WORK = ("NOP", "BRA.DIV")
+
+
+def count(names: Counter[str], *beginnings: str) -> int:
+    """Instructions whose names begin so."""
+    return sum(number for name, number in names.items() if name.startswith(beginnings))
 
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """What was counted: ``loop`` are the instructions of a warp in one turn of the longest loop, by name."""
+    """What was counted, instructions of a warp by name.
+
+    ``loops`` holds one turn of each loop, ``straight`` what is in none. What is spilled lies on the stack.
+    """
 
     registers: int
-    spilled_bytes: int
+    stack_bytes: int
     shared_bytes: int
-    loop: Counter[str]
+    warps: int
+    loops: tuple[Counter[str], ...]
+    straight: Counter[str]
 
     @property
-    def instructions(self) -> int:
-        """Of one turn."""
-        return self.loop.total()
+    def loop(self) -> Counter[str]:
+        """One turn of the longest loop."""
+        return max(self.loops, key=Counter.total, default=Counter())
 
-    def count(self, *beginnings: str) -> int:
-        """Of one turn, those whose names begin so."""
-        return sum(number for name, number in self.loop.items() if name.startswith(beginnings))
+    @property
+    def barriers(self) -> int:
+        """Of straight code and one turn of each loop."""
+        return sum(count(part, "BAR.SYNC") for part in (self.straight, *self.loops))
 
 
 def machine_code(kernel: CompiledKernel, folder: Path) -> MachineCode:
@@ -47,17 +59,25 @@ def machine_code(kernel: CompiledKernel, folder: Path) -> MachineCode:
     assert used is not None
     names: list[str] = []
     begun: dict[str, int] = {}
-    longest: list[str] = []
+    spans: list[tuple[int, int]] = []
     for line in _run("nvdisasm", "-c", path).splitlines():
         if label := _LABEL.match(line):
             begun[label[1]] = len(names)
         elif found := _INSTRUCTION.search(line):
             names.append(found[1])
             target = _TARGET.search(found[2])
-            if found[1].startswith("BRA") and target and target[1] in begun:
-                turn = names[begun[target[1]] :]
-                longest = turn if 1 < len(turn) > len(longest) else longest
-    return MachineCode(int(used[1]), int(used[2]) + int(used[3]), kernel.metadata.shared, Counter(longest))
+            if found[1].startswith("BRA") and target and begun.get(target[1], len(names)) < len(names) - 1:
+                spans.append((begun[target[1]], len(names)))
+    is_looped = {index for begin, end in spans for index in range(begin, end)}
+    straight = [name for index, name in enumerate(names) if index not in is_looped and name not in _NO_WORK]
+    return MachineCode(
+        int(used[1]),
+        int(used[2]) + int(used[3]),
+        kernel.metadata.shared,
+        kernel.metadata.num_warps,
+        tuple(Counter(names[begin:end]) for begin, end in spans),
+        Counter(straight),
+    )
 
 
 def _run(program: str, *words: str | Path) -> str:

@@ -14,10 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.places import Layout, Places, place_rows
 
 HOST_WAITS = frozenset(
     {
@@ -47,6 +51,26 @@ HOST_WAITS = frozenset(
     }
 )
 """Operations that wait for the device, whose results' shapes are data, or that draw from a generator."""
+
+
+def places_of(layout: Layout, rows: int, filled: int) -> Places:
+    """All rows of so many, which have seen ``filled`` frames."""
+    return place_rows(layout, rows, np.arange(rows, dtype=np.int32), np.full(rows, filled - 1))
+
+
+def stages_of(pipeline: Pipeline, places: Places) -> dict[str, Callable[[], None]]:
+    """A tick's stages as they are captured."""
+    found: dict[str, Callable[[], None]] = {
+        "renew": pipeline.renew,
+        "encode": lambda: pipeline.encode(places),
+    }
+    if pipeline.generator is not None:
+        found["think"] = lambda: pipeline.think(places)
+    if pipeline.spec.kind == "duplex":
+        found["forget"] = pipeline.forget
+    if pipeline.spec.kind != "stt":
+        found["decode"] = lambda: pipeline.decode(places)
+    return found
 
 
 def tensors_of(values: object) -> list[Tensor]:
@@ -115,7 +139,7 @@ class Recorder(TorchDispatchMode):
     @property
     def kernels(self) -> list[Operation]:
         """Those that compute something: on a GPU about a kernel each."""
-        unlaunched = {"empty", "empty_like", "empty_strided", "new_empty"}
+        unlaunched = {"empty", "empty_like", "empty_strided", "new_empty", "device"}
         return [one for one in self.operations if not one.is_view and one.name not in unlaunched]
 
     def outsiders(self, static: Iterable[Tensor]) -> list[str]:

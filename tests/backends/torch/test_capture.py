@@ -7,7 +7,7 @@ are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +22,21 @@ from antiphon.backends.torch import executor as executor_module
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.pipeline import EMITTING, ROW, Pipeline
-from antiphon.backends.torch.places import Layout, Places, place_rows
+from antiphon.backends.torch.places import Layout
+from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.stages import StageRunner
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
-from tests.backends.torch.recorded import HOST_WAITS, RecordedGraph, Recorder, left_behind, recording
+from tests.backends.torch.recorded import (
+    HOST_WAITS,
+    RecordedGraph,
+    Recorder,
+    left_behind,
+    places_of,
+    recording,
+    stages_of,
+)
 from tests.support.make_checkpoint import make_checkpoint
 
 KINDS = ("moshi", "stt")
@@ -61,26 +70,6 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
         cache, sampler = pipeline.generator.cache, pipeline.sampler
         found += [cache.delays, cache.initial, sampler._not_words, sampler._streams]
         found += [sampler._floats, sampler._integers, sampler._age, sampler._text_stream]
-    return found
-
-
-def places_of(layout: Layout, rows: int, filled: int) -> Places:
-    """All rows of so many, which have seen ``filled`` frames."""
-    return place_rows(layout, rows, np.arange(rows, dtype=np.int32), np.full(rows, filled - 1))
-
-
-def stages_of(pipeline: Pipeline, places: Places) -> dict[str, Callable[[], None]]:
-    """A tick's stages as they are captured."""
-    found: dict[str, Callable[[], None]] = {
-        "renew": pipeline.renew,
-        "encode": lambda: pipeline.encode(places),
-    }
-    if pipeline.generator is not None:
-        found["think"] = lambda: pipeline.think(places)
-    if pipeline.spec.kind == "duplex":
-        found["forget"] = pipeline.forget
-    if pipeline.spec.kind != "stt":
-        found["decode"] = lambda: pipeline.decode(places)
     return found
 
 
@@ -158,6 +147,7 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
 
     monkeypatch.setattr(Pipeline, "__init__", noted)
     monkeypatch.setattr(executor_module, "StageRunner", RecordedRunner)
+    monkeypatch.setattr(Sampler, "is_captured", True)
     monkeypatch.setattr(TorchRows, "_host_buffer", lambda _, buffer: torch.zeros_like(buffer))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nothing)
@@ -202,19 +192,33 @@ def test_sessions_of_replays_equal_sessions_of_runs(
     assert all(graph.operations for graph in without_cuda)
 
 
-def test_a_wide_top_k_has_graphs_of_its_own_and_drops_none(
+def test_no_parameters_of_callers_cost_a_graph(
     checkpoint: Checkpoint, without_cuda: list[RecordedGraph]
 ) -> None:
+    """After warm-up, over a thousand sets of them: whoever begins, all others go on in captured graphs."""
     backend = make(checkpoint, slots=ROWS, device="cpu")
     assert isinstance(backend, HostBackend)
-    session, counts = Session(backend), []
-    for topk in (25, 600, 25, 700):
-        backend.set_parameters(1, SamplingParameters(text_topk=topk))
-        for index in range(4):
+    assert isinstance(backend.executor, TorchRows)
+    backend.warm_up(lambda *_: None)
+    session, captured, random = Session(backend), len(without_cuda), np.random.default_rng(7)
+    for index in range(1000):
+        temperatures = random.choice([0.0, 0.3, 0.8, 1.5], 2)
+        text_topk, audio_topk = random.choice([0, 1, 25, 250, 512, 513, 2048, 100_000], 2)
+        backend.set_parameters(
+            int(random.integers(ROWS)),
+            SamplingParameters(
+                float(temperatures[0]),
+                int(text_topk),
+                float(temperatures[1]),
+                int(audio_topk),
+                repetition_penalty=float(random.choice([1.0, 1.3])),
+                repetition_penalty_context=int(random.integers(1, 200)),
+            ),
+        )
+        if index % 50 == 0:
             session.tick(index)
-        counts.append(len(without_cuda))
-    samples = checkpoint.spec.lm is not None
-    assert counts == [counts[0], counts[0] + samples, counts[0] + samples, counts[0] + samples]
+    assert len(without_cuda) == captured
+    assert backend.executor._runner.late_runs == 0
 
 
 def test_what_a_replay_cannot_know_is_noticed(without_cuda: list[RecordedGraph]) -> None:

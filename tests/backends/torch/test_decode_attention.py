@@ -69,5 +69,5 @@ def test_what_joins_splits_compiles_for_a_card(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     shape = {"COUNT": 1, "CAPACITY": 3000, "WIDTH": 128, "SPLIT": SPLIT_SLOTS, "SPLITS": splits}
     join = compiled(join_splits, POINTERS | {"out_ptr": f"*{dtype}"}, {"enable_fp_fusion": True}, **shape)
-    assert machine_code(join, tmp_path).spilled_bytes == 0
+    assert machine_code(join, tmp_path).stack_bytes == 0
     assert join.metadata.shared <= SMALLEST_SHARED_BYTES

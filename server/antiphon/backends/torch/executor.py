@@ -39,8 +39,6 @@ from antiphon.backends.torch_devices import device_bytes, device_name, device_pr
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
-_WITHOUT_SAMPLING = ("encode", "decode")
-
 WARM_UP_TICKS = 2
 """The first run of a shape loads what it needs, the second captures it."""
 
@@ -138,6 +136,7 @@ class TorchRows:
                     self._arrive(places)
                     self._warm_up_stages(places)
                     self._runner.finish()
+        self._runner.settle()
         progress(len(shapes), len(shapes), "ready")
 
     def _warm_up_stages(self, places: Places) -> None:
@@ -228,11 +227,8 @@ class TorchRows:
         self._runner.run(name, (), stage)
 
     def _run(self, name: str, stage: Callable[[Places], None], places: Places) -> None:
-        """Run a stage over places; one that samples has a captured form for each form of the sampler."""
-        sampler = None if name in _WITHOUT_SAMPLING else self.pipeline.sampler
-        form = None if sampler is None else sampler.form
-        key = places.key(self._rows.context_frames[name]), form
-        self._runner.run(name, key, lambda: stage(places))
+        """Run a stage over places."""
+        self._runner.run(name, places.key(self._rows.context_frames[name]), lambda: stage(places))
 
     def _leave(self, places: Places) -> dict[str, float]:
         """One transfer back, and the end of the tick: the stages' milliseconds."""

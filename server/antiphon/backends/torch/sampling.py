@@ -6,7 +6,7 @@ row draws depends on nothing but its parameters, its step and its logits.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -62,11 +62,15 @@ def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """What the voice of the frame under way is drawn with: parameters ``[n]``, and noise by codebook."""
+    """What the voice of the frame under way is drawn with: parameters ``[n]``.
+
+    ``noise`` is by codebook, and empty where each row is greedy or kernels draw it.
+    """
 
     temperature: Tensor
     inverse: Tensor
     topk: Tensor
+    seed: Tensor
     noise: tuple[Tensor, ...]
 
 
@@ -94,12 +98,19 @@ class Sampler:
         self._floats = torch.ones(4, 2, rows + 1, device=device)
         self._integers = torch.zeros(3, 2, rows + 1, dtype=torch.int64, device=device)
         self._voice: _Voice | None = None
-        # Drawing for idle rows costs a CPU time. Elsewhere it would cost a second set of captured graphs.
-        self._may_skip_noise = torch.device(device).type == "cpu"
+        self._device = torch.device(device)
         self.is_greedy = False
         self.width = NARROW_TOPK
         for row in range(rows):
             self._send(row)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether its operations are captured, so that no caller's parameters may change them.
+
+        On a CPU they may: rows that are all greedy draw no noise there, and a small top-k sorts less.
+        """
+        return self._device.type != "cpu"
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state the repetition penalty keeps."""
@@ -115,66 +126,61 @@ class Sampler:
         given = self._given
         self._floats[..., row] = torch.from_numpy(given.floats[..., row].copy())
         self._integers[..., row] = torch.from_numpy(given.integers[..., row].copy())
-        self.is_greedy = self._may_skip_noise and not given.floats[0].any()
-        widest = int(given.integers[0].max())
-        self.width = NARROW_TOPK if widest <= NARROW_TOPK else max(self._spec.text_card, self._spec.card)
-
-    @property
-    def form(self) -> Hashable:
-        """What a captured graph of it depends on: whether it draws noise, and the bound on top-k."""
-        return self.is_greedy, self.width
+        self.is_greedy = not self.is_captured and not given.floats[0].any()
+        is_narrow = not self.is_captured and int(given.integers[0].max()) <= NARROW_TOPK
+        self.width = NARROW_TOPK if is_narrow else max(self._spec.text_card, self._spec.card)
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
         """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
         assert isinstance(step, PackedStep), "parameters are those of a row"
         temperature, inverse, penalty, pad_mult = self._floats.index_select(2, step.at).unbind()
         topk, seed, context = self._integers.index_select(2, step.at).unbind()
-        noise: Tensor | None = None
-        voice: tuple[Tensor, ...] = ()
-        if not self.is_greedy:
-            voice = self._noise(seed[1], frames, self._streams, self._spec.card).unbind(dim=1)
-            noise = self._noise(seed[0], frames, self._text_stream, logits.shape[1])[:, 0]
+        kernels, vocabulary = self._kernels, logits.shape[1]
         if self._spec.dep_q:
-            self._voice = _Voice(temperature[1], inverse[1], topk[1], voice)
-        if self._kernels is not None and noise is not None and logits.shape[1] <= self._kernels.MOST_TOKENS:
-            words = self._kernels.TextWeights(
+            noise: tuple[Tensor, ...] = ()
+            if not self.is_greedy and (kernels is None or self._spec.card > kernels.MOST_TOKENS):
+                noise = self._noise(seed[1], frames, self._streams, self._spec.card).unbind(dim=1)
+            self._voice = _Voice(temperature[1], inverse[1], topk[1], seed[1], noise)
+        if kernels is not None and vocabulary <= kernels.MOST_TOKENS:
+            words = kernels.TextWeights(
                 step.whole("lm.recent"), step.at, inverse[0], *penalty, pad_mult[0], context[0],
                 self._spec.text_padding_id,
             )  # fmt: skip
-            weighed = self._kernels.weighed_text(logits, words)
-            tokens: Tensor = self._kernels.chosen_tokens(weighed, None, temperature[0], topk[0], noise)
-            self._kernels.remember(tokens, words, self._spec.text_end_padding_id, self._spec.text_card)
+            draw = kernels.Draw(temperature[0], topk[0], seed[0], frames)
+            tokens: Tensor = kernels.chosen_tokens(
+                kernels.weighed_text(logits, words), None, draw, TEXT_STREAM
+            )
+            kernels.remember(tokens, words, self._spec.text_end_padding_id, self._spec.text_card)
             return tokens
+        text_noise = None
+        if not self.is_greedy:
+            text_noise = self._noise(seed[0], frames, self._text_stream, vocabulary)[:, 0]
         recent = step.read("lm.recent")
         counted = recent.masked_fill(self._age >= context[0, :, None], -1)
         scaled = penalise(logits.float(), counted, *penalty) * inverse[0, :, None]
         is_pad = torch.arange(logits.shape[1], device=logits.device) == self._spec.text_padding_id
         scaled = torch.where(is_pad, scaled + pad_mult[0, :, None], scaled)
-        tokens = choose(scaled, temperature[0], topk[0], noise, width=self.width)
+        tokens = choose(scaled, temperature[0], topk[0], text_noise, width=self.width)
         is_word = torch.isin(tokens, self._not_words, invert=True)[:, None]
         step.write(
             "lm.recent", torch.where(is_word, torch.cat([recent[:, 1:], tokens[:, None]], dim=1), recent)
         )
         return tokens
 
-    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:  # noqa: ARG002
+    def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
         """See :class:`antiphon.backends.torch.generation.TokenChooser`; a frame's codebooks come in order."""
         voice, kernels = self._voice, self._kernels
         assert voice is not None, "text comes first"
         if codebook == self._spec.dep_q - 1:
             self._voice = None  # in a captured graph it lies in memory that is given to others afterwards
-        noise = voice.noise[codebook] if voice.noise else None
-        if kernels is not None and noise is not None and logits.shape[1] <= kernels.MOST_TOKENS:
-            chosen: Tensor = kernels.chosen_tokens(
-                logits, voice.inverse, voice.temperature, voice.topk, noise
-            )
+        if kernels is not None and not voice.noise:
+            draw = kernels.Draw(voice.temperature, voice.topk, voice.seed, frames)
+            chosen: Tensor = kernels.chosen_tokens(logits, voice.inverse, draw, TEXT_STREAM + 1 + codebook)
             return chosen
         scaled = logits.float() * voice.inverse[:, None]  # the kernel widens what it reads itself
+        noise = voice.noise[codebook] if voice.noise else None
         return choose(scaled, voice.temperature, voice.topk, noise, width=self.width)
 
     def _noise(self, seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
         """Float32 ``[n, K, vocabulary]`` of a seed a row."""
-        if self._kernels is not None:
-            noise: Tensor = self._kernels.drawn_noise(seeds, frames, streams, vocabulary)
-            return noise
         return gumbel_noise(seeds[:, None].expand(-1, len(streams)), frames, streams, vocabulary)

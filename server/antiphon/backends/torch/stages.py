@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from antiphon.log import Log
+
 Stage = Callable[[], None]
 
 
@@ -22,6 +24,10 @@ class StageRunner:
     and workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool:
     they never run at the same time, and leave nothing behind but what they wrote into the buffers. A
     stage has no host sync, draws from no generator of torch's, and allocates only what it throws away.
+
+    After :meth:`settle` nothing is captured: a capture waits for the whole device, which makes every call's
+    frame late, and it fails while another model of the process captures. A stage with a new key then runs
+    eagerly; ``late_runs`` counts these runs, and the first one is logged.
 
     Ticks have a stream of their own, so that two models of one process do not wait for each other's.
 
@@ -41,6 +47,8 @@ class StageRunner:
         # Its own: torch's default one for captures is one a process, on the device that first captured.
         self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+        self._is_settled = False
+        self.late_runs = 0
         self._pool = self._new_pool()
         self._marks: list[tuple[str, float | torch.cuda.Event]] = []
 
@@ -78,6 +86,11 @@ class StageRunner:
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
+        elif self._is_settled:
+            stage()
+            self.late_runs += 1
+            if self.late_runs == 1:
+                Log(__name__).warning("a stage ran without a graph", key=str(key))
         elif key not in self._graphs:
             stage()
             self._graphs[key] = None
@@ -103,12 +116,17 @@ class StageRunner:
         pairs = zip(self._marks, self._marks[1:], strict=False)
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
+    def settle(self) -> None:
+        """Capture no more: every shape that ticks have has been seen."""
+        self._is_settled = True
+
     def forget(self) -> None:
         """Drop every captured graph: something that was baked into them has changed.
 
         All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any.
         """
         self._graphs.clear()
+        self._is_settled = False
         self._pool = self._new_pool()  # torch refuses a pool that no graph holds any more
 
     def _new_pool(self) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -27,7 +29,8 @@ from antiphon.backends.torch.kernels.rows import (
     widened_rows,
 )
 from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
-from antiphon.backends.torch.kernels.tokens import drawn_noise
+from antiphon.backends.torch.kernels.token_kernels import gumbel_noise as noise_of
+from antiphon.backends.torch.kernels.tokens import Draw, chosen_tokens
 from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention
 from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
 from antiphon.backends.torch.modules.feedforward import GatedFeedForward
@@ -39,7 +42,7 @@ from antiphon.backends.torch.modules.rope import rotation
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.noise import gumbel_noise
 from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.backends.torch.sampling import Sampler
+from antiphon.backends.torch.sampling import Sampler, choose
 from antiphon.backends.torch.state import State, TensorSpec
 from antiphon.backends.torch.step import NO_ROW, PackedStep
 from antiphon.models.architecture import TransformerConfig
@@ -219,21 +222,44 @@ def test_delays_are_kept_as_by_torch(delays: tuple[int, ...], generated: int) ->
         offsets[[row for row in rows if row != NO_ROW]] += 1
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def write_noise(seed_ptr, frame_ptr, out_ptr, stream, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, N803
+    token = tl.arange(0, BLOCK)
+    tl.store(out_ptr + token, noise_of(tl.load(seed_ptr), tl.load(frame_ptr), stream, token))
+
+
 @settings(max_examples=10)
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(1, 1100))
-def test_noise_is_the_norms(seed: int, frame: int, vocabulary: int) -> None:
-    seeds = torch.tensor([seed - 2**64 if seed >= 2**63 else seed, 3])
-    frames, streams = torch.tensor([frame, 2**33 + 1]), torch.tensor([1, 5])
-    got = drawn_noise(seeds, frames, streams, vocabulary)
-    want = gumbel_noise(seeds[:, None].expand(-1, 2), frames, streams, vocabulary)
-    assert torch.equal(got, want)
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 33))
+def test_noise_is_the_norms(seed: int, frame: int, stream: int) -> None:
+    seeds, frames = torch.tensor([seed - 2**64 if seed >= 2**63 else seed]), torch.tensor([frame])
+    got = torch.empty(1, 1, 1024)
+    write_noise[(1,)](seeds, frames, got, stream, BLOCK=1024)
+    assert torch.equal(got, gumbel_noise(seeds[:, None], frames, torch.tensor([stream]), 1024))
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 10**6), st.integers(1, 70), st.integers(0, 80), st.sampled_from([1.0, 4.0, 0.0]))
+def test_a_token_is_chosen_as_by_torch(seed: int, vocabulary: int, topk: int, levels: float) -> None:
+    """Of logits with few levels, so that many are equal at the edge of the top k, NaN and infinity too."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.round(torch.randn(3, vocabulary, generator=random) * levels)
+    logits[1, ::5], logits[2, ::7] = torch.nan, torch.inf
+    inverse, temperature = torch.tensor([0.7, 1.0, 1.3]), torch.tensor([0.8, 1.0, seed % 2])
+    draw = Draw(
+        temperature,
+        torch.tensor([topk, 1, 5]),
+        torch.tensor([seed, -seed, 2**62]),
+        torch.tensor([3, 2**33, 0]),
+    )
+    noise = gumbel_noise(draw.seed[:, None], draw.frame, torch.tensor([9]), vocabulary)[:, 0]
+    want = choose(logits * inverse[:, None], temperature, draw.topk, noise, width=vocabulary)
+    assert torch.equal(chosen_tokens(logits, inverse, draw, 9), want)
 
 
 @settings(max_examples=8)
 @given(st.lists(parameters, min_size=3, max_size=3), st.integers(0, 10**6), st.integers(0, 2**40))
 def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], seed: int, start: int) -> None:
     sampler = Sampler(SPEC, 4, "cpu", is_fused=True)
-    sampler._may_skip_noise = False
     state = State(sampler.specs(), 4)
     for row, p in enumerate(given):
         sampler.set(row, p)
@@ -255,7 +281,6 @@ def test_text_is_drawn_and_remembered_as_by_torch(given: list[SamplingParameters
     samplers = [Sampler(SPEC, 3, "cpu", is_fused=is_fused) for is_fused in (False, True)]
     states = [State(sampler.specs(), 3) for sampler in samplers]
     for sampler in samplers:
-        sampler._may_skip_noise = False
         for row, p in enumerate(given):
             sampler.set(row, p)
         sampler.set(2, SamplingParameters(repetition_penalty=1.7, repetition_penalty_context=4, pad_mult=0.5))

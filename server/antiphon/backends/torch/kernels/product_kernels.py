@@ -7,19 +7,7 @@
 import triton
 import triton.language as tl
 
-from antiphon.backends.torch.kernels.row_kernels import gated
-
-
-@triton.jit
-def rounded_by(values, scale, inverse):
-    """``rounded`` in fewer instructions, by ``inverse``, the scale's reciprocal rounded to nearest.
-
-    A quotient and what it leaves, both exact (Markstein 1990), are the correctly rounded quotient.
-    """
-    quotient = values * inverse
-    quotient = tl.fma(tl.fma(-quotient, scale, values), inverse, quotient)
-    whole = (quotient + 12582912.0) - 12582912.0
-    return tl.clamp(whole, -127.0, 127.0).to(tl.int8)
+from antiphon.backends.torch.kernels.row_kernels import gated, rounded_by
 
 
 @triton.jit
@@ -92,15 +80,31 @@ def multiply_rows(
 
 @triton.jit
 def input_tile(
-    x_ptr, alpha_ptr, norm, place, depth, count, row_stride, DEPTH: tl.constexpr, IS_NORMED: tl.constexpr
+    x_ptr,
+    alpha_ptr,
+    norm,
+    place,
+    depth,
+    count,
+    row_stride,
+    DEPTH: tl.constexpr,
+    IS_NORMED: tl.constexpr,
+    IS_SPREAD: tl.constexpr,
 ):
-    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or as they are."""
+    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or as they are.
+
+    ``IS_SPREAD``: each thread reads what it needs of alpha, so that none waits for another; else it is read
+    once, which takes less shared memory where loads are under way ahead of their turn.
+    """
     is_inside = (place < count)[:, None] & (depth < DEPTH)[None, :]
     at = x_ptr + place.to(tl.int64)[:, None] * row_stride + depth[None, :]
     x = tl.load(at, mask=is_inside, other=0.0).to(tl.float32)
     if IS_NORMED:
-        alpha = tl.load(alpha_ptr + depth, mask=depth < DEPTH, other=0.0).to(tl.float32)
-        x = (x * (alpha[None, :] * norm[:, None])).to(x_ptr.dtype.element_ty).to(tl.float32)
+        channel = depth[None, :]
+        if IS_SPREAD:
+            channel = channel + 0 * place[:, None]
+        alpha = tl.load(alpha_ptr + channel, mask=channel < DEPTH, other=0.0).to(tl.float32)
+        x = (x * (alpha * norm[:, None])).to(x_ptr.dtype.element_ty).to(tl.float32)
     return x
 
 
@@ -138,12 +142,12 @@ def make_and_multiply(
     norm = tl.zeros((PLACES,), tl.float32)
     if IS_NORMED:
         norm = tl.rsqrt(mean_squares(x_ptr, place, count, x_row_stride, DEPTH, PLACES) + eps)
-    largest = tl.full((PLACES,), 1e-12, tl.float32)
-    for start in range(0, DEPTH, BLOCK):
+    most = tl.zeros((PLACES, BLOCK), tl.float32)  # a tile of maxima: no turn waits for other warps
+    for start in tl.range(0, DEPTH, BLOCK, loop_unroll_factor=8):  # as many loads are under way at a time
         depth = start + tl.arange(0, BLOCK)
-        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
-        largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
-    step = tl.div_rn(largest, 127.0)
+        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED, True)
+        most = tl.maximum(most, tl.abs(x))
+    step = tl.div_rn(tl.maximum(tl.max(most, 1), 1e-12), 127.0)
     inverse = tl.div_rn(1.0, step)
     weight_at = weight_ptr + column.to(tl.int64)[:, None] * DEPTH
     second_at = weight_at + columns.to(tl.int64) * DEPTH
@@ -151,7 +155,7 @@ def make_and_multiply(
     other = tl.zeros((ROWS, COLUMNS), tl.int32)
     for start in range(0, DEPTH, BLOCK):
         depth = start + tl.arange(0, BLOCK)
-        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED)
+        x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED, False)
         few = rounded_by(
             x,
             tl.broadcast_to(step[:, None], (PLACES, BLOCK)),

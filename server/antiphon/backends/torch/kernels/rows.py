@@ -27,7 +27,7 @@ from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.models.tiles import makes_rows, tile_of
 
 MANY_ELEMENTS = 8192
-"""Elements of a row above which a program has 16 warps: with 8 a row of 16384 fills every register."""
+"""Elements of a row above which a program has 32 warps, not 8: with 16 it is 1,400 instructions."""
 
 PIECE = 1024
 """Elements a program of the simplest kernels takes."""
@@ -126,7 +126,7 @@ def _prepared(
         IS_NORMED=norm is not None,
         IS_GATED=is_gated,
         IS_ROUNDED=is_rounded,
-        num_warps=16 if block > MANY_ELEMENTS else 8,
+        num_warps=32 if block > MANY_ELEMENTS else 8,
         enable_fp_fusion=False,
     )
     return LinearInput(out, scale, x.dtype)
@@ -173,12 +173,12 @@ def _made_and_multiplied(
     columns = linear.out_features // 2 if is_gated else linear.out_features
     out = x.new_empty(count, columns)
     added = out if residual is None else residual.contiguous()
-    tile = tile_of(count, columns)
+    tile, places = tile_of(count, columns), triton.next_power_of_2(count)
     make_and_multiply[(triton.cdiv(columns, tile.columns),)](
         x, x if norm is None else norm.alpha, linear.weight, linear.scale, added, out,
         x.stride(0), count, columns, 0.0 if norm is None else norm.eps,
-        DEPTH=depth, PLACES=triton.next_power_of_2(count), ROWS=tile.rows, COLUMNS=tile.columns,
-        BLOCK=tile.depth, IS_NORMED=norm is not None, IS_ADDED=residual is not None, IS_GATED=is_gated,
+        DEPTH=depth, PLACES=places, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=tile.depth,
+        IS_NORMED=norm is not None, IS_ADDED=residual is not None, IS_GATED=is_gated,
         num_warps=tile.warps, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out

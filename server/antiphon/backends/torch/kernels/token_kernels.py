@@ -10,24 +10,6 @@ from triton.language.random import philox
 
 
 @triton.jit
-def draw_noise(seed_ptr, frame_ptr, stream_ptr, out_ptr, streams, vocabulary, BLOCK: tl.constexpr):
-    """A piece of one stream's Gumbel noise, four tokens to a block of Philox."""
-    stream, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    block = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    seed, frame = tl.load(seed_ptr + row), tl.load(frame_ptr + row)
-    zero = tl.zeros((BLOCK,), tl.int32)
-    low, high = (frame & 0xFFFFFFFF).to(tl.uint32), (frame >> 32).to(tl.uint32)
-    c2 = tl.load(stream_ptr + stream).to(tl.uint32)
-    words = philox(seed, zero.to(tl.uint32) + low, zero.to(tl.uint32) + high, zero.to(tl.uint32) + c2, block)
-    at = out_ptr + (row * streams + stream) * vocabulary
-    for index in tl.static_range(4):
-        token = block * 4 + index
-        uniform = (words[index].to(tl.float64) + 0.5) * 2.3283064365386963e-10
-        noise = -tl.log(-tl.log(uniform))
-        tl.store(at + token, noise.to(tl.float32), mask=token < vocabulary)
-
-
-@triton.jit
 def weigh_words(
     logits_ptr,
     recent_ptr,
@@ -102,60 +84,98 @@ def key_of(t):
 
 
 @triton.jit
+def gumbel_noise(seed, frame, stream, token):
+    """Gumbel noise float32 of some tokens of a stream, each from its word of a block of Philox."""
+    zero = tl.zeros_like(token).to(tl.uint32)
+    low, high = (frame & 0xFFFFFFFF).to(tl.uint32), (frame >> 32).to(tl.uint32)
+    w0, w1, w2, w3 = philox(seed, zero + low, zero + high, zero + stream, token // 4)
+    part = token % 4
+    word = tl.where(part < 2, tl.where(part == 0, w0, w1), tl.where(part == 2, w2, w3))
+    uniform = (word.to(tl.float64) + 0.5) * 2.3283064365386963e-10
+    return (-tl.log(-tl.log(uniform))).to(tl.float32)
+
+
+@triton.jit
+def lowest_of(token, is_one, MOST: tl.constexpr):
+    """The lowest of those tokens that are one."""
+    return tl.min(tl.where(is_one, token, MOST), 0)
+
+
+@triton.jit(do_not_specialize=["stream"])
 def choose_tokens(
     logits_ptr,
     inverse_ptr,
     temperature_ptr,
     topk_ptr,
-    noise_ptr,
+    seed_ptr,
+    frame_ptr,
+    list_ptr,
     token_ptr,
     logits_row_stride,
-    noise_row_stride,
     vocabulary,
+    stream,
     BLOCK: tl.constexpr,
     PIECE: tl.constexpr,
+    NOISY: tl.constexpr,
     IS_SCALED: tl.constexpr,
 ):
     """One row's token: the largest of its top k, noise added, or the largest of all where greedy.
 
-    The k-th largest is found bit by bit, as the greatest bound that k logits still reach; then the
-    vocabulary is gone through in pieces. ``IS_SCALED``: logits are over their temperature already.
+    The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until just k do.
+    Those are listed, PIECE of the vocabulary at a time, behind their count ``list [rows, 1 + BLOCK]``, and
+    noise is drawn for them alone, NOISY at a time. ``IS_SCALED``: logits are over their temperature already.
     """
     row = tl.program_id(0).to(tl.int64)
-    logits_at, noise_at = logits_ptr + row * logits_row_stride, noise_ptr + row * noise_row_stride
+    logits_at = logits_ptr + row * logits_row_stride
     inverse = 1.0
     if not IS_SCALED:
         inverse = tl.load(inverse_ptr + row)
     token = tl.arange(0, BLOCK)
-    is_inside = token < vocabulary
-    key = key_of(scaled_logits(logits_at, token, vocabulary, inverse))
+    # Outside is 0, which is below the key of every number.
+    key = tl.where(token < vocabulary, key_of(scaled_logits(logits_at, token, vocabulary, inverse)), 0)
+    if tl.load(temperature_ptr + row) == 0.0:
+        tl.store(token_ptr + row, lowest_of(token, key == tl.max(key, 0), BLOCK).to(tl.int64))
+        return
     k = tl.load(topk_ptr + row)
     k = tl.where((k == 0) | (k > vocabulary), vocabulary, k).to(tl.int32)
-    edge = tl.full((), 0, tl.uint32)
+    count_at = list_ptr + row * (BLOCK + 1)
+    tl.store(count_at, 0)
+    edge, reached = tl.full((), 0, tl.uint32), tl.full((), BLOCK, tl.int32)
     bit = tl.full((), 2147483648, tl.uint32)
-    for _ in range(32):
-        reached = tl.sum(((key >= (edge | bit)) & is_inside).to(tl.int32), 0)
-        edge = tl.where(reached >= k, edge | bit, edge)
+    while (bit != 0) & (reached != k):
+        more = tl.sum((key >= (edge | bit)).to(tl.int32), 0)
+        reached = tl.where(more >= k, more, reached)
+        edge = tl.where(more >= k, edge | bit, edge)
         bit = bit >> 1
-    spare = k - tl.sum(((key > edge) & is_inside).to(tl.int32), 0)
-    lowest = float("-inf")
-    drawn, greedy = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
-    best, largest = tl.full((), lowest, tl.float32), tl.full((), lowest, tl.float32)
+    end = tl.full((), BLOCK, tl.int32)  # equals of the edge are kept up to here
+    if reached > k:
+        spare = k - tl.sum((key > edge).to(tl.int32), 0)
+        step = end // 2
+        end = tl.full((), 0, tl.int32)
+        while step > 0:  # of equals the lowest ids stay
+            fewer = tl.sum(((key == edge) & (token < end + step)).to(tl.int32), 0)
+            end = tl.where(fewer <= spare, end + step, end)
+            step = step // 2
+    tl.debug_barrier()  # the count is 0 before one is added
     for first in range(0, vocabulary, PIECE):
         some = first + tl.arange(0, PIECE)
-        t = scaled_logits(logits_at, some, vocabulary, inverse)
-        rank = key_of(t)
-        is_above, equal = (
-            (rank > edge) & (some < vocabulary),
-            ((rank == edge) & (some < vocabulary)).to(tl.int32),
-        )
-        is_kept = is_above | ((equal > 0) & (tl.cumsum(equal, 0) <= spare))  # of equals the lowest ids stay
-        spare -= tl.sum(equal, 0)
-        noisy = t + tl.load(noise_at + some, mask=some < vocabulary, other=0.0)
-        noisy = tl.where(is_kept, noisy, lowest)
-        found, highest = tl.max(noisy, 0), tl.max(t, 0)
-        drawn = tl.where(found > best, first + tl.argmax(noisy, 0), drawn)
-        greedy = tl.where(highest > largest, first + tl.argmax(t, 0), greedy)
-        best, largest = tl.maximum(best, found), tl.maximum(largest, highest)
-    is_greedy = tl.load(temperature_ptr + row) == 0.0
-    tl.store(token_ptr + row, tl.where(is_greedy, greedy, drawn).to(tl.int64))
+        rank = key_of(scaled_logits(logits_at, some, vocabulary, inverse))
+        is_kept = (some < vocabulary) & ((rank > edge) | ((rank == edge) & (some < end)))
+        counts_at = count_at + tl.zeros((PIECE,), tl.int32)
+        place = tl.atomic_add(counts_at, 1, mask=is_kept, sem="relaxed", scope="cta")
+        tl.store(count_at + 1 + place, some, mask=is_kept)
+    tl.debug_barrier()
+    seed, frame = tl.load(seed_ptr + row), tl.load(frame_ptr + row)
+    best, found = tl.full((), float("-inf"), tl.float32), tl.full((), 0, tl.int32)
+    for first in range(0, k, NOISY):
+        index = first + tl.arange(0, NOISY)
+        some = tl.load(count_at + 1 + index, mask=index < k, other=0)
+        noise = gumbel_noise(seed, frame, stream, some)
+        noisy = scaled_logits(logits_at, some, vocabulary, inverse) + noise
+        noisy = tl.where(index < k, noisy, float("-inf"))
+        highest = tl.max(noisy, 0)
+        lowest = lowest_of(some, (noisy == highest) & (index < k), BLOCK)
+        lowest = tl.where(highest == best, tl.minimum(found, lowest), lowest)
+        found = tl.where(highest >= best, lowest, found)
+        best = tl.maximum(best, highest)
+    tl.store(token_ptr + row, found.to(tl.int64))

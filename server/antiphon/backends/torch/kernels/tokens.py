@@ -1,5 +1,5 @@
-"""Noise and tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``noise.py`` and
-``sampling.py`` compute, in a launch each.
+"""Tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``noise.py`` and ``sampling.py``
+compute, with noise for the candidates alone.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -15,54 +15,53 @@ from torch import Tensor
 from antiphon.backends.torch.kernels.delay_kernels import hear_tokens, say_tokens
 from antiphon.backends.torch.kernels.token_kernels import (
     choose_tokens,
-    draw_noise,
     remember_words,
     weigh_words,
 )
-from antiphon.models.philox import WORDS_PER_BLOCK
 
 MOST_TOKENS = 32768
 """The largest vocabulary a program holds in registers: 32 of them a thread, of 32 warps."""
 
+NOISY_PER_WARP = 32
+"""Candidates for which noise is drawn at once, one a thread."""
+
 TOKENS_PER_WARP = 256
 """Tokens of a vocabulary for which a program gets one warp more, of 8 to 32."""
 
-PIECE = 2048
-"""Tokens a program looks at together, once it knows the bound of the top k."""
+PIECE = 8192
+"""Tokens a program looks at together, once it knows the bound of the top k: 8 a thread."""
 
 WORDS_PIECE, WEIGHED = 8, 256
 """Recent words, and tokens, that a program compares at once."""
 
-BLOCKS = 128
-"""Philox blocks of one program."""
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a stream's tokens are drawn by, a value a row ``[n]``: see :func:`sampling.choose`.
+
+    ``seed`` and ``frame`` int64 are those of the noise.
+    """
+
+    temperature: Tensor
+    topk: Tensor
+    seed: Tensor
+    frame: Tensor
 
 
-def drawn_noise(seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
-    """Gumbel noise float32 ``[n, K, vocabulary]`` of int64 ``seeds [n]``, ``frames [n]``, ``streams [K]``."""
-    rows, count = frames.shape[0], streams.shape[0]
-    out = torch.empty(rows, count, vocabulary, device=frames.device)
-    grid = (triton.cdiv(vocabulary, BLOCKS * WORDS_PER_BLOCK), count, rows)
-    if count:  # a model that only listens has no voice to draw for
-        draw_noise[grid](seeds, frames, streams, out, count, vocabulary, BLOCK=BLOCKS, enable_fp_fusion=False)
-    return out
+def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: int) -> Tensor:
+    """A token a row: logits ``[n, V]`` times ``inverse [n]``, of a stream of noise, to int64 ``[n]``.
 
-
-def chosen_tokens(
-    logits: Tensor, inverse: Tensor | None, temperature: Tensor, topk: Tensor, noise: Tensor
-) -> Tensor:
-    """A token a row: logits ``[n, V]`` times ``inverse [n]``, noise ``[n, V]``, to int64 ``[n]``.
-
-    V is at most MOST_TOKENS. ``inverse`` None: they have been multiplied. ``temperature`` and ``topk``: see
-    :func:`antiphon.backends.torch.sampling.choose`.
+    V is at most MOST_TOKENS. ``inverse`` None: they have been multiplied.
     """
     rows, vocabulary = logits.shape
-    assert logits.stride(1) == noise.stride(1) == 1
-    tokens, block = topk.new_empty(rows), triton.next_power_of_2(vocabulary)
+    assert logits.stride(1) == 1
+    tokens, block = draw.topk.new_empty(rows), triton.next_power_of_2(vocabulary)
+    listed = draw.topk.new_empty(rows, 1 + block, dtype=torch.int32)
     choose_tokens[(rows,)](
-        logits, temperature if inverse is None else inverse, temperature, topk, noise, tokens,
-        logits.stride(0), noise.stride(0), vocabulary,
-        BLOCK=block, PIECE=min(block, PIECE), IS_SCALED=inverse is None,
-        num_warps=warps_of(block), enable_fp_fusion=False,
+        logits, draw.temperature if inverse is None else inverse, draw.temperature, draw.topk, draw.seed,
+        draw.frame, listed, tokens, logits.stride(0), vocabulary, stream,
+        BLOCK=block, PIECE=min(block, PIECE), NOISY=min(block, NOISY_PER_WARP * warps_of(block)),
+        IS_SCALED=inverse is None, num_warps=warps_of(block), enable_fp_fusion=False,
     )  # fmt: skip
     return tokens
 

@@ -1,0 +1,45 @@
+"""What a tick of a published size launches on a card, traced on fake CUDA tensors: no card is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.pipeline import Pipeline
+from antiphon.backends.torch.places import Layout
+from lab.bench.gpu_models import Form, Size, empty_modules, lm_spec, model_spec
+from tests.backends.torch.fake_cuda import Launch, fake_cuda
+from tests.backends.torch.recorded import Operation, Recorder, places_of, stages_of
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a tick: torch's ``operations``, launches among them, and our kernels' ``launches``."""
+
+    operations: tuple[Operation, ...]
+    kernels: int
+    launches: tuple[Launch, ...]
+
+
+def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[str, Stage]:
+    """The stages of a tick of so many rows, on a card's own branches; no memory is taken."""
+    found = {}
+    with fake_cuda() as cuda, torch.no_grad():
+        mimi, model = empty_modules(size, form, attention, "cuda")
+        generator = Generator(model.prepare(int8=form.int8_weights), lm_spec(size))
+        pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=rows)
+        layout = Layout.PADDED if pipeline.is_fused else Layout.WHOLE
+        for name, stage in stages_of(pipeline, places_of(layout, rows, size.lm["context"])).items():
+            cuda.launches.clear()
+            with Recorder() as recorder:
+                stage()
+            found[name] = Stage(tuple(recorder.operations), len(recorder.kernels), tuple(cuda.launches))
+    return found
+
+
+def distinct(stages: Iterable[Stage]) -> list[Launch]:
+    """One launch for each machine code that these stages run."""
+    return list(dict.fromkeys(launch for stage in stages for launch in stage.launches))

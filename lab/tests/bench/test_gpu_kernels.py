@@ -1,0 +1,87 @@
+"""The machine code of every launch of a tick, counted on a machine without a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.bench import gpu_kernels
+from lab.bench.gpu_kernels import faults, launches_of
+from tests.backends.torch.compiled import AMPERE, HOPPER, assert_released_and_acquired
+from tests.backends.torch.fake_cuda import Launch
+from tests.backends.torch.machine_code import count, machine_code
+
+ROWS = (1, 4, 16, 128)
+"""Of the buckets, those whose tiles differ most; ``python -m lab.bench.gpu_kernels`` has all."""
+ON_AMPERE = ("attend_limbs", "choose_tokens", "make_and_multiply", "multiply_rows", "prepare_rows")
+MAY_FUSE = (
+    "attend_limbs",
+    "attend_split",
+    "join_splits",
+    "make_and_multiply",
+    "prepare_rows",
+    "write_window",
+)
+"""Kernels that fuse multiply-adds: attention, an exact quotient, an exact sine. No other may."""
+
+
+@pytest.fixture(scope="module")
+def launches() -> list[Launch]:
+    """One launch of each kernel and shape; what differs in runtime integers alone is not compiled again."""
+    found: dict[object, Launch] = {}
+    plain = launches_of(["moshi-7b"], [ROWS[-1]], is_int8=False)
+    for launch in [*launches_of(["moshi-7b"], ROWS), *plain]:
+        shape = {name: value for name, value in launch.constants.items() if name.isupper()}
+        found.setdefault((launch.name, str(shape)), launch)
+    return list(found.values())
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_every_launch_of_a_tick_is_within_bounds(launches: list[Launch], tmp_path: Path) -> None:
+    """Nothing spilled, straight code short, no barrier before a product's loop, weights at memory's rate.
+
+    Where the machine code has rules for the order of memory, they hold too.
+    """
+    assert len({launch.name for launch in launches}) == 17
+    wrong = []
+    for launch in launches:
+        kernel = launch.compiled(HOPPER)
+        ptx, code = kernel.asm["ptx"], machine_code(kernel, tmp_path)
+        wrong += [f"{launch.name} {launch.constants}: {fault}" for fault in faults(launch, code)]
+        if launch.name == "attend_limbs" or (
+            launch.constants.get("IS_ROUNDED") and launch.name == "attend_steps"
+        ):
+            assert_released_and_acquired(ptx)
+        if launch.name == "join_past":  # every thread has read the past before one writes it
+            assert ptx.rindex("ld.global") < ptx.rindex("bar.sync") < ptx.rindex("st.global")
+        if launch.name == "write_window":  # a card's own exp, sin and cos are off by too much in long calls
+            assert ".approx" not in ptx
+        if launch.name not in MAY_FUSE:
+            assert "fma.rn.f32" not in ptx, launch.name
+            assert "fma.rn.ftz.f32" not in ptx, launch.name
+        if launch.name == "multiply_rows":  # from 64 rows on Hopper multiplies by warp groups
+            parts = (code.straight, *code.loops)
+            assert bool(sum(count(part, "IGMMA") for part in parts)) is (launch.constants["ROWS"] >= 64)
+    assert wrong == []
+
+
+def test_the_largest_kernels_are_within_bounds_on_older_cards(launches: list[Launch], tmp_path: Path) -> None:
+    by_name = {launch.name: launch for launch in launches if launch.name in ON_AMPERE}
+    assert len(by_name) == len(ON_AMPERE)
+    for launch in by_name.values():
+        code = machine_code(launch.compiled(AMPERE), tmp_path)
+        assert list(faults(launch, code)) == [], launch.name
+
+
+def test_a_launch_out_of_bounds_is_told(
+    launches: list[Launch], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gpu_kernels.STRAIGHT, "remember_words", 10)
+    words = ["--rows", "1", "--kernel", "remember_words"]
+    assert gpu_kernels.main(words) == 1
+    assert "straight instructions: 54, at most 10" in capsys.readouterr().out
