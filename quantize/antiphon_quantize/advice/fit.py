@@ -53,6 +53,11 @@ def parse_bytes(text: str) -> int:
     return round(float(match[1]) * _UNITS[unit.lower()])
 
 
+def sessions_of(number: int) -> str:
+    """A number of sessions, ``1 session`` or ``2 sessions``."""
+    return f"{number} session" + ("" if number == 1 else "s")
+
+
 @dataclass(frozen=True, slots=True)
 class FitRequest:
     """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once."""
@@ -98,7 +103,7 @@ def matches(family: AudioFamily, request: FitRequest) -> bool:
 
 
 def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit]:
-    """What fits, the best first: more parameters, then more precision."""
+    """What fits, the best first: without conditions to accept, more parameters, then more precision."""
     fits = []
     for family in families:
         for precision in family.precisions:
@@ -106,7 +111,14 @@ def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> li
             rows = most_rows(facts)
             if matches(family, request) and rows >= request.sessions:
                 fits.append(Fit(family, precision, facts, rows))
-    return sorted(fits, key=lambda fit: (-fit.family.parameters, fit.family.precisions.index(fit.precision)))
+    return sorted(
+        fits,
+        key=lambda fit: (
+            fit.family.is_gated,
+            -fit.family.parameters,
+            fit.family.precisions.index(fit.precision),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,18 @@ from datetime import date
 from pathlib import Path
 
 from antiphon.backends.machine import list_gpus
+from antiphon.cores import usable_cores
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
 from antiphon.option import Parser
 from antiphon_quantize.advice.families import TRANSLATION, ModelFamilies, load_families
-from antiphon_quantize.advice.fit import FitRequest, parse_bytes, speech_that_fits, text_that_fits
+from antiphon_quantize.advice.fit import (
+    FitRequest,
+    parse_bytes,
+    sessions_of,
+    speech_that_fits,
+    text_that_fits,
+)
 from antiphon_quantize.advice.here import builtin_manifests, cached_repositories, hub_cache, memory_here
 from antiphon_quantize.advice.override import compose_override
 from antiphon_quantize.advice.show import (
@@ -21,7 +28,6 @@ from antiphon_quantize.advice.show import (
     cache_lines,
     families_age,
     families_table,
-    sessions_of,
     speech_advice,
     text_advice,
 )
@@ -72,7 +78,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
     options = build_parser().parse_args(list(argv))
     families = load_families()
     if options.sessions < 1:
-        raise ConfigError(f"sessions = {options.sessions} is below 1, the least it can be")
+        raise ConfigError(f"sessions is {options.sessions}, at least 1 is needed")
     if options.fits is None:
         if options.compose is not None:
             raise ConfigError("compose is given without fits; say how much memory there is")
@@ -106,7 +112,7 @@ def _overview(families: ModelFamilies, today: date) -> str:
     """What is built in, what is cached, and what is published, with what fits."""
     cache = hub_cache()
     cached = cached_repositories(cache)
-    memory = memory_here(list_gpus(), host_bytes())
+    memory = memory_here(list_gpus(), host_bytes(), usable_cores())
     return "\n\n".join(
         (
             builtin_table(builtin_manifests()),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from antiphon.models.spec import PipelineKind
-from antiphon_quantize.advice.fit import Fit, FitRequest
-from antiphon_quantize.advice.show import sessions_of
+from antiphon_quantize.advice.fit import Fit, FitRequest, sessions_of
 
 SERVICES = {
     PipelineKind.DUPLEX: ("duplex", "duplex-gpu"),

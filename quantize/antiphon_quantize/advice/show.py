@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Final, TypeAlias
 
-from antiphon.backends.registry import BACKENDS
 from antiphon.engine.computed import slots_on
 from antiphon.engine.config import EngineConfig
 from antiphon.models.cards import CARDS
 from antiphon.models.manifest import Manifest
-from antiphon_quantize.advice.families import ModelFamilies, PocketFamily, SpeechFamily
-from antiphon_quantize.advice.fit import OVERHEAD, Fit, FitRequest, TextFit
-from antiphon_quantize.advice.here import Memory, sessions_here
+from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily
+from antiphon_quantize.advice.fit import OVERHEAD, Fit, FitRequest, TextFit, sessions_of
+from antiphon_quantize.advice.here import Memory, fits_here
 
 FRAME_MS = 80.0
 """Of every published speech model."""
 
-GATED = "  the hub asks you to accept its conditions first, and for HF_TOKEN when it is loaded"
+GATED = "gated: accept its licence on Hugging Face first, and set HF_TOKEN"
+
+Row: TypeAlias = Sequence[str]
+INDENT: Final = "    "
 
 
 def gigabytes(size: float) -> str:
@@ -31,18 +35,7 @@ def count(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
 
 
-def backends_of(family: SpeechFamily) -> list[str]:
-    """The backends of this version that run a model of this kind of the Moshi family."""
-    entries = {name: entry for name, entry in BACKENDS.items() if entry.family is None and name != "null"}
-    return [name for name, entry in entries.items() if family.kind in entry.kinds]
-
-
-def sessions_of(number: int) -> str:
-    """A number of sessions, ``1 session`` or ``2 sessions``."""
-    return f"{number} session" + ("" if number == 1 else "s")
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Columns as wide as they need to be."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -53,27 +46,42 @@ KINDS = {"mimi": "codec", "moshi": "duplex", "stt": "stt", "tts": "tts"}
 """What a family of checkpoints does, as the modalities are called."""
 
 
-def builtin_table(manifests: Iterable[Manifest]) -> str:
-    """The models of the package, each with its own description."""
-    head = ("built in", "does", "licence", "parameters", "files", "what it is")
+def builtin_table(manifests: Sequence[Manifest]) -> str:
+    """The models of the package, each with its own description and the command that serves it."""
+    head = ("built in", "does", "parameters", "files")
     rows = [
         (
             manifest.name,
             KINDS.get(manifest.family, manifest.family),
-            manifest.license,
             count(manifest.parameters or 0),
             gigabytes(sum(entry.bytes for entry in manifest.files.values())),
-            manifest.description,
         )
         for manifest in manifests
     ]
-    return table([head, *rows])
+    notes = [
+        [f"{manifest.description} {manifest.license}.", f"antiphon serve --model {manifest.name}"]
+        for manifest in manifests
+    ]
+    return with_notes(head, rows, notes)
+
+
+def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -> str:
+    """A table with lines below each row, at most 80 columns wide."""
+    title, *lines = table([head, *rows]).splitlines()
+    found = [title]
+    for line, below in zip(lines, notes, strict=True):
+        found.append(line)
+        for note in below:
+            found += textwrap.wrap(
+                note, 80, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+            )
+    return "\n".join(found)
 
 
 def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
     """What the hub's cache holds."""
     if not cached:
-        return f"in the hub's cache ({cache}): nothing; a model is fetched when it is first served"
+        return f"in the hub's cache ({cache}): nothing;\na model is fetched when it is first served"
     lines = [f"  hf://{repository}  {gigabytes(size)}" for repository, size in cached.items()]
     return "\n".join([f"in the hub's cache ({cache}):", *lines])
 
@@ -95,28 +103,43 @@ def families_age(read_on: date, today: date) -> str:
 
 
 def families_table(families: ModelFamilies, memory: Memory, cached: Container[str]) -> str:
-    """Every family with what one has to know before choosing."""
-    fits = f"fits {gigabytes(memory.bytes)}"
-    head = (
-        *("model", "does", "languages", "licence", "parameters", "bf16 / int8", "a session"),
-        *(fits, "cached", "backends"),
-    )
+    """Every family with what one has to know before choosing, and the command that serves it."""
+    head = ("model", "does", "parameters", "bf16 / int8", "here")
     speech = [
         (
             family.name,
             family.modality,
-            " ".join(family.languages),
-            family.licence + ("" if family.is_commercial else " (not commercial)"),
             count(family.parameters),
             f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int8') / 1e9:.1f} GB",
-            f"{family.row_bytes('bf16') / 1e6:.0f} / {family.row_bytes('int8') / 1e6:.0f} MB",
-            sessions_here(family, memory),
-            "yes" if family.repository in cached else "no",
-            " ".join(backends_of(family)) or "none yet",
+            fits_here(family, memory),
         )
         for family in families.speech
     ]
-    text_head = ("text model, for a cascade", "licence", "parameters", "bf16 / int4", "1000 tokens")
+    speech_notes = [
+        [
+            licence_of(family) + (", cached" if family.repository in cached else ""),
+            *([GATED] if family.is_gated else []),
+            f"antiphon serve --model {family.model()}",
+        ]
+        for family in families.speech
+    ]
+    pocket_head = ("Pocket-TTS, on a CPU", "parameters", "float32", "a session", "here")
+    pocket = [
+        (
+            family.name,
+            count(family.parameters),
+            f"{(family.weight_bytes('float32') + family.codec_bytes) / 1e6:.0f} MB",
+            f"{family.row_bytes('float32') / 1e6:.0f} MB",
+            fits_here(family, memory),
+        )
+        for family in families.pocket
+    ]
+    pocket_notes = []
+    for family in families.pocket:
+        first, *others = (name for names in family.configs.values() for name in names)
+        also = [f"or {' '.join(others)}"] if others else []
+        pocket_notes.append([licence_of(family), f"antiphon serve --model pocket://{first}", *also])
+    text_head = ("text model, for a cascade", "licence", "parameters", "bf16 / int4")
     text = [
         (
             family.name,
@@ -124,39 +147,30 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
             f"{family.parameters_b:.1f} B"
             + (f" ({family.active_b:.1f} B active)" if family.active_b < family.parameters_b else ""),
             f"{family.weight_bytes('bf16') / 1e9:.1f} / {family.weight_bytes('int4') / 1e9:.1f} GB",
-            f"{family.kv_bytes_per_token / 1e3:.0f} MB",
         )
         for family in families.text
     ]
-    pocket_head = (
-        "Pocket-TTS, on a CPU",
-        "languages",
-        "licence",
-        "parameters",
-        "for voices",
-        "float32",
-        "a session",
-        fits,
-        "pocket://",
-    )
-    pocket = [
-        (
-            family.name,
-            " ".join(family.languages),
-            family.licence + ("" if family.is_commercial else " (not commercial)"),
-            count(family.parameters),
-            count(family.encoder_parameters),
-            f"{(family.weight_bytes('float32') + family.codec_bytes) / 1e6:.0f} MB",
-            f"{family.row_bytes('float32') / 1e6:.0f} MB",
-            sessions_here(family, memory),
-            " ".join(name for names in family.configs.values() for name in names),
-        )
-        for family in families.pocket
-    ]
     room = f"{memory.where} of {gigabytes(memory.bytes)}"
-    where = f"fits: the precision and the most sessions in {room}; time may allow fewer"
+    where = (
+        f"here: computed, with {memory.cores} core{'s' * (memory.cores > 1)} and {room}; INT4 is made by:\n"
+        f"{INDENT}antiphon quantize --target onnx --recipe int4 --model MODEL OUT"
+        if memory.cores
+        else f"here: the precision and the most sessions in {room}; time may allow fewer"
+    )
     return "\n\n".join(
-        (table([head, *speech]), table([pocket_head, *pocket]), where, table([text_head, *text]))
+        (
+            with_notes(head, speech, speech_notes),
+            with_notes(pocket_head, pocket, pocket_notes),
+            where,
+            table([text_head, *text]),
+        )
+    )
+
+
+def licence_of(family: AudioFamily) -> str:
+    """Languages and licence, as the list has them."""
+    return f"{' '.join(family.languages)}; {family.licence}" + (
+        "" if family.is_commercial else " (not commercial)"
     )
 
 
@@ -171,7 +185,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
         f"in {gigabytes(request.memory_bytes)}",
         f"  {family.model(request.language)}, {', '.join(family.languages_of_model(request.language))}, "
         f"{family.licence}",
-        *([GATED] if family.is_gated else []),
+        *([f"  {GATED}"] if family.is_gated else []),
         f"  weights    {gigabytes(weights)}   {count(family.parameters)} parameters",
         f"  codec      {gigabytes(family.codec_bytes)}   {family.codec}",
         f"  sessions   {gigabytes(request.sessions * facts.row_bytes)}   {request.sessions} x "
@@ -180,7 +194,11 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
         *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request.sessions)),
         "  --slots auto measures how many are answered in time",
     ]
-    also = [f"{other.family.name} {other.precision} ({sessions_of(other.rows)})" for other in others]
+    also = [
+        f"{other.family.name} {other.precision} ({sessions_of(other.rows)}"
+        + (", gated)" if other.family.is_gated else ")")
+        for other in others
+    ]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
