@@ -28,8 +28,8 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.tick import least_tick_s
 from antiphon.engine.wake import Wake
-from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from tests.engine.bench import Calls
 from tests.support.bulk_owner import BulkOwner
 
 SPEC = ModelSpec(
@@ -68,7 +68,8 @@ class Owner:
         self._turn_s, self._bell = turn_s, bell
         least_s = least_tick_s(engine.config.least_tick_ms / 1000.0, sessions)
         self._longest_s = LONGEST_TURN * least_s
-        opened = [engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(sessions)]
+        calls = Calls(engine)
+        opened = [calls.submit() for _ in range(sessions)]
         self._bulk = BulkOwner(engine, opened)
         phases = np.sort(np.random.default_rng(0).random(sessions))
         self._due_s = time.monotonic() + phases * FRAME_S

@@ -33,15 +33,15 @@ from antiphon.backends.base import (
 )
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.fleet import Fleet
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
-from antiphon.ipc.remote import connect
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.session import Session
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from lab.bench.harness import BenchError, Values
+from tests.ipc.server_thread import ServerThread
 
 FRAME_S: Final = 0.08
 STEP_S: Final = 0.03
@@ -116,8 +116,7 @@ def measure_rings(rows: int, generators: int, *, seconds: float, step_s: float =
         wake=EventWake(),
     )
     engine.start()
-    fleet = Fleet({MODEL: engine})
-    fleet.start()
+    fleet = ServerThread({MODEL: engine})
     try:
         running = [_start(fleet, pool, -(-rows // generators), seconds) for pool in range(generators)]
         for process in running:
@@ -158,7 +157,7 @@ def _own_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _start(fleet: Fleet, pool: int, calls: int, seconds: float) -> subprocess.Popen[bytes]:
+def _start(fleet: ServerThread, pool: int, calls: int, seconds: float) -> subprocess.Popen[bytes]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     facts = json.dumps({"calls": calls, "seconds": seconds, "seed": pool})
     command = [sys.executable, "-m", "lab.bench.front_end_rings", str(theirs.fileno()), facts]

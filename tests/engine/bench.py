@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import queue
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -14,16 +20,112 @@ from antiphon.backends.base import (
 )
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.front_ends import LocalFrontEnd
+from antiphon.engine.guests import Guest
 from antiphon.engine.handing_over import HandOverPlan
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FRAME, MODEL, FakeBackend, FakeClock, fake_spec
+
+
+class NowLoop:
+    """In place of an event loop: whatever is to be called is called at once, on the thread that asks."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=cast("asyncio.AbstractEventLoop", self))
+
+    def call_soon(self, callback: Callable[..., object], *args: object, **_: object) -> None:
+        callback(*args)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
+        self.call_soon(callback, *args)
+
+    def call_later(self, _delay_s: float, callback: Callable[..., object], *args: object) -> None:
+        self.call_soon(callback, *args)
+
+    def call_exception_handler(self, _context: dict[str, Any]) -> None:
+        """An answer that nobody looked at: the session has the same error."""
+
+    def get_debug(self) -> bool:
+        return False
+
+
+class ThreadLoop(NowLoop):
+    """In place of the event loop of one thread, which runs it beside a started engine."""
+
+    def __init__(self) -> None:
+        self._turns: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
+        self._turns.put(partial(callback, *args))
+
+    def turn(self, timeout_s: float) -> None:
+        """Do what was asked for, or wait for it."""
+        with contextlib.suppress(queue.Empty):
+            self._turns.get(timeout=timeout_s)()
+
+
+class Calls:
+    """A front end of this process on one thread, beside an engine that is ticked by hand or has started."""
+
+    def __init__(self, engine: Engine, *, is_started: bool = False) -> None:
+        self._loop = ThreadLoop() if is_started else NowLoop()
+        self._front_end = LocalFrontEnd({MODEL: engine}, cast("asyncio.AbstractEventLoop", self._loop))
+        self.port = self._front_end.client.engines[MODEL]
+
+    def until(self, is_so: Callable[[], object], limit_s: float = 120.0) -> None:
+        """Do what a started engine asks for until something holds."""
+        end_s = time.monotonic() + limit_s
+        while not is_so():
+            assert time.monotonic() < end_s, f"nothing came of it for {limit_s} s"
+            self.turn(0.02)
+
+    def turn(self, timeout_s: float = 0.0) -> None:
+        """Do what a started engine has asked for, or wait for it."""
+        assert isinstance(self._loop, ThreadLoop)
+        self._loop.turn(timeout_s)
+
+    def submit(
+        self,
+        parameters: SamplingParameters | None = None,
+        *,
+        wait_s: float = 0.0,
+        notify: Callable[[], None] | None = None,
+        prompt: Prompt | None = None,
+    ) -> Session:
+        """A session that was admitted, or waits; ``notify`` is called of what comes after that."""
+        is_open = False
+
+        def tell() -> None:
+            if is_open and notify is not None:
+                notify()
+
+        session, answer = self.port.open(
+            parameters or SamplingParameters(), wait_s=wait_s, notify=tell, prompt=prompt
+        )
+        answer.result()
+        is_open = True
+        if session.error is not None:
+            raise session.error
+        return session
+
+    def resume(self, claim: ResumeClaim) -> Session:
+        """Soon ACTIVE; what refuses it at once is raised."""
+        session, answer = self.port.open_again(claim, notify=None)
+        if answer.done():
+            answer.result()
+        return session
+
+    def guest(self, session: Session) -> Guest:
+        """The engine's half."""
+        return self._front_end.connection.calls[session.id][1]
 
 
 class Bench:
@@ -52,6 +154,7 @@ class Bench:
             hand_over=hand_over,
         )
         self.engine.prepare()
+        self.calls = Calls(self.engine)
         self.tick = self.engine.loop.tick_once
 
     def submit(
@@ -62,9 +165,8 @@ class Bench:
         notify: Callable[[], None] = lambda: None,
         prompt: Prompt | None = None,
     ) -> Session:
-        return self.engine.submit(
-            SamplingParameters(text_seed=seed), wait_s=wait_s, notify=notify, prompt=prompt
-        )
+        parameters = SamplingParameters(text_seed=seed)
+        return self.calls.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
 
     def push(self, session: Session, *values: float) -> None:
         """Push whole frames, each filled with one value."""

@@ -18,23 +18,22 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.errors import BackendError, ConfigError, DrainingError, ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
-from antiphon.models.sampling import SamplingParameters
-from tests.engine.bench import Bench, frames, heard
+from tests.engine.bench import Bench, Calls, frames, heard
 from tests.engine.fakes import FRAME_S, MODEL, FakeBackend, FakeClock
 
 
 class Notice:
     """A notify that can be waited for."""
 
-    def __init__(self) -> None:
-        self.event = threading.Event()
+    def __init__(self, calls: Calls) -> None:
+        self.is_set, self.calls = False, calls
 
     def __call__(self) -> None:
-        self.event.set()
+        self.is_set = True
 
     def wait(self) -> None:
-        assert self.event.wait(30.0), "nobody was told anything for 30 s"
-        self.event.clear()
+        self.calls.until(lambda: self.is_set)
+        self.is_set = False
 
 
 @contextmanager
@@ -50,8 +49,8 @@ def started(
         assert engine.stop(30.0)
 
 
-def submit(engine: Engine, notice: Notice | None = None, *, wait_s: float = 0.0) -> Session:
-    return engine.submit(SamplingParameters(), wait_s=wait_s, notify=notice or Notice())
+def submit(calls: Calls, notice: Notice | None = None, *, wait_s: float = 0.0) -> Session:
+    return calls.submit(wait_s=wait_s, notify=notice)
 
 
 def next_replies(session: Session, notice: Notice) -> list[float]:
@@ -88,8 +87,9 @@ def test_start_raises_what_the_backend_raises() -> None:
 
 def test_a_frame_goes_round_on_the_engine_thread() -> None:
     with started(FakeBackend()) as engine:
-        notice = Notice()
-        session = submit(engine, notice)
+        calls = Calls(engine, is_started=True)
+        notice = Notice(calls)
+        session = submit(calls, notice)
         for value in range(5):
             session.push(frames(value), engine.clock())
             assert next_replies(session, notice) == [value]
@@ -99,11 +99,11 @@ def test_a_frame_goes_round_on_the_engine_thread() -> None:
 
 def test_a_queued_caller_is_told_when_its_wait_is_over_while_the_engine_is_idle() -> None:
     with started(FakeBackend(slots=1)) as engine:
-        submit(engine)
-        notice = Notice()
-        waiting = submit(engine, notice, wait_s=0.05)
-        notice.wait()
-        assert waiting.state is SessionState.CLOSED
+        calls = Calls(engine, is_started=True)
+        submit(calls)
+        notice = Notice(calls)
+        waiting = submit(calls, notice, wait_s=0.05)
+        calls.until(lambda: waiting.state is SessionState.CLOSED)
         assert isinstance(waiting.error, ServerFullError)
         assert str(waiting.error).startswith("no row became free within the 0.05 s this caller would wait")
         assert engine.health().queued == 0
@@ -111,26 +111,27 @@ def test_a_queued_caller_is_told_when_its_wait_is_over_while_the_engine_is_idle(
 
 def test_a_caller_may_wait_longer_than_any_clock_counts() -> None:
     with started(FakeBackend(slots=1)) as engine:
-        first = submit(engine)
-        notice = Notice()
-        waiting = submit(engine, notice, wait_s=1e12)
+        calls = Calls(engine, is_started=True)
+        first = submit(calls)
+        notice = Notice(calls)
+        waiting = submit(calls, notice, wait_s=1e12)
         timeout_s = engine.loop._timeout_s()
         assert timeout_s is not None
         assert timeout_s <= threading.TIMEOUT_MAX
         first.close()
-        notice.wait()
+        calls.until(lambda: waiting.state is SessionState.ACTIVE)
         waiting.push(frames(7), engine.clock())
         assert next_replies(waiting, notice) == [7]
 
 
 def test_a_queued_caller_gets_the_row_of_one_that_leaves() -> None:
     with started(FakeBackend(slots=1)) as engine:
-        first = submit(engine)
-        notice = Notice()
-        waiting = submit(engine, notice, wait_s=60.0)
+        calls = Calls(engine, is_started=True)
+        first = submit(calls)
+        notice = Notice(calls)
+        waiting = submit(calls, notice, wait_s=60.0)
         first.close()
-        notice.wait()
-        assert waiting.state is SessionState.ACTIVE
+        calls.until(lambda: waiting.state is SessionState.ACTIVE)
         waiting.push(frames(7), engine.clock())
         assert next_replies(waiting, notice) == [7]
 
@@ -139,21 +140,19 @@ def test_a_row_that_became_free_under_pressure_is_given_when_that_has_fallen() -
     """Its owner leaves while the engine thread sleeps until the other's wait is over; a third stays."""
     config = EngineConfig(late_min_frames=1, late_window_s=1.0)
     with started(FakeBackend(slots=2), config) as engine:
-        notice = Notice()
-        submit(engine)
-        first = submit(engine, notice)
+        calls = Calls(engine, is_started=True)
+        submit(calls)
+        first = submit(calls)
         first.push(frames(7), engine.clock())
-        notice.wait()
+        calls.until(lambda: first.reply_frames)
         (reply,) = first.take()
         time.sleep(2 * FRAME_S)
         first.sent(reply, engine.clock())
         assert first.stats().late == 1
-        notice = Notice()
-        waiting = submit(engine, notice, wait_s=1000.0)
+        waiting = submit(calls, wait_s=1000.0)
         time.sleep(0.1)  # the thread is asleep again
         first.close()
-        notice.wait()
-        assert waiting.state is SessionState.ACTIVE
+        calls.until(lambda: waiting.state is SessionState.ACTIVE)
 
 
 def test_positions_are_told_as_the_queue_moves() -> None:
@@ -165,6 +164,7 @@ def test_positions_are_told_as_the_queue_moves() -> None:
     )
     assert [s.position for s in (active, one, two, three)] == [None, 0, 1, 2]
     assert [s.retry_after_s for s in (one, two)] == [120, 240]
+    told.clear()
     one.close()
     assert told == ["two", "three", "one"]
     assert [s.position for s in (one, two, three)] == [None, 0, 1]
@@ -311,7 +311,8 @@ def test_health_sees_a_step_that_does_not_come_back() -> None:
     backend.during_step = hang
     clock = FakeClock()
     with started(backend, EngineConfig(stuck_s=5.0), clock) as engine:
-        session = submit(engine)
+        calls = Calls(engine, is_started=True)
+        session = submit(calls)
         session.push(frames(1), engine.clock())
         assert running.wait(60.0)
         clock.advance(5.0)
@@ -346,7 +347,7 @@ def test_every_metric_has_help_and_the_model_label() -> None:
     assert bench.read("state_bytes") == 4
     assert bench.read("frames_taken_total") == bench.read("replies_total") == 1
     assert bench.read("batch_rows_sum") == bench.read("physical_rows_sum") == 1
-    for stage in ("gather", "scatter", "notify", "fake", "rest"):
+    for stage in ("gather", "scatter", "fake", "rest"):
         assert bench.read("stage_seconds_count", stage=stage) == 1
     assert bench.read("admissions_total", outcome="admitted") == 1
     bench.clock.advance(30)

@@ -16,8 +16,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
-from antiphon.models.sampling import SamplingParameters
-from tests.engine.bench import Bench, frames, heard
+from tests.engine.bench import Bench, Calls, frames, heard
 from tests.engine.fakes import FakeBackend, FakeClock
 
 
@@ -85,7 +84,7 @@ def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> Non
     metrics = EngineMetrics(CollectorRegistry(), model="fake")
     engine = Engine(backend, EngineConfig(), metrics=metrics, on_lost=lambda error: lost.set())
     engine.start()
-    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+    session = Calls(engine, is_started=True).submit()
     session.push(frames(1), engine.clock())
     assert lost.wait(60.0)
     assert engine.stop(60.0)
@@ -148,7 +147,7 @@ def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyP
     metrics = EngineMetrics(CollectorRegistry(), model="fake")
     engine = Engine(backend, EngineConfig(), metrics=metrics, on_lost=lost.append)
     engine.prepare()
-    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+    session = Calls(engine).submit()
 
     def broken(timeout_s: float | None) -> bool:
         raise ZeroDivisionError("a bug")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from antiphon.backends.base import RowSnapshot, StepInputs, StepOutputs
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.guests import Guest
 from antiphon.errors import UnsupportedError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import FrameReply
@@ -26,9 +25,8 @@ def bench(**config: Any) -> Bench:
     return Bench(FakeBackend(STT), config=EngineConfig(**config))
 
 
-def kept(session: Session) -> RowSnapshot | None:
-    assert isinstance(session.link, Guest)
-    return session.link.padding.kept
+def kept(engine: Bench, session: Session) -> RowSnapshot | None:
+    return engine.calls.guest(session).padding.kept
 
 
 def tokens(replies: list[FrameReply], *, padding: bool) -> list[int | None]:
@@ -77,7 +75,7 @@ def test_what_the_caller_sends_is_heard_as_if_there_had_been_no_silence(
     assert [reply.frame for reply in live] == list(range(whole))
     assert [reply.text_token for reply in live] == list(range(1, whole + 1))
     rows = [row for row in engine.backend.rows if row.parameters.text_seed == 1]
-    snapshot = kept(session)
+    snapshot = kept(engine, session)
     if snapshot is not None:  # no frame came after the last silence
         rows = [snapshot.tensors["row"]]
     assert [(row.taken, row.sum) for row in rows] == ([(whole, sum(sent[::FRAME]))] if whole else [])
@@ -163,13 +161,13 @@ def test_no_more_states_are_kept_than_allowed(padding_rows: int) -> None:
         engine.push(session, 1.0)
         session.hear_padding(2, engine.clock())
     engine.ticks()
-    assert [kept(session) is not None for session in sessions] == [True] * padding_rows + [False] * (
+    assert [kept(engine, session) is not None for session in sessions] == [True] * padding_rows + [False] * (
         3 - padding_rows
     )
     for session in sessions:
         engine.push(session, 1.0)
     engine.ticks()
-    assert [kept(session) for session in sessions] == [None] * 3
+    assert [kept(engine, session) for session in sessions] == [None] * 3
     assert [row.taken for row in engine.backend.rows[:3]] == [2] * padding_rows + [4] * (3 - padding_rows)
 
 
@@ -180,8 +178,9 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     first.hear_padding(2, engine.clock())
     engine.tick()
     engine.tick()
+    guest = engine.calls.guest(first)
     first.close()
-    assert kept(first) is None
+    assert guest.padding.kept is None
     second = engine.submit()
     second.hear_padding(3, engine.clock())  # it has heard nothing: there is nothing to bring out
     assert engine.ticks() == 0

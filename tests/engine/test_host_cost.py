@@ -17,8 +17,8 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.tick import least_tick_s
-from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from tests.engine.bench import Calls
 from tests.support.bulk_owner import BulkOwner
 
 SLOTS = 64
@@ -62,7 +62,8 @@ class Bulk:
         backend = NullBackend(SPEC, SLOTS, clock=self.clock, sleep=self.sleep)
         self.engine = Engine(backend, config, clock=self.clock, metrics=metrics)
         self.engine.prepare()
-        sessions = [self.engine.submit(SamplingParameters(), wait_s=0, notify=None) for _ in range(SLOTS)]
+        calls = Calls(self.engine, is_started=True)
+        sessions = [calls.submit() for _ in range(SLOTS)]
         self.engine.loop.tick_once()
         self.owner = BulkOwner(self.engine, sessions)
         self.pcm = np.zeros((SLOTS, SPEC.frame_samples), np.float32)

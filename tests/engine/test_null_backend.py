@@ -15,9 +15,9 @@ from antiphon.backends.null.stamp import WordArray
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.values import SessionState
-from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
+from tests.engine.bench import Calls
 from tests.support.calm import calm
 
 CALLERS = 10
@@ -29,7 +29,7 @@ class Caller:
     """Calls again and again, a few frames each, one frame ahead of its replies at most."""
 
     def __init__(self, engine: Engine, seed: int, until_s: float) -> None:
-        self.engine = engine
+        self.engine, self.calls = engine, Calls(engine, is_started=True)
         self.random = random.Random(seed)
         self.noise = np.random.default_rng(seed)
         self.until_s = until_s
@@ -46,11 +46,8 @@ class Caller:
 
     def call(self) -> None:
         spec = self.engine.info.spec
-        told = threading.Event()
-        session = self.engine.submit(SamplingParameters(), wait_s=30.0, notify=told.set)
-        while session.state is SessionState.QUEUED:
-            assert told.wait(10.0)
-            told.clear()
+        session = self.calls.submit(wait_s=30.0)
+        self.calls.until(lambda: session.state is not SessionState.QUEUED)
         history: WordArray = np.zeros(1, np.uint32)
         lives: set[int] = set()
         for index in range(self.random.randrange(1, 12)):
@@ -63,8 +60,8 @@ class Caller:
                 continue
             replies = session.take()
             while not replies:
-                assert told.wait(10.0), session.error
-                told.clear()
+                assert session.error is None
+                self.calls.turn(10.0)
                 replies = session.take()
             (reply,) = replies
             assert reply.pcm is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,9 +13,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.errors import SessionError, SessionFailedError, StepError, UnsupportedError
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
-from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
-from tests.engine.bench import Bench, heard, pcm_of
+from tests.engine.bench import Bench, Calls, heard, pcm_of
 from tests.engine.fakes import FakeBackend, fake_spec
 
 DUPLEX = fake_spec(PipelineKind.DUPLEX, max_delay=1)
@@ -161,9 +158,9 @@ def test_the_engine_thread_does_not_sleep_over_a_prompt() -> None:
         FakeBackend(DUPLEX), EngineConfig(), metrics=EngineMetrics(CollectorRegistry(), model="fake")
     )
     engine.start()
-    is_read = threading.Event()
-    engine.submit(SamplingParameters(), wait_s=0, notify=is_read.set, prompt=prompt_of(*range(50)))
-    assert is_read.wait(60.0), "all pieces follow from one wake-up"
+    calls = Calls(engine, is_started=True)
+    session = calls.submit(prompt=prompt_of(*range(50)))
+    calls.until(lambda: session.state is SessionState.ACTIVE)  # all pieces follow from one wake-up
     assert engine.stop(60.0)
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.guests import Guest
-from antiphon.engine.no_listener import NoListener
-from antiphon.errors import ProtocolError, ReplacedError, ResumeError
+from antiphon.engine.guests import Guest, no_notices
+from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -41,7 +40,7 @@ def armed(bench: Bench) -> Session:
 
 
 def resume(bench: Bench, asked: ResumeClaim) -> Session:
-    session = bench.engine.resume(asked, notify=lambda: None)
+    session = bench.calls.resume(asked)
     bench.tick()
     return session
 
@@ -84,7 +83,7 @@ def test_a_claim_that_comes_between_two_looks_at_the_leases_resets_no_row(
     def settle_and_be_claimed() -> None:
         settle()
         if not found:
-            found.append(bench.engine.resume(claim(frame=1), notify=lambda: None))
+            found.append(bench.calls.resume(claim(frame=1)))
 
     monkeypatch.setattr(bench.engine.rows, "settle", settle_and_be_claimed)
     bench.tick()
@@ -113,8 +112,8 @@ def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> Non
 def lose_front_end(bench: Bench, key: bytes) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
     guest = bench.engine.resuming._keys._calls[key].guest
-    guest.listener = NoListener()
-    guest.detach()
+    guest.orphan()
+    bench.engine.reception.detach(guest)
 
 
 def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> None:
@@ -264,10 +263,9 @@ def test_a_server_that_leaves_resumes_nothing() -> None:
 
 def held(bench: Bench) -> tuple[Guest, Session]:
     """A call whose connection still stands, in another process, and one that waits for it."""
-    guest = armed(bench).link
-    assert isinstance(guest, Guest)
-    guest.listener = NoListener()  # that process has not read yet that it is to let go
-    heir = bench.engine.resume(claim(), notify=lambda: None)
+    guest = bench.calls.guest(armed(bench))
+    guest.send = no_notices  # that process has not read yet that it is to let go
+    heir = bench.calls.resume(claim())
     bench.tick()
     assert heir.state is SessionState.QUEUED
     return guest, heir
@@ -310,7 +308,7 @@ def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> N
 def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
     bench = Bench(FakeBackend(slots=1))
     guest, heir = held(bench)
-    guest.note(((0, b"x" * (resuming.MAX_NOTES_BYTES + 1)),), 1)
+    bench.engine.resuming.note(guest, ((0, b"x" * (resuming.MAX_NOTES_BYTES + 1)),), 1)
     assert heir.state is SessionState.CLOSED
     assert str(heir.error) == "unknown: the call has ended, or said too much that was not acknowledged"
     guest.close()
@@ -320,6 +318,6 @@ def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
 def test_a_call_has_one_token_from_its_front_end() -> None:
     bench = Bench()
     first, second = armed(bench), bench.submit()
-    for session, key in ((first, NEXT), (second, KEY)):
-        with pytest.raises(ProtocolError, match="can be resumed already, or its token is another's"):
-            session.arm(key, "")
+    for session, key in ((second, KEY), (first, NEXT)):
+        session.arm(key, "")
+        assert "can be resumed already, or its token is another's" in str(session.error)

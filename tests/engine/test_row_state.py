@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from antiphon.engine.row_state import StateIdentity, pack, unpack
+from antiphon.backends.base import HostArray
+from antiphon.engine.row_state import SavedState, StateIdentity, pack, unpack
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -20,12 +24,24 @@ from tests.engine.fakes import FakeBackend, fake_spec
 IDENTITY = StateIdentity("a1", "fake", "float32", "none")
 
 
+def save(bench: Bench, session: Session) -> Future[dict[str, HostArray]]:
+    """The state of a session's row."""
+    return bench.engine.save(bench.calls.guest(session))
+
+
+def restored(bench: Bench, state: Mapping[str, HostArray]) -> Session:
+    """A session whose row continues from this state."""
+    session = bench.submit()
+    bench.calls.guest(session).prime(0, SavedState(state))
+    return session
+
+
 def test_a_saved_row_goes_on_in_another_session_and_its_own_goes_on_too() -> None:
     bench = Bench(FakeBackend(fake_spec(PipelineKind.CODEC)))
     first = bench.submit()
     bench.push(first, 1, 2)
     bench.ticks()
-    saved = bench.engine.save(first)
+    saved = save(bench, first)
     bench.push(first, 3)
     assert bench.tick(), "the state is being saved"
     assert not bench.backend.steps[2:], "the row takes no step meanwhile"
@@ -33,10 +49,7 @@ def test_a_saved_row_goes_on_in_another_session_and_its_own_goes_on_too() -> Non
     arrays = saved.result(0)
     assert heard(first.take()) == [1, 2, 3]
     data = pack(arrays, IDENTITY)
-    second = bench.engine.submit(
-        SamplingParameters(), wait_s=0, notify=lambda: None, state=unpack(data, IDENTITY)
-    )
-    assert str(second.state) == "priming"
+    second = restored(bench, unpack(data, IDENTITY))
     bench.ticks()
     assert second.state is SessionState.ACTIVE
     bench.push(second, 40)
@@ -49,7 +62,7 @@ def test_a_session_without_a_row_has_no_state() -> None:
     bench = Bench(FakeBackend(slots=1))
     bench.submit()
     waiting = bench.submit(wait_s=10)
-    saved = bench.engine.save(waiting)
+    saved = save(bench, waiting)
     bench.ticks()
     with pytest.raises(SessionError, match="has no row whose state could be saved"):
         saved.result(0)
@@ -89,12 +102,12 @@ def test_a_save_that_its_owner_gave_up_harms_nobody() -> None:
     session = bench.submit()
     bench.push(session, 1)
     bench.ticks()
-    assert bench.engine.save(session).cancel()
+    assert save(bench, session).cancel()
     bench.push(session, 2)
     bench.ticks()
     assert bench.losses == []
     assert heard(session.take()) == [1, 2]
-    saved = bench.engine.save(session)
+    saved = save(bench, session)
     bench.tick()
     assert not saved.cancel(), "it is under way"
 
@@ -104,7 +117,7 @@ def test_parameters_given_while_a_state_is_saved_reach_the_row() -> None:
     session = bench.submit(seed=1)
     bench.push(session, 1)
     bench.ticks()
-    bench.engine.save(session)
+    save(bench, session)
     session.set_parameters(SamplingParameters(text_seed=2))
     bench.push(session, 2)
     bench.ticks()
@@ -117,7 +130,7 @@ def test_silence_heard_aside_is_no_part_of_a_saved_state_and_is_undone_after_it(
     bench.push(session, 5)
     session.hear_padding(2, bench.clock())
     bench.ticks()
-    saved = bench.engine.save(session)
+    saved = save(bench, session)
     bench.ticks()
     assert saved.result(0)["row"].tolist() == [1, 1, 0, 5], "life, frames taken, frames of a prompt, sum"
     session.take()
@@ -134,7 +147,7 @@ def test_a_row_that_holds_nothing_of_its_session_is_not_saved() -> None:
     other.close()
     session = bench.submit()
     bench.ticks()
-    saved = bench.engine.save(session)
+    saved = save(bench, session)
     bench.ticks()
     with pytest.raises(SessionError, match="no state of this session yet; save it after its first frame"):
         saved.result(0)
@@ -144,7 +157,7 @@ def test_a_row_is_not_saved_while_it_reads_its_prompt() -> None:
     bench = Bench(FakeBackend(fake_spec(PipelineKind.DUPLEX)))
     session = bench.submit(prompt=Prompt(np.ones((4, 2), np.int32)))
     bench.tick()
-    saved = bench.engine.save(session)
+    saved = save(bench, session)
     bench.ticks()
     with pytest.raises(SessionError, match="still reads its prompt; save its row's state after that"):
         saved.result(0)
@@ -155,7 +168,7 @@ def test_a_row_stands_still_until_all_its_saves_are_out() -> None:
     session = bench.submit()
     bench.push(session, 1)
     bench.ticks()
-    saves = [bench.engine.save(session) for _ in range(2)]
+    saves = [save(bench, session) for _ in range(2)]
     bench.push(session, 2)
     bench.ticks()
     assert [save.result(0)["row"].tolist() for save in saves] == 2 * [[1, 1, 0, 1]]
@@ -167,12 +180,13 @@ def test_a_save_ends_with_the_engine() -> None:
     session = bench.submit()
     bench.push(session, 1)
     bench.ticks()
-    saved = bench.engine.save(session)
+    guest = bench.calls.guest(session)
+    saved = bench.engine.save(guest)
     bench.tick()  # it has begun
     bench.push(other := bench.submit(), 2)
     bench.backend.failures.append(RuntimeError("the device is gone"))
     bench.tick()
     del other
-    for late in (saved, bench.engine.save(session)):
+    for late in (saved, bench.engine.save(guest)):
         with pytest.raises(SessionError, match="the engine ended before the row's state was saved"):
             late.result(0)

@@ -35,7 +35,7 @@ def lease_of(session: Session) -> int:
 
 
 def a_guest(*, pool: int | None) -> Guest:
-    return cast("Guest", SimpleNamespace(pool=pool, is_notified=False))
+    return cast("Guest", SimpleNamespace(pool=pool, has_front_end=pool is not None))
 
 
 def assert_adds_up(stats: SessionStats) -> None:
@@ -239,7 +239,7 @@ def test_a_lease_of_a_front_end_leaves_its_row_and_ends_when_let_go() -> None:
 
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:
     bench = Bench()
-    session = bench.engine.submit(SamplingParameters(max_steps=1), wait_s=0, notify=lambda: None)
+    session = bench.calls.submit(SamplingParameters(max_steps=1))
     bench.push(session, 1, 2, 3)
 
     def change_mind() -> None:
@@ -255,7 +255,7 @@ def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:
 
 def test_a_frame_that_comes_as_a_session_takes_its_last_step_does_not_wait_for_ever() -> None:
     bench = Bench()
-    session = bench.engine.submit(SamplingParameters(max_steps=1), wait_s=0, notify=lambda: None)
+    session = bench.calls.submit(SamplingParameters(max_steps=1))
     bench.push(session, 1)
     bench.ticks()
     session.take()

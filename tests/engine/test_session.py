@@ -153,7 +153,7 @@ def test_parameters_a_backend_cannot_use_end_that_session_alone() -> None:
 @pytest.mark.parametrize("kind", [PipelineKind.CODEC, PipelineKind.TTS])
 def test_max_steps_ends_a_session_as_if_it_had_finished(kind: PipelineKind) -> None:
     bench = bench_of(kind)
-    session = bench.engine.submit(SamplingParameters(max_steps=2), wait_s=0, notify=lambda: None)
+    session = bench.calls.submit(SamplingParameters(max_steps=2))
     if kind is PipelineKind.TTS:
         session.push_text(words(1, 2, 3), bench.clock())
     else:

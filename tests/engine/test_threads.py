@@ -20,7 +20,7 @@ from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
-from tests.engine.bench import frames, pcm_of
+from tests.engine.bench import Calls, frames, pcm_of
 from tests.engine.fakes import MODEL, FakeBackend, fake_spec
 from tests.support.calm import calm
 
@@ -35,7 +35,7 @@ class Stress:
     """One caller after the other, each checking every reply against what it said."""
 
     def __init__(self, engine: Engine, seed: int, is_over: threading.Event) -> None:
-        self.engine = engine
+        self.calls = Calls(engine, is_started=True)
         self.random = random.Random(seed)
         self.base = seed * SPREAD
         self.is_over = is_over
@@ -51,10 +51,9 @@ class Stress:
             self.failure = error
 
     def call(self) -> None:
-        told = threading.Event()
         try:
-            session = self.engine.submit(
-                SamplingParameters(text_seed=self.base), wait_s=self.random.choice([0, 0.02]), notify=told.set
+            session = self.calls.submit(
+                SamplingParameters(text_seed=self.base), wait_s=self.random.choice([0, 0.02])
             )
         except ServerFullError:
             self.refused += 1
@@ -73,8 +72,8 @@ class Stress:
             if self.random.random() < 0.05:
                 last_frame = max(last_frame, session.flush() - 1)
             if self.random.random() < 0.7:
-                told.wait(0.003)
-                told.clear()
+                self.calls.turn(0.003)
+            self.calls.turn()
             for reply in session.take():
                 value, taken, _, seed, _ = pcm_of(reply)[:5].tolist()
                 assert value == self.base + reply.frame % SPREAD
@@ -133,15 +132,18 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
     backend.during_step = lambda: time.sleep(0.001)
     engine = Engine(backend, CONFIG, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
     engine.start()
-    sessions = [engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None) for _ in range(4)]
-    is_over = threading.Event()
+    is_over, closed = threading.Event(), list[bool]()
 
-    def speak(session: Session) -> None:
+    def speak() -> None:
+        calls = Calls(engine, is_started=True)
+        session = calls.submit()
         while not is_over.is_set():
             session.push(frames(1), time.monotonic())
-            time.sleep(0.0005)
+            calls.turn(0.0005)
+        calls.until(lambda: session.state is SessionState.CLOSED)
+        closed.append(True)
 
-    threads = [threading.Thread(target=speak, args=(session,)) for session in sessions]
+    threads = [threading.Thread(target=speak) for _ in range(4)]
     for thread in threads:
         thread.start()
     time.sleep(0.1)
@@ -149,7 +151,7 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
     is_over.set()
     for thread in threads:
         thread.join(120.0)
-    assert all(session.state is SessionState.CLOSED for session in sessions)
+    assert closed == [True] * 4
     assert backend.closed
 
 
@@ -162,7 +164,7 @@ def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(FakeBackend(fake_spec(kind)), config, metrics=metrics)
     engine.start()
-    session = engine.submit(SamplingParameters(), wait_s=0, notify=lambda: None)
+    session = Calls(engine, is_started=True).submit()
     begun_s = time.monotonic()
     session.push(frames(*range(12)), begun_s)
     while session.reply_frames < 12:
@@ -178,10 +180,8 @@ def test_a_prompt_is_read_without_pauses() -> None:
     engine = Engine(FakeBackend(fake_spec(PipelineKind.DUPLEX)), config, metrics=metrics)
     engine.start()
     begun_s = time.monotonic()
-    session = engine.submit(
-        SamplingParameters(), wait_s=0, notify=None, prompt=Prompt(np.ones((12, 2), np.int32))
-    )
-    while session.state is not SessionState.ACTIVE:
-        time.sleep(0.001)
+    calls = Calls(engine, is_started=True)
+    session = calls.submit(prompt=Prompt(np.ones((12, 2), np.int32)))
+    calls.until(lambda: session.state is SessionState.ACTIVE)
     assert time.monotonic() - begun_s < 11
     assert engine.stop(30.0)

@@ -14,7 +14,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState, SessionStats
-from antiphon.models.sampling import SamplingParameters
+from tests.engine.bench import Calls
 from tests.engine.echo import EchoBackend, Frames
 from tests.engine.fakes import MODEL
 from tests.support.calm import calm
@@ -41,10 +41,6 @@ class Harness:
         """Whether something was tested, however slow the machine."""
         return self.checked > 100 and len(self.stats) > CALLERS
 
-    def submit(self) -> Session:
-        self.sessions += 1
-        return self.engine.submit(SamplingParameters(), wait_s=10.0, notify=None)
-
     def thread(self, run: object, *args: object) -> threading.Thread:
         def guarded() -> None:
             try:
@@ -59,29 +55,30 @@ class Harness:
 
     def call(self, caller: int) -> None:
         """Session after session: this thread writes, another reads, and they end at any moment."""
-        number = 0
+        number, calls = 0, Calls(self.engine, is_started=True)
         while not self.is_over.is_set():
             number += 1
-            session = self.submit()
-            while session.state is not SessionState.ACTIVE:
-                if self.is_over.is_set():
-                    session.close()
-                    return
-                time.sleep(0.0005)
+            self.sessions += 1
+            session = calls.submit(wait_s=10.0)
+            while session.state is SessionState.QUEUED:
+                calls.turn(0.02)
+            assert session.state is SessionState.ACTIVE
             frames = Frames(1000 * caller + number)
-            reader = self.thread(self.read, session, frames)
+            is_over = threading.Event()
+            reader = self.thread(self.read, session, frames, is_over)
             for frame in range(60):
                 half = frames.make(frame)
                 session.push(half[:700], time.monotonic())
                 session.push(half[700:], time.monotonic())
                 time.sleep(0.0002 * (frame % 3))
-            session.close()
+            is_over.set()
             reader.join()
+            session.close()
             self.stats.append(session.stats())
             self.checked += frames.checked
 
-    def read(self, session: Session, frames: Frames) -> None:
-        while session.state is not SessionState.CLOSED:
+    def read(self, session: Session, frames: Frames, is_over: threading.Event) -> None:
+        while not is_over.is_set():
             for reply in session.take():
                 assert reply.pcm is not None
                 frames.check(reply.frame, reply.pcm)

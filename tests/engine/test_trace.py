@@ -38,7 +38,7 @@ def test_every_stage_of_every_tick_is_there_in_microseconds(tmp_path: Path) -> N
         track: [span["name"] for span in spans if span["tid"] == number] for track, number in tracks.items()
     }
     assert by_track == {
-        "engine": ["gather", "step", "scatter", "notify"] * 2,
+        "engine": ["gather", "step", "scatter"] * 2,
         "backend": ["fake", "rest"] * 2,
         "serve": ["send"],
     }

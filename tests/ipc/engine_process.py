@@ -5,11 +5,14 @@ Each descriptor is the engine's end of a front end's control socket. SIGUSR1 dra
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.engine.engine import Engine
-from antiphon.engine.fleet import Fleet
+from antiphon.engine.front_ends import FrontEndServer
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
 from antiphon.errors import StepError
@@ -60,17 +63,26 @@ def make_engine(facts: dict[str, Any], *, pools: int | None) -> Engine:
     return engine
 
 
+async def serve(engine: Engine, controls: Sequence[socket.socket]) -> None:
+    """Serve front ends until the end of stdin."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, engine.drain)
+    loop.add_reader(sys.stdin, over.set)
+    server = FrontEndServer({MODEL: engine}, loop)
+    for pool, control in enumerate(controls):
+        server.add(pool, control)
+    while not over.is_set():
+        server.look_after()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), 0.25)
+    engine.stop(5.0)
+    server.stop()
+
+
 def main() -> None:
     facts, *descriptors = sys.argv[1:]
     engine = make_engine(json.loads(facts), pools=len(descriptors))
-    signal.signal(signal.SIGUSR1, lambda *_: engine.drain())
-    fleet = Fleet({MODEL: engine})
-    fleet.start()
-    for pool, descriptor in enumerate(descriptors):
-        fleet.add(pool, socket.socket(fileno=int(descriptor)))
-    sys.stdin.read()
-    engine.stop(5.0)
-    fleet.stop()
+    asyncio.run(serve(engine, [socket.socket(fileno=int(it)) for it in descriptors]))
 
 
 if __name__ == "__main__":

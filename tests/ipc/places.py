@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.ipc.local import Doorbell, LocalEngine
-from antiphon.ipc.port import CallSession, EnginePort
-from antiphon.ipc.remote import connect
+from antiphon.engine.front_ends import LocalFrontEnd
+from antiphon.ipc.engine_client import CallSession, EnginePort, connect
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.fakes import MODEL
@@ -74,7 +73,8 @@ async def open_call(
 @asynccontextmanager
 async def one_process(facts: dict[str, Any]) -> AsyncIterator[Place]:
     engine = make_engine(facts, pools=None)
-    yield Place(LocalEngine(engine, Doorbell(asyncio.get_running_loop())), engine.drain)
+    front_end = LocalFrontEnd({MODEL: engine}, asyncio.get_running_loop())
+    yield Place(front_end.client.engines[MODEL], engine.drain)
     assert engine.stop(PATIENCE_S)
 
 

@@ -7,25 +7,24 @@ import errno
 import gc
 import math
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from antiphon.engine.fleet import Fleet
-from antiphon.engine.front_end import FrontEndRequests
-from antiphon.engine.requests import MAX_FLUSH_FRAMES
-from antiphon.errors import ProtocolError, ServerFullError
+from antiphon.backends.base import TextEntry
+from antiphon.engine.front_ends import FrontEndConnection
+from antiphon.errors import ProtocolError, ServerFullError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.local import Doorbell
-from antiphon.ipc.post import Post
-from antiphon.ipc.remote import Desk, connect
-from antiphon.ipc.remote_engine import RemoteEngine
+from antiphon.ipc.engine_client import EnginePort, connect
+from antiphon.ipc.message_socket import IS_FILE, IS_INLINE, close_all
+from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import RULES, SamplingParameters
@@ -34,6 +33,7 @@ from tests.engine.fakes import MODEL
 from tests.ipc.engine_process import make_engine
 from tests.ipc.places import PATIENCE_S, PLACES, Place, open_call
 from tests.ipc.places import until as until_seen
+from tests.ipc.server_thread import ServerThread
 
 NAN = math.nan
 
@@ -44,21 +44,17 @@ class Served:
     def __init__(self, kind: str) -> None:
         self.engine = make_engine({"kind": kind, "slots": 4}, pools=2)
         self.dropped: list[int] = []
-        self.fleet = Fleet({MODEL: self.engine}, on_dropped=self.dropped.append)
-        self.fleet.start()
+        self.fleet = ServerThread({MODEL: self.engine}, on_dropped=self.dropped.append)
 
-    def raw(self, pool: int = 0) -> Post:
+    def raw(self, pool: int = 0) -> RawFrontEnd:
         """A front end of our own, which has been greeted."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.fleet.add(pool, theirs)
-        post = Post(ours, time.monotonic)
-        message, descriptors = answer(post)
-        assert isinstance(message, messages.Hello)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return post
+        front_end = RawFrontEnd(ours)
+        assert isinstance(front_end.answer(), messages.Hello)
+        return front_end
 
-    async def port(self, pool: int) -> RemoteEngine:
+    async def port(self, pool: int) -> EnginePort:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.fleet.add(pool, theirs)
         return (await connect(ours))[MODEL]
@@ -68,16 +64,38 @@ class Served:
         self.fleet.stop()
 
 
-def answer(post: Post) -> tuple[messages.Message, list[int]]:
-    """The next message that is not about health."""
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:
-        received = post.receive()
-        if received is None:
-            time.sleep(0.005)
-        elif not isinstance(received[0], messages.HealthNow):
-            return received
-    raise AssertionError("there is no answer")
+class RawFrontEnd:
+    """A front end that sends what it likes."""
+
+    def __init__(self, control: socket.socket) -> None:
+        control.setblocking(False)  # a socket with a timeout takes a quarter of what fits
+        self._control = control
+
+    def send(self, request: messages.Request) -> None:
+        self._control.send(IS_INLINE + messages.REQUESTS.encode(0, request))
+
+    def send_without_its_file(self, request: messages.Request) -> None:
+        """As a long message arrives where no open file is left."""
+        self._control.send(IS_FILE + messages.REQUESTS.head(request))
+
+    def answer(self) -> messages.Notice:
+        """The next message that is not about health.
+
+        Raises:
+            EOFError: the engine's process has closed the socket.
+        """
+        while True:
+            assert select.select([self._control], [], [], PATIENCE_S)[0], "there is no answer"
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1 << 20, 64)
+            close_all(descriptors)
+            if not data:
+                raise EOFError
+            _, notice = messages.NOTICES.decode(data[1:])
+            if not isinstance(notice, messages.HealthNow):
+                return notice
+
+    def close(self) -> None:
+        self._control.close()
 
 
 @pytest.fixture
@@ -88,21 +106,23 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 
 def opening(call: str, **changes: Any) -> messages.Open:
-    values = {"model": 0, "parameters": asdict(SamplingParameters()), "wait_s": 0.0, "prompt": None}
+    values = {"model": 0, "parameters": SamplingParameters(), "wait_s": 0.0}
     return messages.Open(call=call, **{**values, **changes})
 
 
-async def test_a_notify_that_raises_takes_no_wake_up_from_the_others() -> None:
-    bell, woken = Doorbell(asyncio.get_running_loop()), []
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_notify_that_raises_takes_no_wake_up_from_the_others(place: str) -> None:
+    async with PLACES[place]({"slots": 3}) as here:
 
-    def fail() -> None:
-        raise RuntimeError("this owner is broken")
+        def fail() -> None:
+            raise RuntimeError("this owner is broken")
 
-    for notify in (fail, lambda: woken.append("second"), lambda: woken.append("third")):
-        bell.ring(notify, lambda error: woken.append(str(error)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert woken == ["this owner is broken", "second", "third"]
+        broken = [await here.port.submit(SamplingParameters(), wait_s=0.0, notify=fail) for _ in range(2)]
+        call = await open_call(here)
+        for session in (*broken, call.session):
+            session.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await call.news.wait()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -134,25 +154,38 @@ def no_open_file(*_: Any) -> int:
 
 
 @pytest.mark.parametrize("served", ["duplex"], indirect=True)
-@pytest.mark.parametrize("call", ["memfd_create", "dup"])
 async def test_a_prompt_without_an_open_file_is_refused_and_leaves_nothing(
-    served: Served, call: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = await served.port(0)
-    prompt = Prompt(np.zeros((3, 1 + port.info.spec.lm.n_q if port.info.spec.lm else 1), np.int32))
+    lm = port.info.spec.lm
+    short = np.zeros((3, 1 + lm.n_q if lm else 1), np.int32)
+    prompt = Prompt(short, embedded=np.zeros((50_000, 1), np.float32))
     opened = open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, no_open_file)
+        patch.setattr(os, "memfd_create", no_open_file)
         with pytest.raises(ServerFullError, match=r"could not be passed on: Too many open files; try again"):
             await open_call(Place(port, lambda: None), prompt=prompt)
-    desk = port._desk
-    assert isinstance(desk, Desk)
-    assert (desk._sessions, desk._answers) == ({}, {})
     assert open_files() == opened
     first = await open_call(Place(port, lambda: None), prompt=prompt)
     await first.until(lambda session: session.state is SessionState.ACTIVE)
     first.session.close()
-    port._desk.close()
+    port.client.close()
+
+
+@pytest.mark.parametrize("served", ["duplex"], indirect=True)
+def test_a_long_message_for_which_the_engine_has_no_open_file_ends_its_call_alone(served: Served) -> None:
+    front_end = served.raw()
+    front_end.send(opening("good"))
+    assert isinstance(front_end.answer(), messages.Admitted)
+    front_end.send_without_its_file(opening("bad"))
+    refused = front_end.answer()
+    assert isinstance(refused, messages.Refused)
+    assert (refused.call, str(refused.error)) == ("bad", "no open file was left for a long message")
+    front_end.send_without_its_file(messages.Prime("good", 1, Prompt(np.zeros((2, 2), np.int32))))
+    assert isinstance(front_end.answer(), messages.Ended)
+    assert served.dropped == []
+    front_end.close()
 
 
 async def test_a_front_end_that_cannot_be_served_is_dropped_alone(
@@ -160,55 +193,39 @@ async def test_a_front_end_that_cannot_be_served_is_dropped_alone(
 ) -> None:
     spoilt, stays = await served.port(0), await served.port(1)
     call = await open_call(Place(stays, lambda: None))
-    flush, faulty = Post.flush, served.fleet._front_ends[0].post
 
-    def fail(post: Post) -> None:
-        if post is faulty:
-            raise RuntimeError("a fault of our own")
-        flush(post)
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a fault of our own")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Post, "flush", fail)
+        patch.setattr(served.engine, "note_host", fail)
+        spoilt.note_lag(0.0)
         await until_seen(lambda: served.dropped == [0])
     call.session.push(np.zeros(stays.info.spec.frame_samples, np.float32), time.monotonic())
     await call.until(lambda session: session.reply_frames == 1)
     assert "a front end could not be served" in caplog.messages
-    assert served.fleet._thread.is_alive()
     call.session.close()
     for port in (spoilt, stays):
-        port._desk.close()
+        port.client.close()
 
 
 def test_what_a_front_end_that_died_had_noted_is_known(served: Served) -> None:
     """Its process may be reaped before the fleet has read what it said last."""
     dying, stays = served.raw(0), served.raw(1)
     dying.send(opening("first"))
-    assert isinstance(answer(dying)[0], messages.Admitted)
-    with served.fleet._lock:  # its thread has no turn
+    assert isinstance(dying.answer(), messages.Admitted)
+    with served.fleet.paused():
         dying.send(messages.Arm("first", b"1" * 32, "a key"))
-        for seq in range(200):
+        for seq in range(100):
             dying.send(messages.Noted("first", ((seq, b"a word"),), seq + 1))
         dying.close()
-        served.fleet.take_back(0)
-    stays.send(messages.Resume(0, "second", (b"1" * 32, b"2" * 32, "a key", 198, 5, 5)))
-    resumed, _ = answer(stays)
+        served.fleet.loop.call_soon_threadsafe(served.fleet.server.take_back, 0)
+    claim = ResumeClaim(b"1" * 32, b"2" * 32, "a key", 98, 5, 5)
+    stays.send(messages.Resume("second", 0, claim))
+    resumed = stays.answer()
     assert isinstance(resumed, messages.Resumed)
-    assert ([tuple(note) for note in resumed.notes], resumed.next_seq) == ([(199, b"a word")], 200)
+    assert (resumed.resumption.notes, resumed.resumption.next_seq) == (((99, b"a word"),), 100)
     stays.close()
-
-
-async def test_the_fleets_thread_outlives_a_turn_that_fails(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(served.fleet._selector, "select", no_open_file)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        served.fleet.add(0, theirs)
-        await until_seen(lambda: "a turn of the fleet failed" in caplog.messages)
-    port = (await connect(ours))[MODEL]
-    call = await open_call(Place(port, lambda: None))
-    call.session.close()
-    port._desk.close()
 
 
 def test_a_front_end_that_cannot_be_greeted_is_dropped(
@@ -222,96 +239,107 @@ def test_a_front_end_that_cannot_be_greeted_is_dropped(
     assert ours.recv(1) == b""
     ours.close()
     served.fleet.take_back(0)
-    post = served.raw(0)
-    post.close()
+    served.raw(0).close()
 
 
-def spoilt_parameters() -> Iterator[dict[str, Any]]:
+def spoilt_parameters() -> Iterator[SamplingParameters]:
     for name, rule in RULES.items():
         assert rule.low is not None
         assert rule.high is not None
         values: tuple[Any, ...] = (rule.low - 1, min(10 * rule.high + 1, 2**64 - 1), NAN, "1", True, [])
         for value in values:
-            yield {**asdict(SamplingParameters()), name: value}
+            yield replace(SamplingParameters(), **{name: value})
 
 
 @pytest.mark.parametrize("served", ["tts"], indirect=True)
 def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None:
     post = served.raw()
     post.send(opening("good"))
-    assert isinstance(answer(post)[0], messages.Admitted)
+    assert isinstance(post.answer(), messages.Admitted)
     for number, parameters in enumerate(spoilt_parameters()):
         post.send(opening(f"bad-{number}", parameters=parameters))
-        message, _ = answer(post)
+        message = post.answer()
         assert isinstance(message, messages.Refused), parameters
-        assert message.error[0] == "UnsupportedError"
+        assert isinstance(message.error, UnsupportedError)
     for wait_s in (NAN, -1.0, math.inf, "1"):
         post.send(opening("waits", wait_s=wait_s))
-        assert isinstance(answer(post)[0], messages.Refused)
+        assert isinstance(post.answer(), messages.Refused)
+    word = TextEntry((1,), "word")
+    tail = np.zeros(0, np.float32)
     given: list[Any] = [
-        messages.SetParameters("spoilt", {**asdict(SamplingParameters()), "text_topk": -1}),
-        messages.Words("spoilt", [((1, 2**40), "word", 0, False)], 0.0),
-        messages.Words("spoilt", [((-1,), "word", 0, False)], 0.0),
-        messages.Words("spoilt", [((1,), "word", 10**9, False)], 0.0),
-        messages.Words("spoilt", [((1,) * 300, "word", 0, False)], 0.0),
-        messages.Words("spoilt", [((), "", 1, False)] * 300, 0.0),
-        messages.Words("spoilt", [((1,), "word", 0, False)], "c"),  # type: ignore[arg-type]
-        messages.Words("spoilt", [((1,), "word", 0, False)], NAN),
-        messages.HearPadding("spoilt", 0, 3, MAX_FLUSH_FRAMES + 1, b"", 0.0),
-        messages.HearPadding("spoilt", 0, 3, 3, bytes(4 * 10_000), 0.0),
-        messages.HearPadding("spoilt", -1, 3, 3, b"", 0.0),
+        messages.SetParameters("spoilt", SamplingParameters(text_topk=-1)),
+        messages.PushText("spoilt", (replace(word, tokens=(1, 2**40)),), 0.0),
+        messages.PushText("spoilt", (replace(word, tokens=(-1,)),), 0.0),
+        messages.PushText("spoilt", (replace(word, padding_frames=10**9),), 0.0),
+        messages.PushText("spoilt", (replace(word, tokens=(1,) * 300),), 0.0),
+        messages.PushText("spoilt", (word,) * 300, 0.0),
+        messages.PushText("spoilt", (word,), "c"),  # type: ignore[arg-type]
+        messages.PushText("spoilt", (word,), NAN),
+        messages.HearPadding("spoilt", 0, 3, 1025, tail, 0.0),
+        messages.HearPadding("spoilt", 0, 3, 3, np.zeros(10_000, np.float32), 0.0),
+        messages.HearPadding("spoilt", -1, 3, 3, tail, 0.0),
+        messages.Prime("spoilt", 1, Prompt(np.zeros(3, np.int32))),
+        messages.Prime("spoilt", 1, Prompt(np.zeros((3, 2), np.float32))),
+        messages.Prime(
+            "spoilt", 1, Prompt(np.zeros((3, 2), np.int32), voice=np.full((1, 8), NAN, np.float32))
+        ),
     ]
     for message in given:
         post.send(opening("spoilt"))
-        assert isinstance(answer(post)[0], messages.Admitted)
+        assert isinstance(post.answer(), messages.Admitted)
         post.send(message)
-        ended, _ = answer(post)
-        assert isinstance(ended, messages.Ended), message
+        assert isinstance(post.answer(), messages.Ended), message
         post.send(messages.Close("spoilt"))
-    post.send(messages.Words("good", [((1,), "word", 0, False)], 0.0))
+    post.send(messages.PushText("good", (word,), 0.0))
     post.send(messages.Check(0, 1, 0.0))
-    assert answer(post)[0] == messages.Checked(1, None)
-    assert (served.dropped, served.fleet.calls()) == ([], {0: 1})
+    assert post.answer() == messages.Checked(1, None)
+    assert (served.dropped, served.fleet.do(served.fleet.server.call_counts)) == ([], {0: 1})
     post.close()
+
+
+def sent(latency_s: float | None = None, **changes: Any) -> messages.Sent:
+    values = {"model": 0, "sent_s": 1.0, "late": 0, "pressing": 0, "refused": 0, **changes}
+    latencies = np.array([] if latency_s is None else [latency_s], np.float32)
+    return messages.Sent(latency_s=latencies, first_audio_s=np.zeros(0, np.float32), **values)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Sent(0, 1.0, np.array([NAN], np.float32).tobytes(), 0, 0, b"", 0),
-        messages.Sent(0, 1.0, np.array([-1], np.float32).tobytes(), 0, 0, b"", 0),
-        messages.Sent(0, 1.0, np.array([1], np.float32).tobytes(), 7, 0, b"", 0),
-        messages.Sent(0, 1.0, b"", 0, 0, b"", -5),
-        messages.Sent(0, NAN, b"", 0, 0, b"", 0),
-        messages.Sent(-1, 1.0, b"", 0, 0, b"", 0),
+        sent(NAN),
+        sent(-1.0),
+        sent(1.0, late=7),
+        sent(refused=-5),
+        sent(sent_s=NAN),
+        sent(model=-1),
+        sent(model=1),
         messages.Check(-1, 1, 0.0),
+        messages.Lag(0, -1.0),
         opening(""),
         opening("a" * 65),
     ],
 )
 async def test_numbers_that_no_call_is_to_blame_for_drop_the_front_end(
-    served: Served, message: messages.Message
+    served: Served, message: messages.Request
 ) -> None:
     post = served.raw()
     post.send(message)
     with pytest.raises(EOFError):
-        answer(post)
+        post.answer()
     await until_seen(lambda: served.dropped == [0])
     assert served.engine.metrics.dropped_in._value.get() == 0
     post.close()
 
 
 def test_a_front_end_has_a_bounded_number_of_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.engine.front_end.MAX_CALLS", 3)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.close()
-    front_end = FrontEndRequests(0, Post(theirs, time.monotonic), served.fleet._engines)
+    monkeypatch.setattr("antiphon.engine.front_ends.MAX_CALLS", 3)
+    front_end = FrontEndConnection([served.engine], pool=0, wake=lambda: None)
     for number in range(3):
-        front_end._open(opening(str(number)), [])
+        front_end.handle(opening(str(number)), [])
     with pytest.raises(ProtocolError, match="opened call 3 twice, or more than 3"):
-        front_end._open(opening("3"), [])
-    for pools, leases in front_end.give_up("the test is over").items():
-        pools.let_go(leases)
+        front_end.handle(opening("3"), [])
+    for engine, leases in front_end.give_up("the test is over").items():
+        engine.rows.leases.let_go(leases)
 
 
 def test_what_callers_may_ask_for_is_what_a_sampler_can_be_given() -> None:
@@ -320,24 +348,3 @@ def test_what_callers_may_ask_for_is_what_a_sampler_can_be_given() -> None:
     for name, rule in RULES.items():
         for bound in ("low", "high"):
             assert rule.fault(ranges[name][bound]) is None, name
-
-
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        (["<f8", [1, 3]], "not <i4 of 2 axes"),
-        (["<i4", [3]], "not <i4 of 2 axes"),
-        (["<i4", [-1, 3]], "not <i4 of 2 axes"),
-        (["|O", [1, 3]], "not <i4 of 2 axes"),
-        (None, "arrays are missing"),
-    ],
-)
-def test_a_prompt_of_another_form_is_refused(part: Any, words: str) -> None:
-    with pytest.raises(ProtocolError, match=words):
-        messages.unpack_prompt([part, None, None, None, None], bytes(24))
-
-
-def test_a_prompt_holds_numbers() -> None:
-    frames, voice = np.zeros((2, 3), np.int32), np.array([[NAN]], np.float32)
-    with pytest.raises(ProtocolError, match="not all of it are numbers"):
-        messages.unpack_prompt(*messages.pack_prompt(Prompt(frames, voice)))

@@ -19,7 +19,7 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

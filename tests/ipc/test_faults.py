@@ -22,21 +22,22 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.engine import Engine
-from antiphon.engine.fleet import Fleet
 from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
-from antiphon.ipc import messages, post
+from antiphon.ipc import message_socket, messages
 from antiphon.ipc.arena import Shape
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.memory import NO_BELL, MemoryLayout, SharedArena
-from antiphon.ipc.remote import connect
+from antiphon.ipc.message_socket import IS_INLINE
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import EchoBackend
 from tests.engine.fakes import MODEL
 from tests.ipc.places import PATIENCE_S, Place, open_call, start_engine
 from tests.ipc.places import until as until_seen
+from tests.ipc.server_thread import ServerThread
 from tests.support.calm import calm
 
 POOLS = 2
@@ -58,7 +59,7 @@ def reasons(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
 class FrontEndProcess:
     """A front end in a process of its own."""
 
-    def __init__(self, fleet: Fleet, pool: int, **facts: Any) -> None:
+    def __init__(self, fleet: ServerThread, pool: int, **facts: Any) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         facts = {"owner": 100 * pool, "calls": 4, "pace_s": 0.01, "seconds": 3.0, **facts}
         command = [
@@ -93,7 +94,7 @@ class FrontEndProcess:
 
 
 class Host:
-    """An engine that echoes, and its fleet."""
+    """An engine that echoes, and its front ends."""
 
     def __init__(self, **settings: int) -> None:
         self.dropped: list[int] = []
@@ -106,8 +107,7 @@ class Host:
             wake=EventWake(),
         )
         self.engine.start()
-        self.fleet = Fleet({MODEL: self.engine}, on_dropped=self.dropped.append)
-        self.fleet.start()
+        self.fleet = ServerThread({MODEL: self.engine}, on_dropped=self.dropped.append)
 
     def front_end(self, pool: int, **facts: Any) -> FrontEndProcess:
         return FrontEndProcess(self.fleet, pool, **facts)
@@ -223,7 +223,7 @@ def test_a_front_end_that_reads_nothing_is_dropped(host: Host, caplog: pytest.Lo
     caplog.set_level("INFO")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     host.fleet.add(0, ours)
-    question = messages.pack(messages.Check(0, 1, 0.0))
+    question = IS_INLINE + messages.REQUESTS.encode(0, messages.Check(0, 1, 0.0))
     theirs.settimeout(0.1)
     end_s = time.monotonic() + PATIENCE_S
     while not host.dropped and time.monotonic() < end_s:
@@ -265,7 +265,8 @@ def test_nonsense_in_a_front_ends_memory_spoils_its_own_calls_alone(host: Host) 
 
 def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    nonsense = [b"\xc1", messages.pack(messages.Open(7, "a", {}, 0.0, None)), b"\x90"]
+    opening = messages.Open("a", 7, SamplingParameters(), 0.0)
+    nonsense = [b"\xc1", IS_INLINE + messages.REQUESTS.encode(0, opening), IS_INLINE + b"\x90"]
     for data in nonsense:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         host.dropped.clear()
@@ -275,7 +276,11 @@ def test_a_front_end_that_says_nonsense_is_dropped(host: Host, caplog: pytest.Lo
         theirs.close()
         host.fleet.take_back(0)
     said = reasons(caplog, "front end dropped")
-    assert ["no message of the seam" in said[0], "cannot be understood" in said[1]] == [True, True]
+    assert ["neither of the marks" in said[0], said[1], "no message" in said[2]] == [
+        True,
+        "model 7 of 1",
+        True,
+    ]
     host.assert_all_is_free()
 
 
@@ -291,7 +296,7 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     async with asyncio.timeout(120.0):
         with pytest.raises(DrainingError, match="its queue is closed"):
             await open_call(Place(port, lambda: None))
-    port._desk.close()
+    port.client.close()
     until(lambda: host.dropped == [0], "it has left")
     host.fleet.take_back(0)
 
@@ -299,16 +304,16 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
 async def test_a_front_end_whose_messages_were_lost_ends_its_calls_on_both_sides(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "MAX_WAITING", 8)
+    monkeypatch.setattr(message_socket, "MAX_WAITING", 8)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     host.fleet.add(0, theirs)
     call = await open_call(Place((await connect(ours))[MODEL], lambda: None))
-    with host.fleet._lock:  # its thread reads nothing meanwhile
+    with host.fleet.paused():
         for _ in range(5000):
             call.session.set_parameters(SamplingParameters())
         call.session.finish()
     await call.until(lambda session: session.state is SessionState.CLOSED)
-    assert "has taken no messages for too long" in str(call.session.error)
+    assert "it takes no messages" in str(call.session.error)
     until(lambda: host.dropped == [0], "its end is seen")
     host.fleet.take_back(0)
     host.assert_all_is_free()

@@ -17,8 +17,6 @@ FRAME_PATH: Final = (
     "server/antiphon/backends/null/backend.py",
     "server/antiphon/backends/null/stamp.py",
     "server/antiphon/engine/admission.py",
-    "server/antiphon/engine/deliveries.py",
-    "server/antiphon/engine/guests.py",
     "server/antiphon/engine/histogram.py",
     "server/antiphon/engine/leases.py",
     "server/antiphon/engine/ledger.py",
@@ -35,7 +33,7 @@ FRAME_PATH: Final = (
     "server/antiphon/engine/wake.py",
     "server/antiphon/ipc/arena.py",
     "server/antiphon/ipc/channel.py",
-    "server/antiphon/ipc/local.py",
+    "server/antiphon/ipc/engine_client.py",
     "server/antiphon/ipc/rings.py",
     "server/antiphon/ipc/sends.py",
     "server/antiphon/ipc/session.py",
@@ -57,5 +55,12 @@ FRAME_PATH: Final = (
 ``tests/serve/test_frame_path.py`` runs such a call and compares.
 """
 
-ON_A_CLOCK: Final = ("server/antiphon/serve/hosting/lag.py", "server/antiphon/serve/hosting/served.py")
+ON_A_CLOCK: Final = (
+    "server/antiphon/engine/deliveries.py",
+    "server/antiphon/engine/engine.py",
+    "server/antiphon/engine/front_ends.py",
+    "server/antiphon/engine/requests.py",
+    "server/antiphon/serve/hosting/lag.py",
+    "server/antiphon/serve/hosting/served.py",
+)
 """Files that run at fixed intervals, on a slow machine as often as once a frame."""

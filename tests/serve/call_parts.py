@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
-from antiphon.ipc.port import Notify
+from antiphon.ipc.engine_client import Notify
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.serve.calls.participant import Participant
 from antiphon.serve.transport.transport import M, T, Taker

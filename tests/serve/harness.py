@@ -19,8 +19,8 @@ from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics, MetricFamilies
-from antiphon.ipc.local import LocalEngine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
@@ -141,11 +141,14 @@ class Client:
 class Server:
     """A running server and a session to call it with."""
 
-    def __init__(self, port: int, http: aiohttp.ClientSession, app: web.Application, engine: Engine) -> None:
+    def __init__(
+        self, port: int, http: aiohttp.ClientSession, app: web.Application, engines: dict[str, Engine]
+    ) -> None:
         self.port = port
         self.http = http
         self.app = app
-        self.engine = engine
+        self.engines = engines
+        self.engine = next(iter(engines.values()))
 
     @property
     def services(self) -> Services:
@@ -247,23 +250,25 @@ async def serving(
     ]
     given += [(files.spec.name, files, rows) for files, rows in beside]
     served: list[ServedModel] = []
-    cores: list[Engine] = []
+    cores: dict[str, Engine] = {}
     for name, files, rows in given:
         plan = hand_over_plan(config, name, files)
         core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan)
         core.start()
-        cores.append(core)
-        served.append(serve_model(config.served[0], name, files, LocalEngine(core), families))
+        cores[name] = core
+        front_end = LocalFrontEnd({name: core}, asyncio.get_running_loop())
+        port = front_end.client.engines[name]
+        served.append(serve_model(config.served[0], name, files, port, families))
     app = build_app(served, config, families, page=page, trial=trial)
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         async with aiohttp.ClientSession() as http:
-            yield Server(runner.addresses[0][1], http, app, cores[0])
+            yield Server(runner.addresses[0][1], http, app, cores)
     finally:
         await runner.cleanup()
-        for core in cores:
+        for core in cores.values():
             core.stop(5.0)
 
 

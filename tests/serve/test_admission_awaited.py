@@ -11,8 +11,7 @@ import pytest
 
 from antiphon.audio.wav import streamed_header
 from antiphon.errors import ServerFullError
-from antiphon.ipc.local import LocalEngine
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession, EnginePort
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.helper import MAX_JOBS, Helper
@@ -24,14 +23,14 @@ from tests.serve.harness import Server, serving
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Admission is decided at once, and told when this is set."""
-    is_open, submit = asyncio.Event(), LocalEngine.submit
+    is_open, submit = asyncio.Event(), EnginePort.submit
 
-    async def slow(engine: LocalEngine, *args: Any, **options: Any) -> CallSession:
+    async def slow(engine: EnginePort, *args: Any, **options: Any) -> CallSession:
         session = await submit(engine, *args, **options)
         await is_open.wait()
         return session
 
-    monkeypatch.setattr(LocalEngine, "submit", slow)
+    monkeypatch.setattr(EnginePort, "submit", slow)
     return is_open
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,11 +18,13 @@ from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotFoundError, ConfigError
+from antiphon.ipc.engine_client import Loop
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.serve.hosting.engines import backend_factory, describe, running_engines, serve_here
 from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.hosting.served import ServedModel, name_models
+from tests.engine.bench import NowLoop
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -43,7 +45,7 @@ def run(config: ServerConfig) -> Iterator[list[ServedModel]]:
     with running_engines(
         config, families, on_lost=nothing_lost, tracer=None, progress=no_progress
     ) as running:
-        yield serve_here(running, families)
+        yield serve_here(running, families, cast("Loop", NowLoop()))
 
 
 def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:

@@ -16,7 +16,6 @@ from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
 from antiphon.engine.engine import Engine
-from antiphon.ipc.local import LocalEngine
 from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
 from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
@@ -40,10 +39,7 @@ async def beside_a_talker(
 
 def recogniser_of(server: Server) -> Engine:
     """The recogniser's engine."""
-    hosted = server.services.models.find("scribe").engine
-    assert isinstance(hosted, LocalEngine)
-    assert isinstance(hosted._engine, Engine)
-    return hosted._engine
+    return server.engines["scribe"]
 
 
 async def bye(client: LiveClient) -> None:

@@ -138,7 +138,7 @@ class Arrivals:
         arrived.result()
 
     def _go_on(self, claim: ResumeClaim) -> None:
-        session = self._bench.engine.resume(claim, notify=lambda: None)
+        session = self._bench.calls.resume(claim)
         self._settle()
         require(session.state is SessionState.ACTIVE, f"the call is {session.state}: {session.error}")
         for value in (1.0, 2.0, 3.0):

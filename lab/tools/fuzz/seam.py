@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator
 
 import msgpack
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.front_end import FrontEndRequests
+from antiphon.engine.front_ends import FrontEndConnection
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.pools import Pools
 from antiphon.engine.wake import EventWake
 from antiphon.errors import ProtocolError
 from antiphon.ipc import messages
-from antiphon.ipc.post import Post
 from antiphon.models.spec import PipelineKind
 from antiphon.supervisor import messages as control
 from lab.tools.fuzz.target import Target, require
@@ -25,38 +22,19 @@ from tests.engine.fakes import MODEL, FakeBackend, FakeClock, fake_spec
 SLOTS = 2
 
 
-class ScriptedPost:
-    """:class:`antiphon.ipc.post.Post` that gives the messages of an input, and takes all that is sent."""
-
-    def __init__(self, data: bytes) -> None:
-        """Give what ``data`` holds, one msgpack value a message."""
-        self._values = self._messages(data)
-
-    @staticmethod
-    def _messages(data: bytes) -> Iterator[bytes]:
-        unpacker = msgpack.Unpacker()
-        unpacker.feed(data)
-        at = 0
-        while True:
-            try:
-                unpacker.skip()
-            except (msgpack.OutOfData, ValueError):
-                yield data[at:]
-                return
-            yield data[at : unpacker.tell()]
-            at = unpacker.tell()
-
-    def receive(self) -> tuple[messages.Message, list[int]] | None:
-        """The next message."""
-        data = next(self._values, b"")
-        return (messages.unpack(data), []) if data else None
-
-    def send(self, message: messages.Message, _descriptors: Sequence[int] = ()) -> None:
-        """A message to the front end: it can be packed."""
-        messages.pack(message)
-
-    def close(self) -> None:
-        """Nothing is open."""
+def messages_of(data: bytes) -> Iterator[bytes]:
+    """One msgpack value of an input after the other; the rest as it is."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data)
+    at = 0
+    while True:
+        try:
+            unpacker.skip()
+        except (msgpack.OutOfData, ValueError):
+            yield data[at:]
+            return
+        yield data[at : unpacker.tell()]
+        at = unpacker.tell()
 
 
 class Bench:
@@ -74,20 +52,22 @@ class Bench:
             wake=EventWake(),
         )
         self.engine.prepare()
-        self.pools = Pools(MODEL, self.engine)
 
     def hear(self, data: bytes) -> None:
         """Let a front end say this; afterwards the engine ticks, and has a row for a caller again."""
-        front_end = FrontEndRequests(0, cast("Post", ScriptedPost(data)), [self.pools])
+        front_end = FrontEndConnection([self.engine], pool=0, wake=lambda: None)
         refusal: ProtocolError | None = None
         try:
-            front_end.read()
+            for said in filter(None, messages_of(data)):
+                front_end.handle(messages.REQUESTS.decode(said)[1], [])
         except ProtocolError as error:
             refusal = error
         self.tick()
-        held = front_end.give_up("the input ends")[self.pools]
+        held = front_end.give_up("the input ends")[self.engine]
         self.tick()
-        self.pools.let_go(held)
+        self.engine.rows.leases.let_go(held)
+        for notice in front_end.outbox:
+            messages.NOTICES.encode(0, notice)
         self.clock.advance(3600.0)  # detached calls end
         self.tick()
         require(not self.engine.loop.is_lost, "the engine has ended")

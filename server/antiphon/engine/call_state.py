@@ -5,28 +5,19 @@ The format is that of :mod:`antiphon.engine.row_state`, with the facts of the ca
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from antiphon.engine.requests import (
-    MAX_COUNT,
-    check_call,
-    check_key,
-    check_number,
-    check_owner,
-    read_notes,
-    read_parameters,
-)
 from antiphon.engine.row_state import StateIdentity, facts_of, pack, unpack
-from antiphon.errors import AntiphonError, UnsupportedError
-from antiphon.ipc.resumption import Note
-from antiphon.models.sampling import SamplingParameters
+from antiphon.errors import UnsupportedError
+from antiphon.ipc.resumption import Call, Count, Key, Note, Owner
+from antiphon.models.sampling import SamplingParameters, check_parameters
 
 FACTS: Final = "call"
 ROW, LEASE = "row/", "lease/"
@@ -41,17 +32,17 @@ class CallFacts:
     ``given`` replies were given to its connections, those of front ends that were killed included.
     """
 
-    call: str
-    owner: str
+    call: Call
+    owner: Owner
     parameters: SamplingParameters
     has_new_parameters: bool
-    keys: tuple[bytes, ...]
+    keys: Annotated[tuple[Key, ...], Meta(min_length=1, max_length=2)]
     notes: tuple[Note, ...]
-    next_seq: int
-    told_frame: int
-    recorded_in: int
-    recorded_out: int
-    given: int
+    next_seq: Count
+    told_frame: Count
+    recorded_in: Count
+    recorded_out: Count
+    given: Count
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,10 +57,7 @@ class CallState:
         """The call in one piece of bytes."""
         arrays = {ROW + name: array for name, array in self.row.items()}
         arrays |= {LEASE + name: array for name, array in self.lease.items()}
-        facts = asdict(self.facts)
-        facts["keys"] = [key.hex() for key in self.facts.keys]
-        facts["notes"] = [[seq, base64.b64encode(data).decode()] for seq, data in self.facts.notes]
-        return pack(arrays, identity, {FACTS: json.dumps(facts)})
+        return pack(arrays, identity, {FACTS: msgspec.json.encode(self.facts).decode()})
 
 
 def unpack_call(data: bytes, identity: StateIdentity) -> CallState:
@@ -87,20 +75,8 @@ def unpack_call(data: bytes, identity: StateIdentity) -> CallState:
 
 def _facts(text: str) -> CallFacts:
     try:
-        values = json.loads(text)
-        values["parameters"] = read_parameters(values["parameters"])
-        values["keys"] = tuple(bytes.fromhex(key) for key in values["keys"])
-        notes = tuple((seq, base64.b64decode(data)) for seq, data in values["notes"])
-        values["notes"] = read_notes(notes)
-        facts = CallFacts(**values)
-        check_call(facts.call)
-        check_owner(facts.owner)
-        if not 1 <= len(facts.keys) <= 2:
-            raise ValueError(f"{len(facts.keys)} tokens")
-        for key in facts.keys:
-            check_key(key)
-        for name in ("next_seq", "told_frame", "recorded_in", "recorded_out", "given"):
-            check_number(name, getattr(facts, name), MAX_COUNT, is_whole=True)
+        facts = msgspec.json.decode(text, type=CallFacts)
+        check_parameters(facts.parameters)
         if facts.recorded_out > facts.given:
             raise ValueError(f"{facts.recorded_out} replies recorded, of {facts.given} that were given")
         numbers = [seq for seq, _ in facts.notes]
@@ -108,6 +84,6 @@ def _facts(text: str) -> CallFacts:
             raise ValueError(f"messages {numbers[:3]} ... are not those before {facts.next_seq}")
     except UnsupportedError:
         raise
-    except (AntiphonError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedError(f"{len(text)} characters are no facts of a call: {error}") from error
     return facts

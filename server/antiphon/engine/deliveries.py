@@ -8,18 +8,11 @@ from antiphon.ipc.arena import Times
 
 
 class MeteredDeliveries:
-    """:class:`antiphon.ipc.link.Deliveries` into an engine's metrics and late pressure; from any thread."""
+    """What front ends hand to sockets, in an engine's metrics and late pressure; from any thread."""
 
     def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:
         """Report to the engine's own."""
         self._metrics, self._pressure = metrics, pressure
-
-    def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
-        """A reply was handed to a socket."""
-        self._metrics.frame_latency_seconds.observe(latency_s)
-        if is_late:
-            self._metrics.late_frames.inc()
-        self._pressure.record(sent_s, is_late=is_pressing)
 
     def sent_many(self, sent_s: float, latency_s: Times, *, late: int, pressing: int) -> None:
         """Replies were handed on at about ``sent_s``, after ``latency_s [n]``; some of them late."""

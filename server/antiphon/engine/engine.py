@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
@@ -38,9 +37,7 @@ from antiphon.errors import (
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import RingBytes, ring_bytes
-from antiphon.ipc.resumption import ResumeClaim
-from antiphon.ipc.session import Session
-from antiphon.ipc.side import CallerSide
+from antiphon.ipc.messages import CallNotice
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -62,7 +59,7 @@ class Engine:
     interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
     engine. ``share`` is what other engines of the process leave of the device to a backend that is made.
-    With ``pools`` so many other processes have callers (:mod:`antiphon.engine.fleet`); they raise an
+    With ``pools`` so many other processes have callers (:mod:`antiphon.engine.front_ends`); they raise an
     ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
     by hand).
     """
@@ -98,7 +95,6 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._is_prepared = False
         self._backend: Backend
-        self._side: CallerSide
         self.rows: Rows
         self.reception: Reception
         self.resuming: Resuming
@@ -150,9 +146,6 @@ class Engine:
             metrics=self.metrics,
             pressure=self._pressure,
             pools=self._pools,
-        )
-        self._side = CallerSide(
-            info.spec, self.rows.arena, text_entries=self.config.text_entries, deliveries=self.deliveries
         )
         admission: Admission[Guest] = Admission(
             info.slots, self.config, self._pressure, has_lease=self.rows.leases.has_free
@@ -214,51 +207,16 @@ class Engine:
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
 
-    def submit(
-        self,
-        parameters: SamplingParameters,
-        *,
-        wait_s: float,
-        notify: Callable[[], None] | None,
-        prompt: Prompt | None = None,
-        state: Mapping[str, HostArray] | None = None,
-    ) -> Session:
-        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
-
-        With ``state``, which :meth:`save` gave here or in another process of the same model and backend, its
-        row goes on where that one was; it is PRIMING until the state is in place, and takes no prompt.
-
-        ``notify`` is called, from any thread and never under a lock, whenever the session has changed:
-        replies, state, position, error, interruption, room. It must be cheap; one that raises ends its
-        session. With None nothing is called: the owner looks at all sessions of a tick at once. A session
-        that waits in vain is closed with ServerFullError, or DrainingError.
-
-        Raises:
-            ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
-            DrainingError: the server is leaving.
-            SessionFailedError: the device is lost.
-            UnsupportedError: a prompt for a backend that takes none.
-        """
-        guest = self.guest(
-            secrets.token_hex(8), parameters, prompt=prompt if state is None else SavedState(state)
-        )
-        is_primed = prompt is None and state is None
-        session = Session(
-            guest.id, parameters, side=self._side, link=guest, notify=notify, is_primed=is_primed
-        )
-        guest.listener = session
-        self.reception.admit(guest, wait_s)
-        return session
-
     def guest(
         self,
         guest_id: str,
         parameters: SamplingParameters,
         *,
+        send: Callable[[CallNotice], None],
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> Guest:
-        """The engine's half of a session, for :class:`Reception` once it has its listener.
+        """The engine's half of a session, for :class:`Reception`; see :class:`Guest`.
 
         Raises:
             UnsupportedError: a prompt for a backend that takes none.
@@ -270,35 +228,16 @@ class Engine:
             rows=self.rows,
             wake=self.wake,
             host=self.reception,
+            send=send,
             pool=pool,
             prompt=prompt,
         )
 
-    def resume(self, claim: ResumeClaim, *, notify: Callable[[], None]) -> Session:
-        """A session that goes on with a call of another connection: soon ACTIVE, with its ``resumption``.
+    def save(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+        """The state of a session's row; see :meth:`antiphon.engine.saving.SavingQueue.add`.
 
-        Raises:
-            ResumeError: there is no such call, or it is not this client's.
-            SessionFailedError: the device is lost.
+        The future raises SessionError where the session has no row.
         """
-        guest = self.guest(secrets.token_hex(8), SamplingParameters())
-        session = Session(guest.id, SamplingParameters(), side=self._side, link=guest, notify=notify)
-        guest.listener = session
-        self.reception.claim(guest, claim)
-        return session
-
-    def save(self, session: Session) -> Future[dict[str, HostArray]]:
-        """The state of a session's row, for :meth:`submit` or :func:`antiphon.engine.row_state.pack`.
-
-        The row takes no step until it is there; the session then goes on. The future raises SessionError when
-        the session has no row.
-        """
-        guest = session.link
-        assert isinstance(guest, Guest)
-        return self.loop.save(guest)
-
-    def save_guest(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
-        """The same of a guest that is detached, and stays so; see :class:`SavingQueue`."""
         return self.loop.save(guest, beside)
 
     def take_call(self, read: Callable[[], bytes]) -> Future[None]:
@@ -314,7 +253,7 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now; raises as :meth:`Reception.check_room`."""
+        """Whether a caller would be taken now; raises as :meth:`Reception.check_room`."""
         self.reception.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:

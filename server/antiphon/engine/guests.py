@@ -1,13 +1,13 @@
-"""The engine's half of a session: whose row it is, what its row is to be given, and who hears of its end.
+"""The engine's half of a session: whose row it is, and what its row is to be given.
 
-The caller's half (:mod:`antiphon.ipc.session`) calls it, or sends messages that do; admission gives it a row;
-the engine thread asks it what lies beside the frames, which are in arrays (:mod:`antiphon.engine.rows`).
+Messages of its front end change it (:mod:`antiphon.engine.front_ends`); admission gives it a row; the engine
+thread asks it what lies beside the frames, which are in arrays (:mod:`antiphon.engine.rows`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -17,10 +17,9 @@ from antiphon.engine.flush_padding import FlushPadding
 from antiphon.engine.inbox import TextInbox
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.wake import Wake
-from antiphon.errors import AntiphonError, ResumeError
+from antiphon.errors import AntiphonError
 from antiphon.ipc.arena import Counts
-from antiphon.ipc.link import Listener
-from antiphon.ipc.resumption import Note
+from antiphon.ipc.messages import Admitted, CallNotice, Ended, Primed, Queued
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -54,28 +53,8 @@ class RowArrays(Protocol):
         """Where leases come from."""
         ...
 
-
-class ResumableCalls(Protocol):
-    """What a guest asks of :class:`antiphon.engine.resuming.Resuming`."""
-
-    def arm(self, guest: Guest, key: bytes, owner: str) -> None:
-        """The guest's call can be resumed by what hashes to ``key``."""
-        ...
-
-    def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
-        """Numbered messages are about to be sent."""
-        ...
-
-    def acknowledge(self, guest: Guest, seq: int) -> None:
-        """The client has them up to this one."""
-        ...
-
-    def detach(self, guest: Guest) -> bool:
-        """The connection is gone; whether the call can be resumed."""
-        ...
-
-    def keeps(self, guest: Guest) -> bool:
-        """Whether the call is being resumed."""
+    def first_lease(self, pool: int | None) -> int:
+        """The first lease of a front end's pool."""
         ...
 
 
@@ -86,24 +65,25 @@ class Host(Protocol):
         """The guest has closed."""
         ...
 
-    def position(self, guest: Guest) -> int | None:
-        """How many callers wait before this one, None when it does not wait."""
+    def place(self, guest: Guest) -> tuple[int, int] | None:
+        """How many callers wait before this one, and for how many seconds; None when it does not wait."""
         ...
 
-    def retry_after_s(self, guest: Guest) -> int:
-        """Seconds until this waiting caller may expect a row."""
+    def keeps(self, guest: Guest) -> bool:
+        """Whether the row of a guest that closes goes to another connection of its call."""
         ...
 
-    @property
-    def resuming(self) -> ResumableCalls:
-        """The calls that can be resumed."""
-        ...
+
+def no_notices(_: CallNotice) -> None:
+    """The notices of a call that no front end has."""
 
 
 class Guest:
-    """:class:`antiphon.ipc.link.Link` by direct calls, from any thread; nothing happens to a closed one."""
+    """One call as its engine has it; any thread may call it, and nothing happens to a closed one.
 
-    listener: Listener
+    ``send`` takes what its front end is to be told, from any thread, and never waits. The call of a front end
+    that has died is ``is_orphaned``: until another connection resumes it, nobody is told.
+    """
 
     def __init__(
         self,
@@ -113,14 +93,14 @@ class Guest:
         rows: RowArrays,
         wake: Wake,
         host: Host,
+        send: Callable[[CallNotice], None] = no_notices,
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> None:
-        """Start without a row; ``listener`` is to be set before admission hears of it.
-
-        ``pool`` is the front end whose leases it may have, None in one process.
-        """
+        """Start without a row. ``pool`` is the front end whose leases it may have, None in one process."""
         self.id, self.pool = guest_id, pool
+        self.send, self.is_orphaned = send, False
+        self.has_front_end = send is not no_notices  # which lets its lease go
         self.padding = FlushPadding(rows.frame_samples)
         self.text = TextInbox()
         self.lease: int | None = None
@@ -132,19 +112,7 @@ class Guest:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    # What the caller's half asks.
-
-    def position(self) -> int | None:
-        """How many callers wait before this one, None when it does not wait."""
-        return self._host.position(self)
-
-    def retry_after_s(self) -> int:
-        """Seconds until it may expect its row."""
-        return self._host.retry_after_s(self)
-
-    def nudge(self) -> None:
-        """Wake the engine thread."""
-        self._wake.nudge()
+    # What the front end asks.
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other parameters from the next frame on."""
@@ -154,7 +122,7 @@ class Guest:
                 self._limit(self.lease)
                 self._rows.needs_care[self.lease] = True
 
-    def prime(self, number: int, prompt: Prompt) -> None:
+    def prime(self, number: int, prompt: Prompt | SavedState) -> None:
         """Let the row read a prompt, instead of the one given before, if that is not read yet."""
         with self._lock:
             self._prompt, self._prompts = prompt, number
@@ -185,27 +153,9 @@ class Guest:
                 self._rows.needs_care[self.lease] = True
         self._wake.nudge()
 
-    def arm(self, key: bytes, owner: str) -> None:
-        """Let the call be resumed with the token that hashes to ``key``."""
-        self._host.resuming.arm(self, key, owner)
-
-    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
-        """Numbered messages are about to be sent."""
-        self._host.resuming.note(self, notes, told_frame)
-
-    def acknowledge(self, seq: int) -> None:
-        """The client has got numbered messages up to this one."""
-        self._host.resuming.acknowledge(self, seq)
-
-    def detach(self) -> None:
-        """The connection is gone: the row waits for another, where the call can be resumed; else it ends."""
-        if not self._host.resuming.detach(self):
-            self.end(ResumeError("unknown: the call cannot be resumed"))
-
     def close(self) -> None:
-        """Free the row, or the place in the queue; of a call that is being resumed, let go."""
-        if self._host.resuming.keeps(self):
-            self._host.resuming.detach(self)
+        """Free the row, or the place in the queue, unless the call is being resumed."""
+        if self._host.keeps(self):
             return
         with self._lock:
             if self._is_closed:
@@ -218,11 +168,6 @@ class Guest:
         self._host.leave(self)
 
     # Calls from the engine.
-
-    @property
-    def is_notified(self) -> bool:
-        """Whether its listener wants to hear of every tick."""
-        return self.listener.is_notified
 
     @property
     def is_priming(self) -> bool:
@@ -239,9 +184,17 @@ class Guest:
             self._limit(lease)
             self._rows.is_primed[lease] = self._prompt is None
             self._rows.needs_care[lease] = True
-        self.listener.admitted(lease)
+        self.announce(lease)
         self._wake.nudge()  # text may have come while it waited
         return True
+
+    def announce(self, lease: int) -> None:
+        """Tell the front end which of its leases the call has."""
+        self.send(Admitted(self.id, lease - self._rows.first_lease(self.pool)))
+
+    def orphan(self) -> None:
+        """The front end has died."""
+        self.send, self.is_orphaned = no_notices, True
 
     def take_lease(self) -> bool:
         """Have a lease, but no row yet: the caller is to get that of another guest."""
@@ -264,12 +217,13 @@ class Guest:
 
     def end(self, error: AntiphonError) -> None:
         """Close, without the caller's request."""
-        self.listener.ended(error)
+        self.send(Ended(self.id, error))
         self.close()
 
     def tell(self) -> None:
-        """Something has changed that the caller may want to see."""
-        self.listener.tell()
+        """Tell the front end the place in the queue, while the call waits."""
+        if (place := self._host.place(self)) is not None:
+            self.send(Queued(self.id, *place))
 
     def parameters_now(self) -> tuple[SamplingParameters, bool]:
         """The parameters, and whether the row lacks them still."""
@@ -298,7 +252,7 @@ class Guest:
             self._prompt = None
             self._rows.is_primed[lease] = True  # text may have come while it was read
             number = self._prompts
-        self.listener.primed(number)
+        self.send(Primed(self.id, number))
         return False
 
     def freeze(self, *, is_frozen: bool) -> None:

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, HostArray
 from antiphon.engine.call_state import CallFacts, CallState, unpack_call
-from antiphon.engine.guests import Guest
+from antiphon.engine.guests import Guest, no_notices
 from antiphon.engine.lease_copy import copy_in, copy_out
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.no_listener import NoListener
 from antiphon.engine.reception import Reception
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming
@@ -33,6 +32,7 @@ from antiphon.engine.row_values import check_row_values
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import Beside
 from antiphon.errors import AntiphonError, HandOverError, HandOverRefusedError, UnsupportedError
+from antiphon.ipc.messages import CallNotice, Ended, Primed
 from antiphon.log import Log
 from antiphon.models.sampling import SamplingParameters
 
@@ -82,28 +82,37 @@ class HandOverHost(Protocol):
         guest_id: str,
         parameters: SamplingParameters,
         *,
+        send: Callable[[CallNotice], None],
         pool: int | None = None,
         prompt: SavedState | None = None,
     ) -> Guest:
         """The engine's half of a session."""
         ...
 
-    def save_guest(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
+    def save(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
         """The state of its row, with what lies beside it."""
         ...
 
 
-class Arrival(NoListener):
-    """:class:`antiphon.ipc.link.Listener` of a call that comes: it has arrived when its row has its state."""
+class Arrival:
+    """The front end of a call that comes: it has arrived when its row has its state."""
 
     def __init__(self, host: HandOverHost, guest: Guest, state: CallState, arrived: Future[None]) -> None:
         """Wait for the row."""
         self._host, self._guest, self._state, self._arrived = host, guest, state, arrived
 
-    def primed(self, _number: int) -> None:
-        """On the engine thread, between two ticks: what lay beside the row goes where it belongs."""
+    def handle(self, notice: CallNotice) -> None:
+        """Take what the engine says of the call."""
+        match notice:
+            case Primed():
+                self._arrive()
+            case Ended(_, error) if not self._arrived.done():  # the row could not have this state
+                self._arrived.set_exception(error)
+
+    def _arrive(self) -> None:
+        """On the engine thread, between two ticks: put what lay beside the row where it belongs."""
         host, guest, facts = self._host, self._guest, self._state.facts
-        guest.listener = NoListener()
+        guest.orphan()
         try:
             assert guest.lease is not None
             lm = host.info.spec.lm
@@ -118,11 +127,6 @@ class Arrival(NoListener):
             self._arrived.set_exception(as_refusal(error))
         else:
             self._arrived.set_result(None)
-
-    def ended(self, error: AntiphonError) -> None:
-        """The row could not have this state."""
-        if not self._arrived.done():
-            self._arrived.set_exception(error)
 
 
 class HandingOver:
@@ -174,8 +178,10 @@ class HandingOver:
                 raise HandOverError("the call has no state of a row")
             host = self._host
             check_row_values(state.row, host.info.spec)
-            guest = host.guest(secrets.token_hex(8), state.facts.parameters, prompt=SavedState(state.row))
-            guest.listener = Arrival(host, guest, state, arrived)
+            guest = host.guest(
+                secrets.token_hex(8), state.facts.parameters, send=no_notices, prompt=SavedState(state.row)
+            )
+            guest.send = Arrival(host, guest, state, arrived).handle
             host.reception.admit(guest, 0.0)
         except Exception as error:  # a boundary: it goes to who sent the call
             if not arrived.done():
@@ -246,7 +252,7 @@ class HandingOver:
             found = copy_out(host.rows.arena, lease, host.clock())
             return {BESIDE + name: array for name, array in found.items()}
 
-        arrays = host.save_guest(guest, beside).result(self._plan.timeout_s)
+        arrays = host.save(guest, beside).result(self._plan.timeout_s)
         lease = {name.removeprefix(BESIDE): it for name, it in arrays.items() if name.startswith(BESIDE)}
         row = {name: it for name, it in arrays.items() if not name.startswith(BESIDE)}
         return CallState(facts[0], row, lease)

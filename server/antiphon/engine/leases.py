@@ -39,7 +39,7 @@ class Leases:
     def take(self, guest: Guest) -> int | None:
         """A lease for a guest that was admitted; None while all of its pool are in use.
 
-        One of a pool is held: it ends when its front end has let it go too.
+        That of a front end's call is held: it ends when the front end has let it go too.
         """
         with self._lock:
             free = self._free[guest.pool or 0]
@@ -47,7 +47,7 @@ class Leases:
                 return None
             lease = free.pop()  # the one used last: its memory is there already
             self._coming[lease] = guest
-            if guest.pool is not None:
+            if guest.has_front_end:
                 self._held.add(lease)
             return lease
 

@@ -272,16 +272,11 @@ class EngineLoop:
                 self._rows.guest(lease).end(error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Give each session its reply, then tell their owners."""
+        """Give each session its reply, and wake their front ends."""
         self._results.end(tick, outputs, times)
         end_s = self._clock()
-        for guest in self._rows.listeners(tick.leases):
-            guest.tell()
-        told_s = self._clock()
         self._metrics.stage("scatter", end_s - times.end_s)
-        self._metrics.stage("notify", told_s - end_s)
         self._trace("scatter", times.end_s, end_s)
-        self._trace("notify", end_s, told_s)
         if outputs is not None:
             self._metrics.stages(outputs.stage_ms)
             self._trace_stages(outputs, times)

@@ -14,7 +14,7 @@ from antiphon.ipc.resumption import ResumeClaim
 
 
 class Reception:
-    """The host of an engine's guests (:class:`antiphon.engine.guests.Host`); may be used from any thread.
+    """The host of an engine's guests (:class:`antiphon.engine.guests.Host`); any thread may use it.
 
     ``lost`` says why the model can no longer run, None while it can.
     """
@@ -76,6 +76,11 @@ class Reception:
             self._metrics.resumption("moved")
             raise
 
+    def detach(self, guest: Guest) -> None:
+        """The connection is gone: the row waits for another where the call can be resumed; else it ends."""
+        if not self.resuming.detach(guest):
+            guest.end(ResumeError("unknown: the call cannot be resumed"))
+
     def check_room(self, wait_s: float) -> None:
         """Whether :meth:`admit` would take a caller now, one that waits so long; it admits and counts none.
 
@@ -132,13 +137,17 @@ class Reception:
         self._apply(departure.changes)
         self._nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
-    def position(self, guest: Guest) -> int | None:
-        """How many callers wait before this one."""
-        return self._admission.position(guest)
+    def place(self, guest: Guest) -> tuple[int, int] | None:
+        """How many callers wait before this one, and for how many seconds; None when it does not wait."""
+        position = self._admission.position(guest)
+        return None if position is None else (position, self._admission.retry_after_s(guest, self._clock()))
 
-    def retry_after_s(self, guest: Guest) -> int:
-        """Seconds until a waiting session may expect its row."""
-        return self._admission.retry_after_s(guest, self._clock())
+    def keeps(self, guest: Guest) -> bool:
+        """Whether the call of a guest that closes is being resumed; then its front end lets go."""
+        if not self.resuming.keeps(guest):
+            return False
+        self.resuming.detach(guest)
+        return True
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:

@@ -8,7 +8,6 @@ from typing import Final
 
 from antiphon.engine.call_state import CallFacts
 from antiphon.engine.guests import Guest
-from antiphon.engine.no_listener import NoListener
 from antiphon.engine.rows import FramesUsed
 from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import Note, ResumeClaim
@@ -59,7 +58,7 @@ class ResumableCall:
         """The call leaves a connection; returns what its front end, if it was killed, has not recorded."""
         self.given = max(self.given, now.given)
         used = FramesUsed(now.came, self.given)
-        if isinstance(guest.listener, NoListener):
+        if guest.is_orphaned:
             return FramesUsed(used.came - self.recorded.came, used.given - self.recorded.given)
         self.recorded = used
         return NOTHING

@@ -23,6 +23,7 @@ from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replac
 from antiphon.engine.resume_keys import ResumeKeys
 from antiphon.engine.rows import FramesUsed, Rows
 from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
+from antiphon.ipc.messages import Ended, Moving, Resumed
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
@@ -164,7 +165,7 @@ class Resuming:
     # What one asks who comes back.
 
     def claim(self, heir: Guest, claim: ResumeClaim) -> None:
-        """Let a guest have a call, soon: its listener hears ``resumed`` and then ``admitted``.
+        """Let a guest have a call, soon: it is sent ``Resumed`` and then ``Admitted``.
 
         Raises:
             ResumeError: there is no such call, or not for this client; the message says why.
@@ -186,7 +187,7 @@ class Resuming:
         if is_parted:
             self._nudge()
         else:
-            call.guest.listener.ended(replaced())  # which lets go, in its own time
+            call.guest.send(Ended(call.guest.id, replaced()))  # which lets go, in its own time
 
     # What time brings.
 
@@ -257,19 +258,17 @@ class Resuming:
         replayed = call.given - self._rows.used(target).given
         self._swap(guest, heir)
         parameters = heir.inherit(guest)
-        guest.listener.ended(replaced())
+        guest.send(Ended(guest.id, replaced()))
         notes, next_seq = tuple(call.notes), call.next_seq
-        heir.listener.resumed(
-            Resumption(
-                *(call.call, parameters, notes, next_seq, call.told_frame, replay_from, replayed), *unrecorded
-            )
+        resumption = Resumption(
+            *(call.call, parameters, notes, next_seq, call.told_frame, replay_from, replayed), *unrecorded
         )
-        heir.listener.admitted(target)
+        heir.send(Resumed(heir.id, resumption))
+        heir.announce(target)
         with self._lock:
             call.is_changing = False  # until now an heir whose connection broke could not give the row back
         self._resumed()
         self._nudge()
-        heir.tell()
 
     # Going to another worker, and coming from one.
 
@@ -296,7 +295,7 @@ class Resuming:
             call.is_moving, call.is_leaving = True, call.detached_s is None
             is_connected = call.is_leaving
         if is_connected:
-            call.guest.listener.moving()
+            call.guest.send(Moving(call.guest.id))
         return True
 
     def end_move(self, call: ResumableCall, worker: str, *, is_gone: bool) -> None:
@@ -316,7 +315,7 @@ class Resuming:
         if is_gone:
             guest.end(error)
         else:
-            guest.listener.ended(error)  # which lets go, as for an heir
+            guest.send(Ended(guest.id, error))  # which lets go, as for an heir
         if heir is not None:
             heir.end(error)
         self._nudge()

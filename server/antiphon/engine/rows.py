@@ -85,7 +85,7 @@ class Rows:
         self._no_runs: Counts = np.full(leases, NOT_PADDING)
         self._no_runs.flags.writeable = False
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
-        self._is_fresh, self._is_notified = np.zeros(leases, np.bool_), np.zeros(leases, np.bool_)
+        self._is_fresh = np.zeros(leases, np.bool_)
         self._guests: list[Guest | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
@@ -100,7 +100,10 @@ class Rows:
     def _attach(self, lease: int, guest: Guest) -> None:
         self._guests[lease] = guest
         self._is_attached[lease] = self._is_fresh[lease] = True
-        self._is_notified[lease] = guest.is_notified
+
+    def first_lease(self, pool: int | None) -> int:
+        """The first lease of a front end's pool."""
+        return (pool or 0) * self.arena.pool_leases
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
@@ -328,7 +331,3 @@ class Rows:
     def waiting_replies(self) -> int:
         """Replies that wait for their sockets, all sessions together."""
         return int(np.maximum(self.outputs.waiting(), 0).sum())
-
-    def listeners(self, leases: Counts) -> list[Guest]:
-        """The guests of ``leases`` that have to be called after a tick."""
-        return [self.guest(lease) for lease in leases[self._is_notified[leases]].tolist()]

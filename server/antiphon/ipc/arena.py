@@ -133,6 +133,8 @@ class Arena:
         self._caller, self._engine, self._turn = caller, engine, turn
         self.caller, self.engine = CallerCounts(caller), EngineCounts(engine)
         self.fence: Callable[[], None] = _no_fence
+        self.pool_leases = 0  # of each front end of another process
+        self.bells: list[Callable[[], None]] = []  # of the front ends of this process
 
     @classmethod
     def ordinary(cls, shape: Shape, leases: int) -> Arena:
@@ -153,7 +155,9 @@ class Arena:
         """Let the engine see what callers have counted; in one process it always does."""
 
     def show(self) -> None:
-        """Let callers see what the engine has counted; in one process they always do."""
+        """Let callers see what the engine has counted, which in one process they always do, and wake them."""
+        for bell in self.bells:
+            bell()
 
     def move(self, source: int, target: int, taken: int, again: int) -> None:
         """Copy all of one lease to another, of which replies up to the place ``taken`` are taken.

@@ -5,12 +5,12 @@ A channel exists as long as its session. Audio needs a lease, which comes with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
-from antiphon.ipc.link import Link
+from antiphon.ipc import messages
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
 from antiphon.ipc.sends import SendLedger
@@ -20,13 +20,14 @@ from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 
 
 class Channel:
-    """The frames of one session. Not thread-safe: the session locks, and the engine takes no part in that."""
+    """The frames of one session, on one thread: the engine takes no part in that."""
 
-    def __init__(self, side: CallerSide, link: Link) -> None:
+    def __init__(self, call: str, side: CallerSide, send: Callable[[messages.CallRequest], None]) -> None:
         """Start with none."""
         spec, arena = side.spec, side.arena
         policy = POLICIES[spec.kind]
-        self._kind, self._side, self._link = spec.kind, side, link
+        self._kind, self._side = spec.kind, side
+        self._call, self._send = call, send
         self._caller, self._engine = arena.caller, arena.engine
         self._inputs, self._outputs = side.inputs, side.outputs
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
@@ -201,7 +202,8 @@ class Channel:
             return
         if self._engine.taken[self._lease] or self._writer.waiting:  # else there is nothing to bring out
             self._padding += frames
-            self._link.hear_padding(self._run, self._padding, frames, self._writer.unfinished, now_s)
+            tail = self._writer.unfinished
+            self._send(messages.HearPadding(self._call, self._run, self._padding, frames, tail, now_s))
 
     def _interrupt(self) -> None:
         """The caller goes on: silence that was asked for is not heard, what was heard is undone."""
@@ -224,7 +226,7 @@ class Channel:
             )
         self._words += len(entries)
         self._is_finished |= any(entry.is_last for entry in entries)
-        self._link.push_text(entries, received_s)
+        self._send(messages.PushText(self._call, tuple(entries), received_s))
 
     def finish(self) -> None:
         """No more input comes."""
@@ -232,7 +234,7 @@ class Channel:
         self._is_finished = True
         if not self._takes_audio:
             self._words += 1  # the end
-            self._link.end_text()
+            self._send(messages.EndText(self._call))
         elif self._writer is not None:
             refused = self._writer.refused
             self._writer.finish()
@@ -268,7 +270,7 @@ class Channel:
         self._interrupt()
         if not self._takes_audio:
             self._words_void = self._words - self._is_finished  # the end, once said, stays said
-            self._link.clear_text()
+            self._send(messages.ClearText(self._call))
             first_kept = 0 if self._lease is None else int(self._engine.taken[self._lease])
         else:
             first_kept = 0 if self._writer is None else self._writer.discard()

@@ -162,6 +162,7 @@ class SharedArena(Arena):
         blocks: NDArray[np.void] = np.ndarray(count, plan.shape.block, memory)
         super().__init__(plan.shape, blocks, caller, engine, np.zeros(1, np.int64))
         self.fence = self.fence if KEEPS_ORDER else fence
+        self.pool_leases = plan.leases
         self._copying = threading.Lock()  # numpy lets other threads run while it copies, and one may clear
         self.slabs = [_slab(plan, pool, memory, plan.slab_offset(pool)) for pool in range(plan.pools)]
         for lease in range(count):

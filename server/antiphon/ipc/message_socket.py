@@ -21,11 +21,13 @@ import msgspec
 
 from antiphon.errors import ProtocolError, SessionFailedError
 
-MAX_INLINE_BYTES: Final = 32_768
+MAX_INLINE_BYTES: Final = 128 << 10
 """A longer message travels as a memory file: a socket takes no more than its buffer, some 200 KB."""
 
 MAX_BYTES: Final = 256 << 20
 """Of any message: the longest carries some minutes of an embedded persona."""
+
+MAX_CALL_CHARS: Final = 64
 
 MAX_DESCRIPTORS: Final = 64
 """With one message: the memory and the wake-up of thirty engines."""
@@ -59,8 +61,15 @@ class Codec(Generic[M]):
         *,
         enc_hook: Callable[[Any], Any] | None = None,
         dec_hook: Callable[[type, Any], Any] | None = None,
+        unreadable: Callable[[str, str], M] | None = None,
     ) -> None:
-        """Read messages of these kinds; the hooks are those of msgspec."""
+        """Read messages of these kinds; the hooks are those of msgspec.
+
+        ``unreadable`` makes the message to be read in place of one that is about a call, its first field, and
+        that cannot be read; it is given the call and the reason.
+        """
+        self._about_calls = {kind.__name__ for kind in kinds if kind.__struct_fields__[:1] == ("call",)}
+        self._unreadable = unreadable
         self._encoder = msgspec.msgpack.Encoder(enc_hook=enc_hook)
         union: Any = functools.reduce(operator.or_, kinds)
         self._decoder: msgspec.msgpack.Decoder[tuple[int, M]] = msgspec.msgpack.Decoder(
@@ -80,7 +89,25 @@ class Codec(Generic[M]):
         try:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"{len(data)} bytes on a control socket are no message: {error}") from error
+            words = f"{len(data)} bytes on a control socket are no message: {error}"
+            if (message := self.instead(data, words)) is not None:
+                return 0, message
+            raise ProtocolError(words) from error
+
+    def head(self, message: MessageBase) -> bytes:
+        """As much of a message as says what it is about."""
+        return self._encoder.encode((0, [type(message).__name__, getattr(message, "call", None)]))
+
+    def instead(self, data: bytes, words: str) -> M | None:
+        """The message in place of one that cannot be read for this reason; None where it is about no call."""
+        if self._unreadable is None:
+            return None
+        try:
+            _, (kind, call, *_) = msgspec.msgpack.decode(data)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+            return None
+        is_known = kind in self._about_calls and isinstance(call, str) and 0 < len(call) <= MAX_CALL_CHARS
+        return self._unreadable(call, words) if is_known else None
 
 
 def leaves(base: type[M]) -> tuple[type[M], ...]:
@@ -129,7 +156,7 @@ class MessageSocket(Generic[M]):
         Raises:
             OSError: no open file is left for a long message, or for descriptors that have to wait.
         """
-        self._send(self._codec.encode(0, message), tuple(descriptors))
+        self._send(0, message, tuple(descriptors))
 
     def ask(self, message: MessageBase) -> asyncio.Future[M]:
         """Send a question; the answer may never come, but ends with an error when the other side is gone."""
@@ -140,7 +167,7 @@ class MessageSocket(Generic[M]):
             return answer
         self._asked[number] = answer
         answer.add_done_callback(lambda _: self._asked.pop(number, None))
-        self._send(self._codec.encode(number, message), ())
+        self._send(number, message)
         return answer
 
     def read_rest(self) -> None:
@@ -168,12 +195,13 @@ class MessageSocket(Generic[M]):
             self.close()
             self._lost(reason)
 
-    def _send(self, data: bytes, descriptors: tuple[int, ...]) -> None:
+    def _send(self, number: int, message: MessageBase, descriptors: tuple[int, ...] = ()) -> None:
         if not self._is_open:
             return
+        data = self._codec.encode(number, message)
         if len(data) > MAX_INLINE_BYTES:
             with _memory_file(data) as file:
-                self._queue(IS_FILE, (*descriptors, file))
+                self._queue(IS_FILE + self._codec.head(message), (*descriptors, file))
         else:
             self._queue(IS_INLINE + data, descriptors)
 
@@ -194,8 +222,8 @@ class MessageSocket(Generic[M]):
             if self._congested_since_s is None:
                 self._congested_since_s = self._loop.time()
             return False
-        except OSError:
-            self._loop.call_soon(self._fail, "its process has gone")
+        except OSError:  # the other side is gone: reading tells, after what it sent last
+            pass
         self._congested_since_s = None
         return True
 
@@ -207,6 +235,7 @@ class MessageSocket(Generic[M]):
 
     def _read(self) -> bool:
         """Handle a turn's messages; whether there may be more."""
+        has_failed = False
         for _ in range(MESSAGES_A_TURN):
             if not self._is_open:
                 return False
@@ -216,14 +245,20 @@ class MessageSocket(Generic[M]):
                 )
             except BlockingIOError:
                 return False
-            except OSError:
+            except OSError:  # once before what the other side sent last
                 data, descriptors = b"", []
+                if not has_failed:
+                    has_failed = True
+                    continue
             if not data:
                 self._fail("its process has gone")
                 return False
-            if data[:1] == IS_FILE and not descriptors:  # no open file was left for it: it is lost
-                continue
             try:
+                if data[:1] == IS_FILE and not descriptors:
+                    lost = self._codec.instead(data[1:], "no open file was left for a long message")
+                    if lost is not None:
+                        self._receive(0, lost, [])
+                    continue
                 body = data[1:] if data[:1] == IS_INLINE else _read_file(descriptors)
                 self._receive(*self._codec.decode(body), descriptors)
             except ProtocolError as error:
@@ -244,11 +279,11 @@ class MessageSocket(Generic[M]):
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         elif number and reply is not None and not isinstance(reply, Awaitable):
-            self._send(self._codec.encode(-number, reply), ())
+            self._send(-number, reply)
 
     async def _answer(self, number: int, reply: Awaitable[M]) -> None:
         with contextlib.suppress(SessionFailedError):  # a process that was asked for it is gone
-            self._send(self._codec.encode(-number, await reply), ())
+            self._send(-number, await reply)
 
 
 def _end(answer: asyncio.Future[Any]) -> None:

@@ -1,302 +1,286 @@
-"""Messages between front ends and an engine beside the arrays, as values and as bytes (msgpack).
+"""The messages between a front end and the engines beside the arrays, each declared once.
 
-A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's first.
+In one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` are their
+bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's
+first. A field out of its range ends the call that the message names; without a call, the front end.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias
 
-import msgpack
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from msgspec import Meta
 
 from antiphon import errors
+from antiphon.arrays import FloatArray
 from antiphon.backends.base import BackendInfo, TextEntry
-from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
-from antiphon.ipc.resumption import Note
+from antiphon.errors import AntiphonError, ServerFullError, SessionFailedError
+from antiphon.ipc.arena import Shape
+from antiphon.ipc.health import Health
+from antiphon.ipc.message_socket import Codec, MessageBase, leaves
+from antiphon.ipc.resumption import Call, Count, CountOrNone, Key, Note, Owner, ResumeClaim, Resumption
 from antiphon.models.prompt import Prompt
-from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from antiphon.models.sampling import SamplingParameters
 
-Parts: TypeAlias = list[Any]
-"""A prompt's arrays, ``[type, shape]`` or None each; their bytes, in a row, come as a descriptor."""
+Model: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
+Wait: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
+"""No caller waits for longer than a day."""
 
-FORMS: Final = (("<i4", 2), ("<f4", 2), ("<f4", 2), ("<f4", 3), ("<f4", 5))
-"""Type and number of axes of a prompt's arrays: frames, voice, embedded, speakers, keys_values."""
-
-MAX_PROMPT_BYTES: Final = 256 << 20
-"""Some minutes of embedded persona; what is larger is a mistake."""
-
-
-class Open(NamedTuple):
-    """A caller comes."""
-
-    model: int
-    call: str
-    parameters: dict[str, Any]
-    wait_s: float
-    prompt: Parts | None
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=2**53)]
+FlushFrames: TypeAlias = Annotated[int, Meta(ge=0, le=1024)]
+"""Frames of silence at once: recognisers lag behind by less than a hundred."""
 
 
-class Check(NamedTuple):
-    """Would a caller be taken?"""
-
-    model: int
-    number: int
-    wait_s: float
+class Request(MessageBase, frozen=True):
+    """From a front end."""
 
 
-class SetParameters(NamedTuple):
-    """Other parameters from the next frame on."""
+class CallRequest(Request, frozen=True):
+    """From a front end, about one of its calls."""
 
-    call: str
-    parameters: dict[str, Any]
-
-
-class Prime(NamedTuple):
-    """A prompt for a row that has one already, or none."""
-
-    call: str
-    number: int
-    prompt: Parts
+    call: Call
 
 
-class Words(NamedTuple):
-    """Words to be spoken: tokens, text, padding, whether it is the last."""
+class Open(CallRequest, frozen=True):
+    """Begin a call: it gets a row, or waits for one for at most ``wait_s``."""
 
-    call: str
-    entries: list[tuple[tuple[int, ...], str, int, bool]]
-    received_s: float
-
-
-class EndText(NamedTuple):
-    """The text ends."""
-
-    call: str
+    model: Model
+    parameters: SamplingParameters
+    wait_s: Wait
+    prompt: Prompt | None = None
 
 
-class ClearText(NamedTuple):
-    """Words that wait are not to be spoken."""
+class Resume(CallRequest, frozen=True):
+    """Continue a call of another connection."""
 
-    call: str
-
-
-class HearPadding(NamedTuple):
-    """Flush padding to be heard; ``tail`` is float32."""
-
-    call: str
-    run: int
-    upto: int
-    frames: int
-    tail: bytes
-    now_s: float
+    model: Model
+    claim: ResumeClaim
 
 
-class Arm(NamedTuple):
-    """The call can be resumed by what hashes to ``key``."""
+class SetParameters(CallRequest, frozen=True):
+    """Use other parameters from the next frame on."""
 
-    call: str
-    key: bytes
-    owner: str
+    parameters: SamplingParameters
 
 
-class Noted(NamedTuple):
-    """Numbered messages that are about to be sent."""
+class Prime(CallRequest, frozen=True):
+    """Let the row read a prompt in place of the one given before; ``Primed`` with its number answers."""
 
-    call: str
+    number: Count
+    prompt: Prompt
+
+
+class PushText(CallRequest, frozen=True):
+    """Add words to be spoken."""
+
+    entries: tuple[TextEntry, ...]
+    received_s: Seconds
+
+
+class EndText(CallRequest, frozen=True):
+    """The text ends here, unless its last word said so."""
+
+
+class ClearText(CallRequest, frozen=True):
+    """Throw away the words that wait."""
+
+
+class HearPadding(CallRequest, frozen=True):
+    """Hear ``frames`` of silence, ``upto`` in all, after the unfinished frame ``tail``.
+
+    Void once the caller's ``padding_run`` is beyond ``run``.
+    """
+
+    run: Count
+    upto: Count
+    frames: FlushFrames
+    tail: FloatArray
+    now_s: Seconds
+
+
+class Arm(CallRequest, frozen=True):
+    """The call can be resumed with the token that hashes to ``key``, with the API key ``owner``."""
+
+    key: Key
+    owner: Owner
+
+
+class Noted(CallRequest, frozen=True):
+    """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``."""
+
     notes: tuple[Note, ...]
-    told_frame: int
+    told_frame: Count
 
 
-class Acknowledge(NamedTuple):
+class Acknowledge(CallRequest, frozen=True):
     """The client has got numbered messages up to this one."""
 
+    seq: CountOrNone
+
+
+class Detach(CallRequest, frozen=True):
+    """The connection is gone: the row waits for another. The front end uses the lease no more."""
+
+
+class Close(CallRequest, frozen=True):
+    """Free the row, or the place in the queue; the front end uses the call, and its lease, no more."""
+
+
+class Unreadable(CallRequest, frozen=True):
+    """In place of a message about a call that could not be read, for the reason in ``words``."""
+
+    words: str
+
+
+class Check(Request, frozen=True):
+    """Whether a caller would be admitted; ``Checked`` answers."""
+
+    model: Model
+    number: Count
+    wait_s: Wait
+
+
+class Adopt(Request, frozen=True):
+    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or comes as a descriptor."""
+
+    model: Model
+    number: Count
+    data: bytes | None = None
+
+
+class Lag(Request, frozen=True):
+    """The front end's event loop runs so late."""
+
+    model: Model
+    lag_s: Seconds
+
+
+class Sent(Request, frozen=True):
+    """Replies on their sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
+
+    model: Model
+    sent_s: Seconds
+    latency_s: FloatArray
+    late: Count
+    pressing: Count
+    first_audio_s: FloatArray
+    refused: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class Notice(MessageBase, frozen=True):
+    """From the engines."""
+
+
+class CallNotice(Notice, frozen=True):
+    """From the engines, about one call."""
+
     call: str
-    seq: int
 
 
-class Detach(NamedTuple):
-    """The call's connection is gone."""
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What a front end needs to know of one engine."""
 
-    call: str
-
-
-class Resume(NamedTuple):
-    """A caller comes back; ``claim`` are the fields of a ResumeClaim."""
-
-    model: int
-    call: str
-    claim: tuple[Any, ...]
-
-
-class Close(NamedTuple):
-    """The front end uses the call, and its lease, no more."""
-
-    call: str
+    name: str
+    info: BackendInfo
+    shape: Shape
+    pools: int
+    leases: int
+    text_entries: int
+    call_bytes: int
+    health: Health
 
 
-class Sent(NamedTuple):
-    """Replies on their sockets; ``latencies`` and ``first_audio`` are float32 seconds."""
-
-    model: int
-    sent_s: float
-    latencies: bytes
-    late: int
-    pressing: int
-    first_audio: bytes
-    refused: int
-
-
-class Hello(NamedTuple):
+class Hello(Notice, frozen=True):
     """The engines there are; beside it come the bell, then each one's memory and wake-up."""
 
     pool: int
-    models: list[dict[str, Any]]
+    engines: tuple[EngineFacts, ...]
 
 
-class Admitted(NamedTuple):
-    """The call has this lease."""
+class Admitted(CallNotice, frozen=True):
+    """The call has a row, and this lease."""
 
-    call: str
     lease: int
 
 
-class Queued(NamedTuple):
-    """The call waits."""
+class Queued(CallNotice, frozen=True):
+    """The call waits behind ``position`` others."""
 
-    call: str
     position: int
     retry_after_s: int
 
 
-class Resumed(NamedTuple):
-    """The call goes on with another; ``Admitted`` follows. The fields of a Resumption."""
-
-    call: str
-    first: str
-    parameters: dict[str, Any]
-    notes: tuple[Note, ...]
-    next_seq: int
-    told_frame: int
-    replay_from: int
-    replayed: int
-    unrecorded_in: int
-    unrecorded_out: int
-
-
-class Moving(NamedTuple):
-    """The call is to be let go: another worker gets it."""
-
-    call: str
-
-
-class Adopt(NamedTuple):
-    """A call of another worker is to go on here; its state comes as a descriptor, ``Checked`` answers."""
-
-    model: int
-    number: int
-
-
-class Refused(NamedTuple):
+class Refused(CallNotice, frozen=True):
     """The call was not taken."""
 
-    call: str
-    error: list[Any]
+    error: AntiphonError
 
 
-class Primed(NamedTuple):
-    """The call's row has read its prompt of this number."""
+class Resumed(CallNotice, frozen=True):
+    """The call continues one of another connection; ``Admitted`` follows."""
 
-    call: str
-    number: int
-
-
-class Ended(NamedTuple):
-    """The call is over."""
-
-    call: str
-    error: list[Any]
+    resumption: Resumption
 
 
-class Checked(NamedTuple):
-    """The answer: None, or why not."""
+class Moving(CallNotice, frozen=True):
+    """Another worker gets the call: ``Detach`` it, and wait."""
+
+
+class Primed(CallNotice, frozen=True):
+    """The row has read the prompt of this number: frame 0 is what is pushed from now on."""
 
     number: int
-    error: list[Any] | None
 
 
-class HealthNow(NamedTuple):
+class Ended(CallNotice, frozen=True):
+    """The call is over, without its front end's request."""
+
+    error: AntiphonError
+
+
+class Checked(Notice, frozen=True):
+    """The answer to the request of this number: None, or why not."""
+
+    number: int
+    error: AntiphonError | None
+
+
+class HealthNow(Notice, frozen=True):
     """How an engine is."""
 
     model: int
-    health: dict[str, Any]
+    health: Health
 
 
-Request: TypeAlias = (
-    Arm
-    | Noted
-    | Acknowledge
-    | Detach
-    | Resume
-    | Adopt
-    | Open
-    | Check
-    | SetParameters
-    | Prime
-    | Words
-    | EndText
-    | ClearText
-    | HearPadding
-    | Close
-    | Sent
-)
-"""From a front end."""
-
-Notice: TypeAlias = (
-    Resumed | Moving | Hello | Admitted | Queued | Refused | Primed | Ended | Checked | HealthNow
-)
-"""From an engine."""
-
-Message: TypeAlias = Request | Notice
-KINDS: Final = (
-    *(Open, Check, SetParameters, Prime, Words, EndText, ClearText, HearPadding, Close, Sent),
-    *(Hello, Admitted, Queued, Refused, Primed, Ended, Checked, HealthNow),
-    *(Arm, Noted, Acknowledge, Detach, Resume, Resumed, Moving, Adopt),
-)
-NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
+def _pack(value: Any) -> Any:
+    """Values that msgspec does not know, as ones that it does."""
+    match value:
+        case np.ndarray():
+            return value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes()
+        case AntiphonError():
+            kind = next(kind for kind in type(value).__mro__ if kind.__module__ == errors.__name__)
+            return kind.__name__, str(value), value.retry_after_s or 0
+        case Mapping():
+            return dict(value)
+    raise NotImplementedError(f"{type(value)} is no type of a message")
 
 
-def pack(message: Message) -> bytes:
-    """A message as bytes: the number of its kind, then its fields."""
-    data: bytes = msgpack.packb([NUMBERS[type(message)], *message])
-    return data
+def _unpack(kind: Any, value: Any) -> Any:
+    """The reverse of :func:`_pack` for a declared type; msgspec makes its errors those of the field."""
+    if kind is AntiphonError:
+        return _unpack_error(*value)
+    name, shape, data = value
+    wanted = np.dtype(kind.__args__[1].__args__[0])
+    if name != wanted.str or min(shape, default=0) < 0:
+        raise ValueError(f"an array of type {name!r:.20} and shape {shape!r:.40}, expected {wanted.str}")
+    return np.frombuffer(data, wanted).reshape(shape)
 
 
-def unpack(data: bytes) -> Message:
-    """The reverse of :func:`pack`.
-
-    Raises:
-        ProtocolError: the bytes are no message.
-    """
-    try:
-        number, *values = msgpack.unpackb(data)
-        message: Message = KINDS[number](*values)
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"{len(data)} bytes are no message of the seam: {error}") from error
-    return message
-
-
-def pack_error(error: AntiphonError) -> list[Any]:
-    """An error as its class, its words and what else it carries."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    return [kind.__name__, str(error), error.retry_after_s or 0]
-
-
-def unpack_error(packed: list[Any]) -> AntiphonError:
-    """The reverse of :func:`pack_error`: the same class, or SessionFailedError where that needs more."""
-    name, words, retry_after_s = packed
+def _unpack_error(name: str, words: str, retry_after_s: int) -> AntiphonError:
+    """An error of the same class, or SessionFailedError where that class needs more."""
     if name == ServerFullError.__name__:
         return ServerFullError(words, retry_after_s=retry_after_s)
     kind = getattr(errors, name, None)
@@ -304,60 +288,5 @@ def unpack_error(packed: list[Any]) -> AntiphonError:
     return kind(words) if is_plain and kind is not None else SessionFailedError(words)
 
 
-def pack_facts(info: BackendInfo) -> dict[str, Any]:
-    """An engine's facts."""
-    return asdict(info)
-
-
-def unpack_facts(facts: dict[str, Any]) -> BackendInfo:
-    """The reverse of :func:`pack_facts`."""
-    spec = dict(facts["spec"])
-    lm = spec["lm"] and LMSpec(**{**spec["lm"], "delays": tuple(spec["lm"]["delays"])})
-    spec |= {"kind": PipelineKind(spec["kind"]), "mimi": MimiSpec(**spec["mimi"]), "lm": lm}
-    return BackendInfo(**{**facts, "spec": ModelSpec(**spec)})
-
-
-def pack_words(entries: list[TextEntry]) -> list[tuple[tuple[int, ...], str, int, bool]]:
-    """Words as plain values."""
-    return [(entry.tokens, entry.text, entry.padding_frames, entry.is_last) for entry in entries]
-
-
-def unpack_words(packed: list[Any]) -> list[TextEntry]:
-    """The reverse of :func:`pack_words`."""
-    return [TextEntry(tuple(tokens), text, padding, is_last) for tokens, text, padding, is_last in packed]
-
-
-def pack_prompt(prompt: Prompt) -> tuple[Parts, bytes]:
-    """A prompt: what its arrays are, and their bytes."""
-    arrays = (prompt.frames, prompt.voice, prompt.embedded, prompt.speakers, prompt.keys_values)
-    parts = [None if array is None else [array.dtype.str, list(array.shape)] for array in arrays]
-    return parts, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
-
-
-def unpack_prompt(parts: Parts, data: bytes) -> Prompt:
-    """The reverse of :func:`pack_prompt`.
-
-    Raises:
-        ProtocolError: the bytes are not those of such arrays.
-    """
-    arrays: list[NDArray[Any] | None] = []
-    offset = 0
-    try:
-        for part in parts:
-            if part is None:
-                arrays.append(None)
-                continue
-            wanted, kind, shape = FORMS[len(arrays)], np.dtype(part[0]), tuple(part[1])
-            if (kind.str, len(shape)) != wanted or min(shape, default=0) < 0:
-                raise ValueError(f"an array {kind.str} {list(shape)}, not {wanted[0]} of {wanted[1]} axes")
-            count = math.prod(shape)
-            arrays.append(np.frombuffer(data, kind, count, offset).reshape(shape))
-            offset += count * kind.itemsize
-        frames, *others = arrays
-        if frames is None or len(others) + 1 != len(FORMS):
-            raise ValueError("arrays are missing")
-        if not all(array is None or np.isfinite(array).all() for array in others):
-            raise ValueError("not all of it are numbers")
-        return Prompt(frames, *others)
-    except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(f"{len(data)} bytes are no prompt: {error}") from error
+REQUESTS: Final = Codec[Request](leaves(Request), enc_hook=_pack, dec_hook=_unpack, unreadable=Unreadable)
+NOTICES: Final = Codec[Notice](leaves(Notice), enc_hook=_pack, dec_hook=_unpack)

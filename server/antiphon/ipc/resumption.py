@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
 
 from antiphon.models.sampling import SamplingParameters
 
-Note: TypeAlias = tuple[int, bytes]
-"""A numbered message: its number, and its bytes as they are sent."""
+Call: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+"""The id of a call."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+"""Frames, messages or interruptions of one call."""
+
+CountOrNone: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
+"""The number of a frame or a message, -1 for none."""
+
+Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""The SHA-256 of a client's token."""
+
+Owner: TypeAlias = Annotated[str, Meta(max_length=256)]
+"""The name of an API key."""
+
+Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
+"""A numbered message: its number, and its bytes as they are sent, pieces of text or events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +37,12 @@ class ResumeClaim:
     that it lacks, ``replay_frames`` are sent again at most.
     """
 
-    key: bytes
-    new_key: bytes
-    owner: str
-    seq: int
-    frame: int
-    replay_frames: int
+    key: Key
+    new_key: Key
+    owner: Owner
+    seq: CountOrNone
+    frame: CountOrNone
+    replay_frames: Annotated[int, Meta(ge=0, le=1024)]
 
 
 @dataclass(frozen=True, slots=True)

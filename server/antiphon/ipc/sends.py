@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
-from antiphon.ipc.link import Deliveries
+import numpy as np
+
+from antiphon.ipc import messages
 from antiphon.models.spec import ModelSpec, PipelineKind
+
+BATCH_S: Final = 0.02
+"""Deliveries are reported at most so often: a quarter of a frame."""
+
+MAX_BATCH: Final = 2048
+"""Deliveries of one report."""
 
 PACE: Final = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
@@ -51,3 +61,51 @@ class SendLedger:
         self.late += is_late
         is_pressing = sent_s - peer_wait_s - due_s > self._frame_s
         self._deliveries.sent(sent_s, latency_s, is_late=is_late, is_pressing=is_pressing)
+
+
+class Deliveries:
+    """What the callers' halves of one model hand to sockets, reported as one message for many replies."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, model: int, send: Callable[[messages.Request], None]
+    ) -> None:
+        """Report for the model of this number."""
+        self._loop, self._model, self._send = loop, model, send
+        self._latency_s: list[float] = []
+        self._first_s: list[float] = []
+        self._sent_s = 0.0
+        self._late = self._pressing = self._refused = 0
+        self._is_called = False
+
+    def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
+        """A reply was handed on; ``is_pressing``: late by no fault of its peer."""
+        self._sent_s = sent_s
+        self._latency_s.append(latency_s)
+        self._late += is_late
+        self._pressing += is_pressing
+        self._report_soon()
+
+    def first_audio(self, seconds: float) -> None:
+        """A session's first audio came so long after its first whole frame."""
+        self._first_s.append(seconds)
+        self._report_soon()
+
+    def refused(self, frames: int) -> None:
+        """Frames found no slot in a full ring."""
+        self._refused += frames
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if len(self._latency_s) >= MAX_BATCH:
+            self._report()
+        elif not self._is_called:
+            self._is_called = True
+            self._loop.call_later(BATCH_S, self._report)
+
+    def _report(self) -> None:
+        self._is_called = False
+        latencies, first = (np.array(it, np.float32) for it in (self._latency_s, self._first_s))
+        counts = self._late, self._pressing, first, self._refused
+        self._send(messages.Sent(self._model, self._sent_s, latencies, *counts))
+        self._latency_s, self._first_s = [], []
+        self._late = self._pressing = self._refused = 0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from antiphon.ipc.arena import Arena
-from antiphon.ipc.link import Deliveries
 from antiphon.ipc.rings import InputRings, OutputRings
+from antiphon.ipc.sends import Deliveries
 from antiphon.models.spec import ModelSpec
 
 T = TypeVar("T")

@@ -78,13 +78,6 @@ class GoneFrontEnd(Message, frozen=True):
     number: int
 
 
-class Lag(Message, frozen=True):
-    """To the engine: the event loop of a front end runs so late."""
-
-    number: int
-    lag_s: float
-
-
 class Stuck(Message, frozen=True):
     """From the engine: the front end of this process takes no messages from it, so its calls have ended."""
 

@@ -33,7 +33,6 @@ from antiphon.supervisor.messages import (
     Drained,
     GiveBack,
     GoneFrontEnd,
-    Lag,
     Leave,
     Load,
     Lost,
@@ -226,9 +225,6 @@ class Supervisor:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             elapsed_s, last_s = loop.time() - last_s, loop.time()
-            if self._engine is not None and not self._engine.peer.is_congested:
-                for number, child in self._front_ends.items():
-                    self._engine.peer.send(Lag(number, child.lag_s if child.is_alive else 0.0))
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.errors import MovedError, ReplacedError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.resumption import Resumption
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Caller

@@ -15,7 +15,7 @@ import numpy as np
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.transcript import MAX_MARKERS, Event, FrameHeard, Marked, Transcript

@@ -12,7 +12,7 @@ from typing import Final
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import Resampler
 from antiphon.errors import SessionError, SessionFailedError, UnsupportedError
-from antiphon.ipc.port import CallSession, Notify
+from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import SessionState
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word

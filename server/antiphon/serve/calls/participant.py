@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from antiphon.audio.clock import InputClock
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
-from antiphon.ipc.port import CallSession, EnginePort, Notify
+from antiphon.ipc.engine_client import CallSession, EnginePort, Notify
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from antiphon.errors import ResumeError
-from antiphon.ipc.port import CallSession, Notify
+from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
 from antiphon.protocol import resume
 from antiphon.serve.access.callers import Caller

@@ -13,7 +13,7 @@ from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, nearest
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.observation import Observation, SpeechListener
 from antiphon.serve.hosting.served import Models, ServedModel, on_trial

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from antiphon.errors import AntiphonError, MovedError, ReplacedError, SessionFailedError
-from antiphon.ipc.port import CallSession, EnginePort, Notify
+from antiphon.ipc.engine_client import CallSession, EnginePort, Notify
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind

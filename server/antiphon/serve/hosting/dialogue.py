@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from antiphon.errors import AntiphonError, SessionTimeoutError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller

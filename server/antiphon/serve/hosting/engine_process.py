@@ -19,7 +19,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.engine.fleet import Fleet
+from antiphon.engine.front_ends import FrontEndServer
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
@@ -33,6 +33,9 @@ from antiphon.supervisor import messages
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
 from antiphon.supervisor.totals import read_registry
+
+HEALTH_S: Final = 0.25
+"""How often front ends are told how the engines are."""
 
 TRACE_POLL_S: Final = 0.1
 """How soon a complete trace is written."""
@@ -55,18 +58,24 @@ class EngineProcess:
         self._families = families
         self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}
-        self._fleet = Fleet(self._engines, on_dropped=self._dropped)
+        self._front_ends = FrontEndServer(self._engines, self._loop, on_dropped=self._dropped)
         self._leaving = asyncio.Event()
         self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
 
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
-        self._fleet.start()
         self.peer.send(messages.Ready(tuple(self._lines)))
-        watching = asyncio.ensure_future(self._watch_trace())
+        watching = [asyncio.ensure_future(it) for it in (self._watch_trace(), self._watch_front_ends())]
         await self._leaving.wait()
-        watching.cancel()
-        self._fleet.stop()
+        for watch in watching:
+            watch.cancel()
+        self._front_ends.stop()
+
+    async def _watch_front_ends(self) -> None:
+        """Tell front ends how the engines are, and drop those that take no messages."""
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            self._front_ends.look_after()
 
     async def _watch_trace(self) -> None:
         """Tell the supervisor when all ticks of a trace are recorded."""
@@ -81,12 +90,9 @@ class EngineProcess:
                 return messages.Pong()
             case messages.NewFrontEnd():
                 self._pids[message.number - 1] = message.pid
-                self._fleet.add(message.number - 1, socket.socket(fileno=descriptors[0]))
+                self._front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
             case messages.GoneFrontEnd():
-                self._fleet.take_back(message.number - 1)
-            case messages.Lag():
-                for engine in self._engines.values():
-                    engine.note_host(f"front end {message.number}", message.lag_s)
+                self._front_ends.take_back(message.number - 1)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
@@ -97,10 +103,8 @@ class EngineProcess:
         return None
 
     def _dropped(self, pool: int) -> None:
-        """A front end takes no messages, or has gone; called on the fleet's thread, or in answer to it."""
-        pid = self._pids.get(pool, 0)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
-            self._loop.call_soon_threadsafe(self.peer.send, messages.Stuck(pid))
+        """A front end takes no messages, or has gone."""
+        self.peer.send(messages.Stuck(self._pids.get(pool, 0)))
 
     def _answer(self, what: str) -> bytes:
         if what == "trace":

@@ -13,13 +13,13 @@ from antiphon.backends.base import Backend, Progress
 from antiphon.backends.registry import make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics, MetricFamilies
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError
-from antiphon.ipc.local import LocalEngine
-from antiphon.ipc.port import ModelFacts
+from antiphon.ipc.engine_client import Loop, ModelFacts
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
@@ -91,11 +91,11 @@ def running_engines(
         yield running
 
 
-def serve_here(running: Sequence[RunningEngine], families: MetricFamilies) -> list[ServedModel]:
-    """Engines of this process as the models of its conversations."""
+def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop: Loop) -> list[ServedModel]:
+    """Engines of this process as the models of its conversations, on an event loop."""
+    ports = LocalFrontEnd({each.name: each.engine for each in running}, loop).client.engines
     return [
-        serve_model(each.config, each.name, each.checkpoint, LocalEngine(each.engine), families)
-        for each in running
+        serve_model(each.config, each.name, each.checkpoint, ports[each.name], families) for each in running
     ]
 
 

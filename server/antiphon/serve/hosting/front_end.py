@@ -23,8 +23,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.message_socket import MessageSocket
-from antiphon.ipc.remote import connect
 from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner

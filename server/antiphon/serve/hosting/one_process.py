@@ -17,17 +17,17 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
+from antiphon.engine.trace import Tracer
 from antiphon.ipc.health import Health
 from antiphon.log import Log
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.connection_rules import connection_rules
-from antiphon.serve.hosting.engines import describe, running_engines, serve_here
+from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines, serve_here
 from antiphon.serve.hosting.lifecycle import Lifecycle, reread_files
 from antiphon.serve.hosting.ports import bound_ports, port_tls
 from antiphon.serve.hosting.progress import show_progress
-from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, saved_trace
 from antiphon.serve.operator.agent import agent
@@ -60,20 +60,21 @@ def serve(config: ServerConfig) -> int:
         # here now stays anyway.
         gc.collect()
         gc.freeze()
-        models = serve_here(running, families)
-        app = build_app(models, config, families, access=access, tracer=tracer)
         with saved_trace(tracer if config.trace else None, Path(config.trace_file)):
-            return run(_serve(app, models, config, lifecycle, families, listeners))
+            return run(_serve(running, config, lifecycle, families, listeners, access, tracer))
 
 
 async def _serve(
-    app: web.Application,
-    models: Sequence[ServedModel],
+    running: Sequence[RunningEngine],
     config: ServerConfig,
     lifecycle: Lifecycle,
     families: MetricFamilies,
     listeners: Sequence[socket.socket],
+    access: Access,
+    tracer: Tracer | None,
 ) -> int:
+    models = serve_here(running, families, asyncio.get_running_loop())
+    app = build_app(models, config, families, access=access, tracer=tracer)
     asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
     runner = make_runner(app, shutdown_timeout=2 * config.limits.close_timeout_s)
     await runner.setup()

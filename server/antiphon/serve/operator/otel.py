@@ -1,6 +1,6 @@
 """The way of a frame as OpenTelemetry traces: some ticks, with what was done for their sessions.
 
-A trace is one tick: gathering, the step with the backend's stages, scattering, notifying, and then the
+A trace is one tick: gathering, the step with the backend's stages, scattering, and then the
 encoding and sending of its replies on other threads. Only every so many ticks is exported, since a server at
 work has dozens a second and each has spans for every session. No span has audio, text or a query: names and
 numbers alone.

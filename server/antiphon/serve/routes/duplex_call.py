@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError, AudioError, FieldError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.live_session import LiveFormat

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.asr_stream import AsrStream

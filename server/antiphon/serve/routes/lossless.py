@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from antiphon.errors import AntiphonError, SessionTimeoutError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import SessionState
 from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.transport.socket import Socket

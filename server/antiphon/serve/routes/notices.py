@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.ipc.port import CallSession, ModelFacts
+from antiphon.ipc.engine_client import CallSession, ModelFacts
 from antiphon.protocol import events
 from antiphon.protocol.chat import parameters_to_json
 from antiphon.protocol.moshi import Event

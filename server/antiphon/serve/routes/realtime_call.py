@@ -15,7 +15,7 @@ from typing import Final
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.spec import PipelineKind
 from antiphon.models.transcript import Marked

@@ -10,7 +10,7 @@ from collections import deque
 
 from antiphon.audio.codecs import make_encoder
 from antiphon.errors import AudioError, ProtocolError, SessionFailedError, UnsupportedError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts

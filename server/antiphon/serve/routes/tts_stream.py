@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.port import CallSession
+from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.values import SessionState
 from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import TextReader

@@ -1,0 +1,361 @@
+"""What front ends ask for, carried out on the engines: the calls of each, in this process or in others.
+
+Everything here belongs to one control thread, whose event loop reads the messages. Engines answer from any
+thread: what they have for a front end waits in its outbox until that loop comes to it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from antiphon.engine.engine import Engine
+from antiphon.engine.guests import Guest
+from antiphon.engine.requests import check_prompt, check_sent, check_tail, check_words
+from antiphon.engine.wake import EventWake
+from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
+from antiphon.ipc import messages
+from antiphon.ipc.engine_client import EngineClient, Loop, LoopNotifier
+from antiphon.ipc.memory import NO_BELL, SharedArena
+from antiphon.ipc.message_socket import MessageSocket, close_all, read_file
+from antiphon.log import Log
+from antiphon.models.sampling import SamplingParameters, check_parameters
+
+MAX_CALLS: Final = 16_384
+"""Of one front end, ended ones that it has not closed included: more than it can have connections."""
+
+STUCK_S: Final = 2.0
+"""A front end that takes no message for so long counts as dead."""
+
+
+class FrontEndConnection:
+    """The calls of one front end, on any of the engines.
+
+    ``outbox`` holds what the engines have for it; ``wake`` is called, from any thread, when there is more.
+    """
+
+    def __init__(self, engines: Sequence[Engine], *, pool: int | None, wake: Callable[[], None]) -> None:
+        """Begin without calls; ``pool`` is None for one in this process."""
+        self.outbox: deque[messages.Notice] = deque()
+        self.calls: dict[str, tuple[Engine, Guest]] = {}
+        self._engines, self._pool, self._wake = engines, pool, wake
+
+    def send(self, notice: messages.Notice) -> None:
+        """Put something into the outbox, from any thread."""
+        self.outbox.append(notice)
+        self._wake()
+
+    def handle(self, request: messages.Request, descriptors: Sequence[int]) -> None:
+        """Carry out what the front end asks for; the descriptors stay the caller's.
+
+        Raises:
+            ProtocolError: the front end is at fault, not one of its calls.
+        """
+        match request:
+            case messages.Open() | messages.Resume():
+                self._begin(request)
+            case messages.Close(call):
+                self._close(call)
+            case messages.CallRequest(call):
+                self._handle_call(call, request)
+            case messages.Check(model, number, wait_s):
+                self._check(self._engine(model), number, wait_s)
+            case messages.Adopt(model):
+                self._adopt(self._engine(model), request, descriptors)
+            case messages.Lag(model, lag_s):
+                host = "loop" if self._pool is None else f"front end {self._pool + 1}"
+                self._engine(model).note_host(host, lag_s)
+            case messages.Sent(model):
+                self._sent(self._engine(model), request)
+
+    def _engine(self, model: int) -> Engine:
+        if model >= len(self._engines):
+            raise ProtocolError(f"model {model} of {len(self._engines)}")
+        return self._engines[model]
+
+    def _begin(self, request: messages.Open | messages.Resume) -> None:
+        """Admit a caller, or let it take over a call."""
+        engine, call = self._engine(request.model), request.call
+        if call in self.calls or len(self.calls) >= MAX_CALLS:
+            raise ProtocolError(f"a front end opened call {call} twice, or more than {MAX_CALLS}")
+        try:
+            if isinstance(request, messages.Resume):
+                guest = engine.guest(call, SamplingParameters(), send=self.send, pool=self._pool)
+                self.calls[call] = engine, guest
+                engine.reception.claim(guest, request.claim)
+                return
+            check_parameters(request.parameters)
+            if (prompt := request.prompt) is not None:
+                check_prompt(prompt)
+            guest = engine.guest(call, request.parameters, send=self.send, pool=self._pool, prompt=prompt)
+            self.calls[call] = engine, guest
+            engine.reception.admit(guest, request.wait_s)
+            guest.tell()
+        except AntiphonError as error:
+            self.calls.pop(call, None)
+            self.send(messages.Refused(call, error))
+
+    def _handle_call(self, call: str, request: messages.CallRequest) -> None:
+        if call not in self.calls:  # it ended meanwhile, or never began
+            if isinstance(request, messages.Unreadable):
+                self.send(messages.Refused(call, UnsupportedError(request.words)))
+            return
+        engine, guest = self.calls[call]
+        try:
+            self._tell(engine, guest, request)
+        except AntiphonError as error:  # what one call is given harms no other
+            guest.end(error)
+
+    def _tell(self, engine: Engine, guest: Guest, request: messages.CallRequest) -> None:
+        match request:
+            case messages.SetParameters(_, parameters):
+                check_parameters(parameters)
+                guest.set_parameters(parameters)
+            case messages.Prime(_, number, prompt):
+                check_prompt(prompt)
+                guest.prime(number, prompt)
+            case messages.PushText(_, entries, received_s):
+                check_words(entries, engine.info, room=engine.config.text_entries - guest.text.waiting)
+                guest.push_text(entries, received_s)
+            case messages.EndText():
+                guest.end_text()
+            case messages.ClearText():
+                guest.clear_text()
+            case messages.HearPadding(_, run, upto, frames, tail, now_s):
+                check_tail(tail, engine.info.spec.frame_samples)
+                guest.hear_padding(run, upto, frames, tail, now_s)
+            case messages.Arm(_, key, owner):
+                engine.resuming.arm(guest, key, owner)
+            case messages.Noted(_, notes, told_frame):
+                engine.resuming.note(guest, notes, told_frame)
+            case messages.Acknowledge(_, seq):
+                engine.resuming.acknowledge(guest, seq)
+            case messages.Detach():
+                engine.reception.detach(guest)
+            case messages.Unreadable(_, words):
+                raise UnsupportedError(words)
+
+    def _sent(self, engine: Engine, sent: messages.Sent) -> None:
+        check_sent(sent)
+        deliveries, latency_s = engine.deliveries, sent.latency_s.astype(np.float64)
+        if latency_s.size:
+            sent_s = min(sent.sent_s, engine.clock())
+            deliveries.sent_many(sent_s, latency_s, late=sent.late, pressing=sent.pressing)
+        for seconds in sent.first_audio_s.tolist():
+            deliveries.first_audio(seconds)
+        if sent.refused:
+            deliveries.refused(sent.refused)
+
+    def _check(self, engine: Engine, number: int, wait_s: float) -> None:
+        try:
+            engine.check_room(wait_s)
+        except AntiphonError as error:
+            self.send(messages.Checked(number, error))
+        else:
+            self.send(messages.Checked(number, None))
+
+    def _adopt(self, engine: Engine, request: messages.Adopt, descriptors: Sequence[int]) -> None:
+        """Take a call of another worker; its bytes are read on another thread."""
+        memory = [os.dup(descriptor) for descriptor in descriptors[:1]]
+
+        def read() -> bytes:
+            return request.data or b"".join(read_file(it, engine.call_bytes) for it in memory)
+
+        def answer(taken: Future[None]) -> None:
+            close_all(memory)
+            error = taken.exception()
+            self.send(messages.Checked(request.number, error if isinstance(error, AntiphonError) else None))
+
+        engine.take_call(read).add_done_callback(answer)
+
+    def _close(self, call: str) -> None:
+        engine, guest = self.calls.pop(call, (None, None))
+        if engine is None or guest is None:
+            return
+        guest.close()
+        if guest.leased is not None:
+            engine.rows.leases.let_go([guest.leased])
+
+    def give_up(self, reason: str) -> dict[Engine, list[int]]:
+        """End all its calls, since it is gone; their leases, which its process may still write to."""
+        held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
+        for call, (engine, guest) in self.calls.items():
+            try:
+                _part(call, engine, guest, f"its front end was dropped: {reason}")
+            except Exception as error:  # a boundary: the other calls end all the same
+                Log(__name__).error("a call could not be closed", session=call, exc_info=error)
+            if guest.leased is not None:
+                held[engine].append(guest.leased)
+        self.calls.clear()
+        return held
+
+
+def _part(call: str, engine: Engine, guest: Guest, reason: str) -> None:
+    """End a call whose front end is gone, or let it wait for a connection through another."""
+    guest.orphan()
+    if guest.resumable is not None and guest.lease is not None:
+        Log(__name__).warning("session detached", session=call, reason=reason)
+        engine.reception.detach(guest)
+        return
+    Log(__name__).warning("session ends", session=call, reason=reason)
+    engine.metrics.abandoned.inc()
+    guest.close()
+
+
+def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
+    """What a front end needs to know of an engine."""
+    arena = engine.rows.arena
+    pools, leases = 1, arena.leases
+    if isinstance(arena, SharedArena):
+        pools, leases = arena.plan.pools, arena.plan.leases
+    limits = engine.config.text_entries, engine.call_bytes
+    return messages.EngineFacts(name, engine.info, arena.shape, pools, leases, *limits, engine.health())
+
+
+class LocalFrontEnd:
+    """The front end of this process: the same messages, as objects, on an event loop of its own.
+
+    That loop's thread is the control thread, so a request is carried out at once.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine], loop: Loop) -> None:
+        """Stand for started engines by name; ``client`` has their ports."""
+        self.client = EngineClient(self._post, loop)
+        self.connection = FrontEndConnection(
+            tuple(engines.values()), pool=None, wake=LoopNotifier(loop, self._take).notify
+        )
+        bell = LoopNotifier(loop, self.client.look)
+        for name, engine in engines.items():
+            arena, facts = engine.rows.arena, facts_of(name, engine)
+            arena.bells.append(bell.notify)
+            self.client.add(facts, arena, engine.wake.nudge, drain=engine.drain, health=engine.health)
+
+    def _post(self, request: messages.Request, descriptors: Sequence[int]) -> None:
+        self.connection.handle(request, descriptors)
+        if isinstance(request, messages.Open | messages.Resume | messages.Check):
+            self._take()  # the answer is there
+
+    def _take(self) -> None:
+        while self.connection.outbox:
+            self.client.handle(self.connection.outbox.popleft())
+
+
+class FrontEndServer:
+    """Front ends in other processes, each with its pool of every engine's leases; on one event loop.
+
+    ``on_dropped`` is called with the pool of a front end that has gone or takes no messages: its calls have
+    ended. Its leases come back with :meth:`take_back`, once its process is reaped: until then it may write to
+    them.
+    """
+
+    def __init__(
+        self, engines: Mapping[str, Engine], loop: Loop, *, on_dropped: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Stand for started engines, made with ``pools`` and an ``EventWake``."""
+        self._names, self._engines = tuple(engines), tuple(engines.values())
+        self._loop, self._on_dropped = loop, on_dropped
+        self._front_ends: dict[int, tuple[FrontEndConnection, MessageSocket[messages.Request]]] = {}
+        self._bells: dict[int, int] = {}  # one a pool, for good: an engine thread may be about to ring it
+        self._held: dict[int, dict[Engine, list[int]]] = {}
+
+    def stop(self) -> None:
+        """End all calls; the engines go on."""
+        for pool in tuple(self._front_ends):
+            self._drop(pool, "the engine's process leaves")
+            self.take_back(pool)
+        close_all(tuple(self._bells.values()))
+        self._bells.clear()
+
+    def add(self, pool: int, control: socket.socket) -> None:
+        """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
+        notifier = LoopNotifier(self._loop, partial(self._flush, pool))
+        connection = FrontEndConnection(self._engines, pool=pool, wake=notifier.notify)
+        posted = MessageSocket(
+            control, messages.REQUESTS, partial(self._handle, connection), lost=partial(self._drop, pool)
+        )
+        self._front_ends[pool] = connection, posted
+        try:
+            self._greet(pool, posted)
+        except OSError as error:
+            self._drop(pool, f"it could not be greeted: {error.strerror}")
+
+    def _greet(self, pool: int, posted: MessageSocket[messages.Request]) -> None:
+        if pool not in self._bells:
+            self._bells[pool] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        facts, descriptors = [], [self._bells[pool]]
+        for name, engine in zip(self._names, self._engines, strict=True):
+            arena, wake = engine.rows.arena, engine.wake
+            assert isinstance(arena, SharedArena)
+            assert isinstance(wake, EventWake)
+            arena.slabs[pool].bell = self._bells[pool]
+            facts.append(facts_of(name, engine))
+            descriptors += [arena.descriptor, wake.descriptor]
+        posted.send(messages.Hello(pool, tuple(facts)), descriptors)
+
+    def take_back(self, pool: int) -> None:
+        """The front end's process has ended: nothing writes to its leases any more, and all are free."""
+        if pool in self._front_ends:
+            self._front_ends[pool][1].read_rest()  # clients may have messages whose notes still lie there
+        self._drop(pool, "its process has ended")
+        for engine, leases in self._held.pop(pool, {}).items():
+            engine.rows.leases.let_go(leases)
+        for engine in self._engines:
+            arena = engine.rows.arena
+            assert isinstance(arena, SharedArena)
+            arena.slabs[pool].bell = NO_BELL
+            engine.rows.leases.clean(pool)
+
+    def look_after(self) -> None:
+        """Report the engines' health, some times a second, and drop front ends that take no messages."""
+        health = [messages.HealthNow(model, engine.health()) for model, engine in enumerate(self._engines)]
+        for pool, (_, posted) in tuple(self._front_ends.items()):
+            if posted.congested_s > STUCK_S:
+                self._drop(pool, "it takes no messages")
+            elif not posted.is_congested:
+                for notice in health:
+                    posted.send(notice)
+
+    def call_counts(self) -> dict[int, int]:
+        """The calls of each front end, by its pool."""
+        return {pool: len(connection.calls) for pool, (connection, _) in self._front_ends.items()}
+
+    def _handle(
+        self, connection: FrontEndConnection, request: messages.Request, descriptors: Sequence[int]
+    ) -> None:
+        try:
+            connection.handle(request, descriptors)
+        except AntiphonError as error:
+            raise ProtocolError(str(error)) from error
+        except Exception as error:  # a boundary: it drops this front end, and the others go on
+            Log(__name__).error("a front end could not be served", exc_info=error)
+            raise ProtocolError(f"it could not be served: {error!r}") from error
+        finally:
+            close_all(descriptors)
+
+    def _flush(self, pool: int) -> None:
+        """Send what the engines have for a front end."""
+        if pool not in self._front_ends:  # it was dropped meanwhile
+            return
+        connection, posted = self._front_ends[pool]
+        try:
+            while connection.outbox:
+                posted.send(connection.outbox.popleft())
+        except OSError as error:
+            self._drop(pool, f"a message could not be sent: {error.strerror}")
+
+    def _drop(self, pool: int, reason: str) -> None:
+        connection, posted = self._front_ends.pop(pool, (None, None))
+        if connection is None or posted is None:
+            return
+        posted.close()
+        log = Log(__name__).warning if connection.calls else Log(__name__).info
+        log("front end dropped", pool=pool, calls=len(connection.calls), reason=reason)
+        self._held[pool] = connection.give_up(reason)
+        self._on_dropped(pool)

@@ -1,0 +1,484 @@
+"""The engines of a server as one front end sees them, in this process or in another.
+
+:func:`connect` makes a client of another process's engines, and
+:class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Everything here belongs to the thread
+of one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from antiphon.backends.base import BackendInfo
+from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
+from antiphon.ipc import messages
+from antiphon.ipc.arena import Arena, Counts
+from antiphon.ipc.health import Health
+from antiphon.ipc.memory import MemoryLayout, hush, open_pool, ring
+from antiphon.ipc.message_socket import MessageSocket, close_all, write_file
+from antiphon.ipc.resumption import ResumeClaim
+from antiphon.ipc.sends import Deliveries
+from antiphon.ipc.session import Session, SessionLink
+from antiphon.ipc.side import CallerSide
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+
+SILENT_S: Final = 2.0
+"""An engine that says nothing for so long is stuck: it speaks four times a second."""
+
+SHORTAGE_S: Final = 5
+"""For a caller to come again after open files ran out: calls that end give theirs back."""
+
+ModelFacts: TypeAlias = BackendInfo
+"""What does not change while an engine runs: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
+
+Loop: TypeAlias = asyncio.AbstractEventLoop
+Notify: TypeAlias = Callable[[], None]
+CallSession: TypeAlias = Session
+"""A caller's half of a session."""
+
+Post: TypeAlias = Callable[[messages.Request, Sequence[int]], None]
+"""Passes a message to the engines, with descriptors that stay the caller's."""
+
+
+class LoopNotifier:
+    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """Call ``callback`` on ``loop``."""
+        self._loop, self._callback = loop, callback
+        self._is_set = False
+
+    def notify(self) -> None:
+        """Ask for a call, from any thread."""
+        if self._is_set:
+            return
+        self._is_set = True
+        with suppress(RuntimeError):  # the loop is closed: the process is leaving
+            self._loop.call_soon_threadsafe(self._call)
+
+    def _call(self) -> None:
+        self._is_set = False  # first: what comes from now on needs another call
+        self._callback()
+
+
+class EngineClient:
+    """A front end's end of the seam: its sessions, and the requests that wait for an answer."""
+
+    def __init__(self, post: Post, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin without engines; ``post`` passes requests on."""
+        self.loop = loop
+        self.engines: dict[str, EnginePort] = {}
+        self.closing = ExitStack()  # what is given back when the engines are lost
+        self.is_lost = False
+        self._post = post
+        self._by_number: list[EnginePort] = []
+        self._sessions: dict[str, tuple[EnginePort, Session]] = {}
+        self._answers: dict[str | int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count(1)
+        self._changed: dict[Session, None] = {}
+
+    def add(
+        self,
+        facts: messages.EngineFacts,
+        arena: Arena,
+        nudge: Callable[[], None],
+        *,
+        drain: Callable[[str], None] = lambda _: None,
+        health: Callable[[], Health] | None = None,
+    ) -> None:
+        """Stand for one more engine, the next by number; see :class:`EnginePort`."""
+        port = EnginePort(self, len(self._by_number), facts, arena, nudge, drain=drain, health=health)
+        self._by_number.append(port)
+        self.engines[facts.name] = port
+
+    def send(self, request: messages.Request, descriptors: Sequence[int] = ()) -> None:
+        """Send a request; without an effect once the engines are lost.
+
+        Raises:
+            ServerFullError: this process has no open file left for a long one.
+        """
+        if self.is_lost:
+            return
+        try:
+            self._post(request, descriptors)
+        except OSError as error:
+            raise ServerFullError(
+                f"a {type(request).__name__} message could not be passed on: {error.strerror}; "
+                f"try again in {SHORTAGE_S} s",
+                retry_after_s=SHORTAGE_S,
+            ) from error
+
+    def begin(
+        self, port: EnginePort, session: Session, request: messages.Open | messages.Resume
+    ) -> asyncio.Future[None]:
+        """Open a session; done once the engine has answered.
+
+        Raises:
+            SessionFailedError: the engine's process is gone.
+            ServerFullError: as :meth:`send`.
+        """
+        answer = self._expect(session.id)
+        self._sessions[session.id] = port, session
+        try:
+            self.send(request)
+        except AntiphonError:
+            self._forget(session.id)
+            raise
+        return answer
+
+    async def ask(self, make: Callable[[int], messages.Request], descriptors: Sequence[int] = ()) -> None:
+        """Send the request that ``make`` makes of a number, and wait for its ``Checked``."""
+        number = next(self._numbers)
+        answer = self._expect(number)
+        self.send(make(number), descriptors)
+        await answer
+
+    def _expect(self, key: str | int) -> asyncio.Future[None]:
+        if self.is_lost:
+            raise SessionFailedError("the engine's process is gone")
+        answer = self._answers[key] = self.loop.create_future()
+        return answer
+
+    def closed(self, session: Session) -> None:
+        """A session has closed."""
+        if session.id in self._sessions:
+            self._sessions[session.id][0].unseat(session)
+            self._forget(session.id)
+
+    def _forget(self, call: str) -> None:
+        self._sessions.pop(call, None)
+        self._answers.pop(call, None)
+
+    def changed(self, session: Session) -> None:
+        """The owner of a session is to be notified soon; several changes are one call."""
+        is_first = not self._changed
+        self._changed[session] = None
+        if is_first:
+            self.loop.call_soon(self.notify)
+
+    def notify(self) -> None:
+        """Notify the owners of sessions that have changed."""
+        changed, self._changed = self._changed, {}
+        for session in changed:
+            session.notify()
+
+    def look(self) -> None:
+        """Notify the owners of sessions that took part in ticks."""
+        for port in self._by_number:
+            port.look()
+        self.notify()
+
+    def handle(self, notice: messages.Notice) -> None:
+        """Take a message of the engines.
+
+        Raises:
+            ProtocolError: it has no place here.
+        """
+        match notice:
+            case messages.HealthNow(model, health) if 0 <= model < len(self._by_number):
+                self._by_number[model].hear(health)
+            case messages.Checked(number, error):
+                self._answer(number, error)
+            case messages.CallNotice(call):
+                if call in self._sessions:  # else it closed meanwhile, and the engine will hear of that
+                    self._handle_call(notice, *self._sessions[call])
+            case _:
+                raise ProtocolError(f"an engine sent {type(notice).__name__}")
+
+    def _handle_call(self, notice: messages.CallNotice, port: EnginePort, session: Session) -> None:
+        match notice:
+            case messages.Refused(call, error):
+                self._answer(call, error)
+                self._forget(call)
+                return
+            case messages.Ended(call, error):
+                self._answer(call, error)  # it may have ended before it was seated, or queued
+            case messages.Admitted(call, lease):
+                port.seat(session, lease)
+                self._answer(call, None)
+            case messages.Queued(call):
+                self._answer(call, None)
+        session.handle(notice)
+
+    def _answer(self, key: str | int, error: AntiphonError | None) -> None:
+        answer = self._answers.pop(key, None)
+        if answer is None or answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+    def lose(self, detail: str) -> None:
+        """End everything: the engines' process is the only one that could answer."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self.closing.close()
+        error = SessionFailedError(detail)
+        for key in tuple(self._answers):
+            self._answer(key, error)
+        for _, session in tuple(self._sessions.values()):
+            session.close(error)
+        for port in self._by_number:
+            port.lose(detail)
+
+    def close(self) -> None:
+        """Leave: all sessions end, at both ends."""
+        self.lose("this front end leaves")
+
+
+class EnginePort:
+    """One model's engine, as a front end sees it; used on its event loop's thread."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        number: int,
+        facts: messages.EngineFacts,
+        arena: Arena,
+        nudge: Callable[[], None],
+        *,
+        drain: Callable[[str], None],
+        health: Callable[[], Health] | None,
+    ) -> None:
+        """Stand for the engine of this number; ``nudge`` wakes its thread.
+
+        In one process ``health`` asks the engine and ``drain`` drains it; otherwise it reports its health
+        itself, and the supervisor drains it.
+        """
+        self.info: ModelFacts = facts.info
+        self.call_bytes = facts.call_bytes
+        self.client = client
+        self._number, self._drain, self._ask_health = number, drain, health
+        deliveries = Deliveries(client.loop, number, client.send)
+        self.side = CallerSide(facts.info.spec, arena, text_entries=facts.text_entries, deliveries=deliveries)
+        self._link = SessionLink(client.send, nudge, client.changed, client.closed)
+        self._at_lease: list[Session | None] = [None] * arena.leases
+        self._seen: Counts = np.zeros(arena.leases, np.int64)
+        self._on_lost: list[Callable[[], None]] = []
+        self.hear(facts.health)
+
+    async def submit(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Notify,
+        prompt: Prompt | None = None,
+    ) -> Session:
+        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
+
+        ``notify`` is called on the event loop whenever the session has changed: replies, state, position,
+        error, room. Several changes may be one call.
+
+        Raises:
+            ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
+            DrainingError: the server is leaving.
+            SessionFailedError: the device, or the engine's process, is lost.
+            UnsupportedError: a prompt for a backend that takes none.
+        """
+        session, answer = self.open(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
+        return await self._answered(session, answer)
+
+    async def resume(self, claim: ResumeClaim, *, notify: Notify) -> Session:
+        """A session that continues a call of another connection, ACTIVE, with its ``resumption``.
+
+        Raises:
+            ResumeError: there is no such call, or it is not this client's.
+            ServerFullError: this front end has no place.
+            SessionFailedError: the engine's process is lost.
+        """
+        session, answer = self.open_again(claim, notify=notify)
+        return await self._answered(session, answer)
+
+    def open(
+        self,
+        parameters: SamplingParameters,
+        *,
+        wait_s: float,
+        notify: Notify | None,
+        prompt: Prompt | None = None,
+    ) -> tuple[Session, asyncio.Future[None]]:
+        """The session of :meth:`submit`, and its answer."""
+        session = self._session(parameters, notify, is_primed=prompt is None)
+        request = messages.Open(session.id, self._number, parameters, wait_s, prompt)
+        return session, self.client.begin(self, session, request)
+
+    def open_again(
+        self, claim: ResumeClaim, *, notify: Notify | None
+    ) -> tuple[Session, asyncio.Future[None]]:
+        """The session of :meth:`resume`, and its answer."""
+        session = self._session(SamplingParameters(), notify)
+        request = messages.Resume(session.id, self._number, claim)
+        return session, self.client.begin(self, session, request)
+
+    def _session(
+        self, parameters: SamplingParameters, notify: Notify | None, *, is_primed: bool = True
+    ) -> Session:
+        name = secrets.token_hex(8)
+        return Session(name, parameters, side=self.side, link=self._link, notify=notify, is_primed=is_primed)
+
+    async def _answered(self, session: Session, answer: asyncio.Future[None]) -> Session:
+        try:
+            await answer
+        except asyncio.CancelledError:
+            session.close()
+            raise
+        if session.error is not None:  # it was admitted, and ended since
+            raise session.error
+        return session
+
+    async def check_room(self, wait_s: float) -> None:
+        """Whether :meth:`submit` would take a caller now, who waits so long; raises as it would."""
+        await self.client.ask(lambda number: messages.Check(self._number, number, wait_s))
+
+    async def take_call(self, data: bytes) -> None:
+        """Take a call of another worker; its client can resume it here afterwards.
+
+        Raises:
+            UnsupportedError: it is of another model, backend or version.
+            ServerFullError, DrainingError, SessionFailedError: there is no row for it.
+            HandOverError: it was here before, or none are taken.
+        """
+        if self._ask_health is not None:  # it is in this process
+            await self.client.ask(lambda number: messages.Adopt(self._number, number, data))
+            return
+        memory = await self.client.loop.run_in_executor(None, write_file, data)
+        try:
+            await self.client.ask(lambda number: messages.Adopt(self._number, number), [memory])
+        finally:
+            os.close(memory)
+
+    def note_lag(self, lag_s: float) -> None:
+        """Tell admission how late the event loop of this process runs."""
+        self.client.send(messages.Lag(self._number, lag_s))
+
+    def drain(self, target: str = "") -> None:
+        """Admit no further caller; active ones continue, or go to the worker at ``target`` where they can."""
+        self._drain(target)
+
+    def health(self) -> Health:
+        """How the engine is, as far as this process knows; it never blocks."""
+        if self._ask_health is not None:
+            return self._ask_health()
+        silent_s = time.monotonic() - self._heard_s
+        if self.client.is_lost or silent_s < SILENT_S:
+            return self._known
+        detail = f"the engine's process has sent nothing for {silent_s:.1f} s"
+        return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back once when the engine's process is gone, after all sessions have ended."""
+        self._on_lost.append(callback)
+
+    # From its client.
+
+    def hear(self, health: Health) -> None:
+        """The engine reports its health."""
+        self._known, self._heard_s = health, time.monotonic()
+
+    def seat(self, session: Session, lease: int) -> None:
+        """A session has a lease."""
+        self._at_lease[lease], self._seen[lease] = session, 0
+
+    def unseat(self, session: Session) -> None:
+        """A session has closed."""
+        if session.lease is not None:
+            self._at_lease[session.lease] = None
+
+    def look(self) -> None:
+        """Mark the sessions that took part in ticks as changed."""
+        ticks = self.side.arena.engine.ticks
+        for lease in np.flatnonzero(ticks != self._seen).tolist():
+            self._seen[lease] = ticks[lease]
+            session = self._at_lease[lease]
+            if session is not None:
+                self.client.changed(session)
+
+    def lose(self, detail: str) -> None:
+        """The engine's process is gone."""
+        self._known = replace(self._known, alive=False, ready=False, detail=detail)
+        for callback in self._on_lost:
+            callback()
+
+
+async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
+    """The engines at the other end of ``control`` by name, for the running event loop; it owns the socket.
+
+    Raises:
+        SessionFailedError: the engine's process ended before it said what it serves.
+    """
+    loop = asyncio.get_running_loop()
+    hello: asyncio.Future[None] = loop.create_future()
+
+    def handle(notice: messages.Notice, descriptors: Sequence[int]) -> None:
+        if isinstance(notice, messages.Hello) and not hello.done():
+            _greet(client, notice, descriptors)
+            hello.set_result(None)
+        else:
+            close_all(descriptors)
+            client.handle(notice)
+
+    def lost(reason: str) -> None:
+        if not hello.done():
+            hello.set_exception(SessionFailedError(f"the engine's process did not say hello: {reason}"))
+        client.lose(f"the engine's process is gone: {reason}")
+
+    control_socket = MessageSocket(control, messages.NOTICES, handle, lost=lost)
+    client = EngineClient(control_socket.send, loop)
+    client.closing.callback(control_socket.close)
+    await hello
+    return client.engines
+
+
+def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[int]) -> None:
+    """Map the memory of engines that say hello, and hear their bell from now on."""
+    bell, *shared = descriptors
+
+    def rung() -> None:
+        hush(bell)
+        client.look()
+
+    for number, facts in enumerate(hello.engines):
+        memory, wake = shared[2 * number : 2 * number + 2]
+        arena = open_pool(memory, MemoryLayout(facts.shape, facts.pools, facts.leases), hello.pool)
+        os.close(memory)
+        client.closing.callback(os.close, wake)
+        client.add(facts, arena, LoopNudge(client, partial(ring, wake)).nudge)
+    client.closing.callback(os.close, bell)
+    client.closing.callback(client.loop.remove_reader, bell)
+    client.loop.add_reader(bell, rung)
+
+
+class LoopNudge:
+    """Wakes an engine thread of another process, once in a turn of the event loop."""
+
+    def __init__(self, client: EngineClient, wake: Callable[[], None]) -> None:
+        """Wake by calling ``wake``."""
+        self._client, self._wake = client, wake
+        self._is_nudged = False
+
+    def nudge(self) -> None:
+        """Wake it at the end of this turn."""
+        if not self._is_nudged:
+            self._is_nudged = True
+            self._client.loop.call_soon(self._nudge)
+
+    def _nudge(self) -> None:
+        self._is_nudged = False
+        if not self._client.is_lost:
+            self._wake()
