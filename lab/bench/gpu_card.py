@@ -87,11 +87,15 @@ def make_backend(task: Task) -> HostBackend:
 
 
 def median_ms(run: Callable[[], object], seconds: float = 0.25) -> float:
-    """The median time of a callable, by events of the device; on a CPU that of one run."""
+    """The median time of a callable as a CUDA graph, by events of the device; on a CPU that of one run.
+
+    Captured, so that what launches cost the host is not in any time.
+    """
     if device().type == "cpu":
         start_s = time.perf_counter()
         run()
         return 1000 * (time.perf_counter() - start_s)
+    run = _captured(run)
     for _ in range(WARM_UP_RUNS):
         run()
     torch.cuda.synchronize()
@@ -107,10 +111,7 @@ def median_ms(run: Callable[[], object], seconds: float = 0.25) -> float:
     return sorted(times_ms)[len(times_ms) // 2]
 
 
-def graphed(run: Callable[[], object]) -> Callable[[], object]:
-    """A callable as a CUDA graph, so that what launches cost the host is not in its time."""
-    if device().type == "cpu":
-        return run
+def _captured(run: Callable[[], object]) -> Callable[[], object]:
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,21 +12,14 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module, metadata
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.base import StepInputs
-from antiphon.backends.host import HostBackend
-from antiphon.backends.torch.frames import TorchFrames
-from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
 from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
-from antiphon.models.sampling import SamplingParameters
 from lab.bench.gpu_card import (
     Task,
     Values,
@@ -35,15 +29,6 @@ from lab.bench.gpu_card import (
     median_ms,
     note,
     relative_error,
-)
-from lab.bench.gpu_models import (
-    Form,
-    empty_modules,
-    fill_randomly,
-    lm_spec,
-    model_spec,
-    published_sizes,
-    small_size,
 )
 from lab.bench.gpu_ticks import our_tick
 
@@ -60,8 +45,7 @@ PACKAGES = (
 )
 COMPILED_BATCHES = (1, 2, 4, 8, 16, 24, 32, 64, 128)
 """Row buckets of 128 rows whose kernels differ: 48 rows run by those of 64, 96 by those of 128."""
-PARITY_ROWS, FEW_PARITY_ROWS = 4, 2
-PARITY_TICKS, FEW_TICKS = 100, 3
+SANITIZER_S = 40
 FIRSTS = (0, 63, 64, 2, 255, 256, 299, 1000, 2998, 2999, 3000, 9001)
 """Positions of queries over a ring of 3000: at the edges of tiles, of splits and of the ring, and past it."""
 PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)
@@ -77,6 +61,7 @@ def env(task: Task) -> Values:
         except metadata.PackageNotFoundError:
             found[name] = None
     import_module("antiphon.engine.engine")
+    found["compute_sanitizer"] = sanitizer_state()
     if device().type == "cpu":
         return found
     properties = torch.cuda.get_device_properties(device())
@@ -89,6 +74,21 @@ def env(task: Task) -> Values:
     square = torch.randn(8192, 8192, device=device(), dtype=torch.bfloat16)
     found["bf16_tflop_s"] = 2 * 8192**3 / median_ms(lambda: square @ square) / 1e9
     return found
+
+
+def sanitizer_state() -> str:
+    """Whether compute-sanitizer runs here: some machines that lend a card refuse it the device."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        return "not installed"
+    kernel = "import torch; torch.zeros(1, device='cuda' if torch.cuda.is_available() else 'cpu')"
+    command = [program, sys.executable, "-c", kernel]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=SANITIZER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done after {SANITIZER_S} s"
+    last = (ended.stdout + ended.stderr).strip().splitlines()[-1:]
+    return f"exit code {ended.returncode}: {' '.join(last)}"[:200]
 
 
 def compile_one(task: Task) -> Values:
@@ -130,63 +130,6 @@ def compile_all(task: Task) -> Values:
         "batches": ended,
         "failed": sum(bool(code) for _, code in ended),
     }
-
-
-def two_backends(task: Task, *, int8: bool) -> list[HostBackend]:
-    """The same weights twice: on a CPU by torch alone, and on the card by kernels and graphs.
-
-    Without a card the second is on the CPU too, by the same kernels interpreted.
-    """
-    size, made = small_size(published_sizes()[task.model]), []
-    rows = FEW_PARITY_ROWS if task.is_small else PARITY_ROWS
-    for attention, where in (("torch", torch.device("cpu")), ("auto", device())):
-        mimi, model = empty_modules(size, Form(int8, int8, torch.float32), attention)
-        for module in (mimi, model):
-            fill_randomly(module.to_empty(device="cpu"))
-            module.to(where)
-        spec = model_spec(size)
-        generator = Generator(model.prepare(int8=int8), lm_spec(size))
-        made.append(HostBackend(spec, TorchFrames(spec, mimi.prepare(), generator), slots=rows))
-    return made
-
-
-def parity(task: Task) -> Values:
-    """Sessions that pause and begin anew, by kernels in captured graphs, against a CPU's: tokens and PCM."""
-    if device().type == "cpu":
-        fused.DEVICES = ("cpu",)  # type: ignore[misc]
-    found: Values = {}
-    for int8 in (True,) if task.is_small else (False, True):
-        with torch.no_grad():
-            found["int8" if int8 else "float32"] = _compared(
-                two_backends(task, int8=int8), FEW_TICKS if task.is_small else PARITY_TICKS
-            )
-        note(found)
-    found["is_same"] = all(one["first_difference"] is None for one in found.values())
-    return found
-
-
-def _compared(backends: list[HostBackend], ticks: int) -> Values:
-    for backend in backends:
-        backend.set_parameters(0, SamplingParameters(text_temperature=0, audio_temperature=0))
-        backend.set_parameters(1, SamplingParameters(text_seed=3, audio_seed=4))
-    random, tokens, pcm_error = np.random.default_rng(5), set[int](), 0.0
-    for tick in range(ticks):
-        rows = np.flatnonzero(random.random(backends[0].info.slots) < 0.8).astype(np.int32)
-        rows = rows if rows.size else np.zeros(1, np.int32)
-        reset = random.random(rows.size) < 0.05 if tick else np.ones(rows.size, np.bool_)
-        pcm = random.normal(0, 0.1, (rows.size, 1920)).astype(np.float32)
-        want, got = (backend.step(StepInputs(rows, reset, pcm)) for backend in backends)
-        assert want.text_tokens is not None
-        assert got.text_tokens is not None
-        tokens |= set(want.text_tokens[want.emitted].tolist())
-        is_same = np.array_equal(want.emitted, got.emitted) and np.array_equal(
-            want.text_tokens, got.text_tokens
-        )
-        if not is_same:
-            return {"ticks": tick, "first_difference": tick, "tokens": len(tokens), "pcm_error": pcm_error}
-        if want.pcm is not None and got.pcm is not None:
-            pcm_error = max(pcm_error, float(np.abs(want.pcm - got.pcm).max()))
-    return {"ticks": ticks, "first_difference": None, "tokens": len(tokens), "pcm_error": pcm_error}
 
 
 def kernels(task: Task) -> Values:

@@ -10,8 +10,8 @@
 
 Run it from the folder of the repository. It needs torch, triton, numpy, safetensors and prometheus-client, no
 model files and no installation: weights are random and made on the card. Results are in OUT/PLAN.json, what
-steps print besides in OUT/PLAN.log. Where "parity" finds a difference, nothing is timed: of the steps behind
-it only those run that look for its cause, and the time left belongs to compute-sanitizer.
+steps print besides in OUT/PLAN.log. Where "parity" finds a difference, the steps behind it are marked so:
+they have their times, and a second look is due before anything is concluded from them.
 A step whose rows do not fit into the card's memory takes as many as do; its result has their number.
 """
 
@@ -35,18 +35,16 @@ SOURCES = (".", "server", "clients", "quantize")
 LEAST_S = 15.0
 """A step that has less time left than that is left out."""
 SMALL_BATCH = 2
-PARITY_DIFFERS = "left out: parity differs, so a time means nothing; look at kernels, then compute-sanitizer"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step of a plan: ``limit_s`` seconds at most. ``is_diagnosis``: it says why results are wrong."""
+    """A step of a plan: ``limit_s`` seconds at most."""
 
     step: str
     limit_s: float
     batch: int = 1
     model: str = "moshi-7b"
-    is_diagnosis: bool = False
 
     def words(self, *, is_small: bool) -> list[str]:
         """It as command line words; ``is_small``: of two rows, so that a step runs once."""
@@ -56,15 +54,15 @@ class Entry:
 
 PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that what is cut off costs least
     "first": (
-        Entry("env", 60, is_diagnosis=True),
-        Entry("compile_all", 110, is_diagnosis=True),
-        Entry("parity", 90, is_diagnosis=True),
+        Entry("env", 60),
+        Entry("compile_all", 110),
+        Entry("parity", 90),
         Entry("ticks", 70),
         Entry("ticks", 80, 64),
         Entry("ticks", 90, 128),
         Entry("profile", 50),
         Entry("profile", 60, 64),
-        Entry("kernels", 60, is_diagnosis=True),
+        Entry("kernels", 60),
         Entry("ticks", 60, 32),
         Entry("ticks", 70, 512, "stt-1b"),
     ),
@@ -88,7 +86,7 @@ STEPS = {
     "env": "gpu_checks:env",
     "compile_one": "gpu_checks:compile_one",
     "compile_all": "gpu_checks:compile_all",
-    "parity": "gpu_checks:parity",
+    "parity": "gpu_parity:parity",
     "kernels": "gpu_checks:kernels",
     "ticks": "gpu_timings:ticks",
     "profile": "gpu_timings:profile",
@@ -134,12 +132,12 @@ def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict
     return entry | {"error": error, "partial": found, "log": log.read_text()[-1500:]}
 
 
-def reason_to_leave_out(entry: Entry, results: dict[str, Any], left_s: float) -> str | None:
-    """Why a step is not worth running any more, if so."""
-    parity = next((one.get("result") for words, one in results.items() if "--step parity" in words), None)
-    if parity is not None and not parity["is_same"] and not entry.is_diagnosis:
-        return PARITY_DIFFERS
-    return "left out: no time left" if left_s < LEAST_S else None
+def parity_of(results: dict[str, Any]) -> str:
+    """What a step is marked with: whether kernels compute what a CPU does, as far as that is known."""
+    found = next((one for words, one in results.items() if "--step parity" in words), None)
+    if found is None or "result" not in found:
+        return "unknown"
+    return "same" if found["result"]["is_same"] else "differs"
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -157,7 +155,7 @@ def run_plan(options: argparse.Namespace) -> int:
         if name in results:
             continue
         left_s = end_s - time.monotonic()
-        reason = reason_to_leave_out(entry, results, left_s)
+        reason = "left out: no time left" if left_s < LEAST_S else None
         print(
             f"[{number}/{len(plan)}] {name}: {reason or f'{left_s:.0f} s left'}", file=sys.stderr, flush=True
         )
@@ -167,6 +165,7 @@ def run_plan(options: argparse.Namespace) -> int:
             )
         else:
             results[name] = {"s": 0.0, "left_out": reason}
+        results[name]["parity"] = parity_of(results)
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(results, indent=1) + "\n")
         unfinished.replace(path)

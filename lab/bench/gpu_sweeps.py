@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import count, product
 
 import torch
 import triton
@@ -18,7 +17,7 @@ from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
 from antiphon.models.costs import product_s, ring_issue_s
 from antiphon.models.tiles import LEAST_ROWS
-from lab.bench.gpu_card import Task, Values, card_here, device, graphed, median_ms, note
+from lab.bench.gpu_card import Task, Values, card_here, device, median_ms, note
 
 BEYOND_CACHE_BYTES = 300_000_000
 SHAPES = ((4096, 12288), (4096, 4096), (4096, 22528), (11264, 4096), (1024, 3072), (2816, 1024))
@@ -34,32 +33,29 @@ TILES = (
 
 
 def attention(task: Task) -> Values:
-    """The decode attention of one layer over full INT8 rings by split and tile: GB/s of the ring read."""
+    """The decode attention of one layer over full INT8 rings by split: GB/s of the ring read."""
     rows, capacity, heads = (2, 300, 2) if task.is_small else (64, 3000, 32)
-    steps, turn = [], count()
+    rings = []
     for _ in range(2):  # 1.6 GB each, so that none is in the cache
         ring = KVRing("ring", heads, capacity, 128, task.form.dtype, "position", int8=True)
         state = State(ring.specs(), rows, device())
         for name, tensor in state.tensors.items():
             tensor.fill_(0.02) if name.endswith("scale") else tensor.random_(-127, 128)
-        steps.append((ring, state.step(range(rows))))
+        rings.append((ring, state.step(range(rows))))
     q = torch.randn(rows, heads, 1, 128, device=device(), dtype=task.form.dtype)
     first = torch.full((rows,), capacity, device=device())
-    read_bytes = sum(tensor.nbytes for tensor in steps[0][1]._tensors.values())
+    read_bytes = sum(tensor.nbytes for tensor in rings[0][1]._tensors.values())
     found: Values = {}
-    splits = (256,) if task.is_small else (128, 256, 512, 1024)
-    for split, block in product(splits, (64,) if task.is_small else (None, 32, 64, 128)):
+    for split in (256,) if task.is_small else (128, 256, 512, 1024):
 
-        def run(split: int = split, block: int | None = block) -> Tensor:
-            ring, step = steps[next(turn) % 2]
-            return decode_attention(
-                q, ring.view(step), first, step.rows, capacity, split_slots=split, block_slots=block
-            )
+        def both(split: int = split) -> None:
+            for ring, step in rings:
+                decode_attention(q, ring.view(step), first, step.rows, capacity, split_slots=split)
 
         try:
-            found[f"split {split}, block {block}"] = read_bytes / median_ms(run, 0.05) / 1e6
+            found[f"split {split}"] = 2 * read_bytes / median_ms(both, 0.05) / 1e6
         except Exception as error:
-            found[f"split {split}, block {block}"] = f"{type(error).__name__}: {error}"[:200]
+            found[f"split {split}"] = f"{type(error).__name__}: {error}"[:200]
         note(found)
     card = card_here()
     computed_s = max(read_bytes / card.copy_bytes_per_s, ring_issue_s(read_bytes, card, is_int8=True))
@@ -99,7 +95,7 @@ def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: in
     for name, form in forms.items():
         try:
             each = partial(_over_all, form, len(linears))
-            entry[name] = 1000 * median_ms(graphed(each), 0.03) / len(linears)
+            entry[name] = 1000 * median_ms(each, 0.03) / len(linears)
         except Exception as error:
             entry[name] = f"{type(error).__name__}: {error}"[:200]
     return entry

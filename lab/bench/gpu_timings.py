@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 
+from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.state import State
+from antiphon.backends.torch.step import PackedStep, runs_of
 from antiphon.models.costs import CODEC_LAUNCHES, Launches, codec_cost
 from lab.bench import gpu_chain
-from lab.bench.gpu_card import Task, Values, card_here, device, graphed, make_backend, median_ms, note
+from lab.bench.gpu_card import Task, Values, card_here, device, make_backend, median_ms, note
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import make_modules, reads
 from lab.bench.gpu_ticks import fill_context, our_tick, time_ticks
@@ -94,9 +97,6 @@ def nodes(task: Task) -> Values:
     count = 3 if task.is_small else CHAIN
     x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values(computed=1e6 * card_here().node_s)
 
-    def chain(launch: Any) -> Any:
-        return graphed(lambda: [launch() for _ in range(count)])
-
     launches: dict[str, Any] = {
         "torch": lambda: x.add_(1.0),
         "triton": partial(gpu_chain.add_one[(1,)], x, enable_fp_fusion=True),
@@ -106,11 +106,30 @@ def nodes(task: Task) -> Values:
         launches["triton, pdl"] = partial(early, x, launch_pdl=True, enable_fp_fusion=True)
     for name, launch in launches.items():
         try:
-            found[name] = 1000 * median_ms(chain(launch)) / count
+            found[name] = 1000 * median_ms(partial(_chain, launch, count)) / count
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
         note(found)
     return found
+
+
+def _chain(launch: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        launch()
+
+
+def codec_step(codec: Mimi, state: State) -> PackedStep:
+    """A step over all rows as a captured stage of the server has it, by kernels where there are some."""
+    rows = torch.arange(state.rows, device=state.device)
+    named = list(range(state.rows))
+    return PackedStep(
+        state.tensors,
+        rows,
+        runs_of(named, [None] * state.rows),
+        small_rows=state.rows + 1,
+        is_padded=True,
+        is_fused=codec.is_fused(state.device),
+    )
 
 
 def mimi(task: Task) -> Values:
@@ -122,14 +141,14 @@ def mimi(task: Task) -> Values:
             state = State(codec.specs(), rows, device())
             pcm = 0.1 * torch.randn(rows, 1920, device=device())
             codes = torch.zeros(rows, task.size.codebooks, 1, dtype=torch.int64, device=device())
-            step = state.step(range(rows), [125] * rows)
+            step = codec_step(codec, state)
             for precision in ("ieee", "tf32"):
                 convolutions.conv.fp32_precision = precision  # type: ignore[attr-defined]
                 for name, run in (
                     ("encode", lambda pcm=pcm, step=step: codec.encode(pcm, step)),
                     ("decode", lambda codes=codes, step=step: codec.decode(codes, step)),
                 ):
-                    found[f"{name}, {rows} rows, {precision}"] = median_ms(graphed(run), 0.1)
+                    found[f"{name}, {rows} rows, {precision}"] = median_ms(run, 0.1)
             found[f"computed, {rows} rows, ieee"] = codec_cost(rows, card_here(), CODEC_LAUNCHES).ms
             note(found)
     return found

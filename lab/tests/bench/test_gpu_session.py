@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from antiphon.backends.torch.state import State
 from antiphon.models.cards import H200
 from lab.bench import gpu_card, gpu_session
 from lab.bench.gpu_costs import NODES
-from lab.bench.gpu_session import PARITY_DIFFERS, PLANS, Entry, reason_to_leave_out, run_plan
+from lab.bench.gpu_models import Form, empty_modules, published_sizes
+from lab.bench.gpu_session import PLANS, Entry, run_plan
+from lab.bench.gpu_timings import codec_step
 from lab.tests.bench.only_these import bare_environment
+from tests.backends.torch.fake_cuda import fake_cuda
+from tests.backends.torch.recorded import Recorder
 
 ROOT = Path(__file__).parents[3]
 MOSHI_NODES = [nodes for (model, _), nodes in NODES.items() if model == "moshi-7b"]
@@ -50,7 +54,8 @@ def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> N
         assert "left_out" not in one or one["left_out"] == "No module named 'moshi'"
     if plan == "first":
         assert results["parity"]["is_same"]
-        assert results["parity"]["int8"]["tokens"] > 1
+        assert results["parity"]["int8"]["ticks"] == 20
+        assert results["parity"]["int8"]["certain"] > 100
         assert results["ticks"]["full"]["computed_ms"] > 0
         errors = [value for value in results["kernels"].values() if not isinstance(value, float)]
         assert errors == []
@@ -83,17 +88,49 @@ def test_a_step_that_fails_or_does_not_end_costs_no_other(
     assert "result" in found[2]
 
 
-def test_where_parity_differs_nothing_is_timed() -> None:
-    def ended(*, is_same: bool) -> dict[str, Any]:
-        return {"--step parity --batch 1": {"result": {"is_same": is_same}}}
+@pytest.mark.parametrize(("is_same", "mark"), [(True, "same"), (False, "differs")])
+def test_parity_marks_what_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool, mark: str
+) -> None:
+    """A plan whose parity differs has all its times."""
+    monkeypatch.setattr(gpu_session, "run_step", lambda *_: {"s": 1.0, "result": {"is_same": is_same}})
+    assert run_plan(gpu_session.arguments(["--plan", "first", "--out", str(tmp_path)])) == 0
+    found = json.loads((tmp_path / "first.json").read_text())
+    assert len(found) == len(PLANS["first"])
+    assert all("result" in one for one in found.values())
+    assert [one["parity"] for one in found.values()] == ["unknown"] * 2 + [mark] * (len(found) - 2)
 
-    for entry in PLANS["first"]:
-        assert reason_to_leave_out(entry, ended(is_same=True), 100) is None
-        reason = reason_to_leave_out(entry, ended(is_same=False), 100)
-        assert reason == (
-            None if entry.step in ("env", "compile_all", "parity", "kernels") else PARITY_DIFFERS
-        )
-    assert reason_to_leave_out(Entry("env", 60), {}, 3) == "left out: no time left"
+
+def test_what_is_timed_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one way to time a callable, and on a card it is a graph; no other module has events."""
+    captured: list[object] = []
+
+    def capture(run: object) -> None:
+        captured.append(run)
+        raise InterruptedError
+
+    monkeypatch.setattr(gpu_card, "device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(gpu_card, "_captured", capture)
+    with pytest.raises(InterruptedError):
+        gpu_card.median_ms(print)
+    assert captured == [print]
+    sources = {path.name: path.read_text() for path in (ROOT / "lab" / "bench").glob("gpu_*.py")}
+    assert [name for name, text in sources.items() if "cuda.Event" in text] == ["gpu_card.py"]
+
+
+def test_mimi_is_timed_as_the_server_runs_it() -> None:
+    size, rows = published_sizes()["moshi-7b"], 4
+    with fake_cuda(), torch.no_grad():
+        codec, _ = empty_modules(size, Form(True, True, torch.bfloat16), "auto", "cuda")
+        codec.prepare()
+        step = codec_step(codec, State(codec.specs(), rows, "cuda"))
+        with Recorder() as encoded:
+            codec.encode(torch.zeros(rows, 1920, device="cuda"), step)
+        with Recorder() as decoded:
+            codec.decode(torch.zeros(rows, size.codebooks, 1, dtype=torch.int64, device="cuda"), step)
+    for recorder, stage in ((encoded, "encode"), (decoded, "decode")):
+        around = 5  # what the stage copies into and out of its buffers
+        assert 0 <= NODES["moshi-7b", stage].int8 - len(recorder.kernels) <= around
 
 
 def test_help_has_the_commands_of_a_session(capsys: pytest.CaptureFixture[str]) -> None:
