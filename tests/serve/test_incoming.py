@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.serve.transport.frames import BINARY, CLOSE, PING
-from antiphon.serve.transport.incoming import SHORT_BYTES, TEXT, FrameError, Incoming, read_close, unmasked
+from antiphon.serve.transport.incoming import (
+    FRAGMENTS,
+    MAX_FRAGMENTS,
+    SHORT_BYTES,
+    TEXT,
+    FrameError,
+    Incoming,
+    read_close,
+    unmasked,
+)
 from tests.serve.harness import serving
 
 MASK = b"\x01\x02\xfd\xfc"
@@ -36,7 +45,8 @@ def received(data: bytes, cuts: list[int], max_bytes: int = 1 << 20) -> list[tup
     for start, end in itertools.pairwise(edges):
         incoming.feed(data[start:end])
         while (message := incoming.next()) is not None:
-            found.append(message)
+            if message[0] != FRAGMENTS:
+                found.append(message)
     return found
 
 
@@ -122,6 +132,15 @@ def test_a_large_read_is_not_kept_once_its_messages_are_taken() -> None:
 def test_a_message_inside_another_is_refused() -> None:
     with pytest.raises(FrameError, match="a message inside another"):
         received(client_frame(TEXT, b"", is_final=False) + client_frame(TEXT, b""), [])
+
+
+def test_fragments_are_read_in_steps() -> None:
+    incoming = Incoming(1 << 20)
+    parts = [client_frame(0 if part else BINARY, b"a", is_final=False) for part in range(3 * MAX_FRAGMENTS)]
+    incoming.feed(b"".join(parts) + client_frame(0, b"z"))
+    for _ in range(3):
+        assert incoming.next() == (FRAGMENTS, b"")
+    assert incoming.next() == (BINARY, b"a" * 3 * MAX_FRAGMENTS + b"z")
 
 
 def test_fragments_that_cannot_become_text_are_refused_before_the_last() -> None:

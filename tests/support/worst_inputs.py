@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -16,11 +17,15 @@ from typing import Any, Final
 
 import msgpack
 
+from antiphon.audio.ogg import OggOpusWriter, _checksum
+from antiphon.audio.opus_stream import OggDecoder
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
 from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
+from antiphon.serve.transport.incoming import FRAGMENTS, Incoming
+from antiphon.serve.transport.socket import FRAGMENT_MESSAGES
 
 UNIT_TURNS: Final = 50_000
 RUNS: Final = 5
@@ -106,6 +111,7 @@ def cases() -> Iterator[Case]:
             "speech request", shape, speech_request.parse_speech_request, text.encode()[:MAX_JSON_BYTES]
         )
     yield from _msgpack_cases()
+    yield from _bytes_cases()
 
 
 def _msgpack_cases() -> Iterator[Case]:
@@ -124,6 +130,56 @@ def _msgpack_cases() -> Iterator[Case]:
     packed = bytes(msgpack.packb(voice, use_single_float=True))
     assert len(packed) <= voice_bytes
     yield Case("kyutai tts", "a voice", kyutai_tts.decode_client, packed)
+
+
+def _bytes_cases() -> Iterator[Case]:
+    size = Limits().max_message_bytes
+    for shape, first, opcode in (
+        ("fragments", b"\x01\x80\0\0\0\0", 0),
+        ("pings", b"", 0x89),
+        ("texts", b"", 0x81),
+    ):
+        one = bytes((opcode, 0x80)) + bytes(4)
+        yield Case("a read of WebSocket frames", shape, _read_frames, first + one * (size // len(one)))
+    head = OggOpusWriter(1).headers()
+    for shape, lacing in (
+        ("empty pages", b""),
+        ("empty packets", bytes(255)),
+        ("packets of a byte", b"\1" * 255),
+    ):
+        yield Case("a step of Ogg", shape, _step_of_ogg, head + _ogg_pages(lacing))
+    for shape, data in (("no page", b"O" * size), ("damaged pages", b"OggS\0" * (size // 5))):
+        yield Case("a step of Ogg", shape, _step_of_ogg, data)
+
+
+def _read_frames(data: bytes) -> None:
+    """As a socket does: messages and steps of fragments until the peer is ahead of its rate."""
+    incoming, steps = Incoming(Limits().max_message_bytes), 0.0
+    incoming.feed(data)
+    while steps < Limits().max_messages_per_s and (found := incoming.next()) is not None:
+        steps += FRAGMENT_MESSAGES if found[0] == FRAGMENTS else 1
+
+
+def _step_of_ogg(data: bytes) -> None:
+    decoder = OggDecoder(24_000, 24_000)
+    try:
+        decoder.put(data)
+        decoder.step()
+    finally:
+        decoder.close()
+
+
+def _ogg_pages(lacing: bytes) -> bytes:
+    """Pages for one message, numbered behind the headers."""
+    pages = bytearray()
+    number = 2
+    while len(pages) < Limits().max_message_bytes - 1000:
+        page = (
+            struct.pack("<5sBqIIIB", b"OggS\0", 0, 0, 1, number, 0, len(lacing)) + lacing + bytes(sum(lacing))
+        )
+        pages += page[:22] + _checksum(page) + page[26:]
+        number += 1
+    return bytes(pages)
 
 
 def unit_ms() -> float:

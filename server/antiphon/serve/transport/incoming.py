@@ -25,6 +25,12 @@ MAX_CONTROL_BYTES: Final = 125
 SHORT_BYTES: Final = 512
 """Up to here Python's integers unmask faster than numpy: 0.4 µs at 100 bytes, where numpy takes 1.3."""
 
+FRAGMENTS: Final = 0x10
+"""In the place of an opcode: fragments were read, and their message is not complete."""
+
+MAX_FRAGMENTS: Final = 64
+"""Read in one step, 0.1 ms, however small they are."""
+
 CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 """What a peer may send below 3000: registered, and not of those that no frame carries."""
 
@@ -67,6 +73,8 @@ class Incoming:
     def next(self) -> tuple[int, bytes | str] | None:
         """The next message, TEXT (as str) or BINARY, or control frame; None until more is fed.
 
+        ``FRAGMENTS`` without content comes after so many fragments that others should have their turn.
+
         Raises:
             FrameError: the peer broke the protocol; nothing more is read.
         """
@@ -83,13 +91,15 @@ class Incoming:
         return self._next_of_any_kind()
 
     def _next_of_any_kind(self) -> tuple[int, bytes | str] | None:
-        while (frame := self._next_frame()) is not None:
+        for _ in range(MAX_FRAGMENTS):
+            if (frame := self._next_frame()) is None:
+                return None
             opcode, is_final, payload = frame
             if opcode in CONTROL:
                 return opcode, payload
             if (message := self._assemble(opcode, is_final, payload)) is not None:
                 return message
-        return None
+        return FRAGMENTS, b""
 
     def _next_frame(self) -> tuple[int, bool, bytes] | None:
         if self._missing_bytes > 0:

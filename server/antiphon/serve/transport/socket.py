@@ -22,7 +22,7 @@ from antiphon.config import Limits
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.transport.frames import CLOSE, PING, PONG, close_frame, frame
-from antiphon.serve.transport.incoming import FrameError, Incoming, read_close
+from antiphon.serve.transport.incoming import FRAGMENTS, FrameError, Incoming, read_close
 from antiphon.serve.transport.transport import M, T, Taker
 from antiphon.serve.transport.upgrade import switching_protocols
 
@@ -43,6 +43,9 @@ HOLD_S: Final = 0.5
 
 AT_ONCE: Final = 8
 """Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
+
+FRAGMENT_MESSAGES: Final = 16
+"""Messages that ``MAX_FRAGMENTS`` fragments count as: 2,000 fragments a second are read, in 4 ms."""
 
 CPU_SHARE: Final = 0.05
 """Of a core, for decoding the messages of one peer; one that asks for more is read more slowly."""
@@ -148,6 +151,9 @@ class Socket:
         return self._is_held or self._last is not None or self.ahead_bytes >= READ_AHEAD_BYTES
 
     def _take(self, opcode: int, content: bytes | str) -> None:
+        if opcode == FRAGMENTS:
+            self._charge(FRAGMENT_MESSAGES * self._message_s)
+            return
         self._count(len(content))
         if opcode == CLOSE:
             self._take_close(cast("bytes", content))
