@@ -25,11 +25,13 @@ parts = st.lists(
 )
 
 
-def form(found: list[tuple[str, bool, bytes]]) -> bytes:
+def form(found: list[tuple[str, bool, bytes]], padding: bytes = b"") -> bytes:
     body = b""
     for name, is_file, value in found:
         head = f'Content-Disposition: form-data; name="{name}"' + ('; filename="a.b"' if is_file else "")
-        body += DELIMITER[2:] + b"\r\n" + head.encode() + b"\r\nX-Other: 1\r\n\r\n" + value + b"\r\n"
+        body += (
+            DELIMITER[2:] + padding + b"\r\n" + head.encode() + b"\r\nX-Other: 1\r\n\r\n" + value + b"\r\n"
+        )
     return body + DELIMITER[2:] + b"--\r\n"
 
 
@@ -60,6 +62,22 @@ def test_every_part_comes_whole_in_any_portions(
         assert reader.is_complete
 
 
+@given(
+    parts.filter(bool),
+    st.sampled_from([b"", b"\r\n", b"\r\n\r\n", b"This form is in parts.\r\n", b"--1a\r\n"]),
+    st.sampled_from([b"", b" ", b"\t  "]),
+    st.sampled_from([b"", b"\r\n", b"That was all.\r\n--1a2b\r\n"]),
+    st.integers(1, 40),
+)
+def test_preamble_padding_and_epilogue_mean_nothing(
+    found: list[tuple[str, bool, bytes]], preamble: bytes, padding: bytes, epilogue: bytes, size: int
+) -> None:
+    if len(found) <= MAX_PARTS:
+        heard, reader = read(preamble + form(found, padding) + epilogue, [size])
+        assert heard == found
+        reader.check_complete()
+
+
 @given(parts.filter(bool), st.floats(0, 0.999))
 def test_a_truncated_form_is_never_complete(found: list[tuple[str, bool, bytes]], cut: float) -> None:
     body = form(found)[:-2]
@@ -83,8 +101,9 @@ def test_nonsense_is_refused_or_waited_for(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"\n" * 50, "this form does not begin with its boundary"),
-        (b"--other\r\n", "this form does not begin with its boundary"),
+        (b"\n" * 9000, "the first 8192 bytes of this form have no line '--1a2b', its boundary"),
+        (b"--other\r\n" * 1000, "the first 8192 bytes of this form have no line '--1a2b', its boundary"),
+        (b"--1a2b3\r\n\r\n\r\n", "begins with its boundary and goes on with other text"),
         (b"--1a2b\r\nContent-Disposition: form-data\r\n\r\n", "a part of this form has no name"),
         (b"--1a2b\r\n\r\n\r\n", "a part of this form has no name"),
         (b"--1a2b" + b"x" * (MAX_HEAD_BYTES + 1), "a part with more than 8192 bytes of headers"),
@@ -125,9 +144,13 @@ def test_the_boundary_is_in_the_header(header: str, boundary: bytes) -> None:
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
-        ("", "the body is text/plain, multipart/form-data is needed"),
+        ("", "the body is of no stated type, multipart/form-data is needed"),
         ("application/json", "the body is application/json, multipart/form-data is needed"),
-        ("multipart/form-data", "a boundary of 0 bytes, 1 to 70 are needed"),
+        (
+            "multipart/form-data",
+            "multipart/form-data without a boundary; leave this header to the HTTP library",
+        ),
+        ("multipart/form-data; boundary=", "a boundary of 0 bytes, 1 to 70 are needed"),
         ("multipart/form-data; boundary=" + "x" * 71, "a boundary of 71 bytes, 1 to 70 are needed"),
     ],
 )

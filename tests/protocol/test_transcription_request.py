@@ -40,7 +40,7 @@ def test_every_field_is_read() -> None:
         },
         has_file=True,
     )
-    ignored = ("chunking_strategy", "include", "temperature")
+    ignored = ("anything", "chunking_strategy", "include", "temperature")
     assert found == TranscriptionRequest(
         "tiny-stt", "en", "verbose_json", ("word", "segment"), is_stream=False, ignored=ignored
     )
@@ -48,6 +48,25 @@ def test_every_field_is_read() -> None:
     assert order(stream="True").is_stream
     without_brackets = order(response_format="verbose_json", timestamp_granularities="word")
     assert without_brackets.granularities == ("word",)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        {"timestamp_granularities[0]": "word", "timestamp_granularities[1]": "segment"},
+        {"timestamp_granularities": '["word", "segment"]'},
+        {"timestamp_granularities[]": '["word","segment"]'},
+        {"timestamp-granularities[]": ["word", "segment"]},
+    ],
+)
+def test_other_spellings_mean_the_same(spelled: dict[str, str | list[str]]) -> None:
+    found = order(**{"response-format": "verbose_json"}, **spelled)
+    assert found == TranscriptionRequest(format="verbose_json", granularities=("word", "segment"))
+
+
+def test_unknown_fields_are_named_where_they_can_be() -> None:
+    assert order(**{"beam_size": "5", "a\r\nb": "1", "hotwords[]": "x"}).ignored == ("beam_size", "hotwords")
+    assert len(order(**{f"x{number}": "1" for number in range(60)}).ignored) == 16
 
 
 @pytest.mark.parametrize(
@@ -78,6 +97,17 @@ def test_every_field_is_read() -> None:
             {"timestamp_granularities[]": "line"},
             "timestamp_granularities",
             "is 'line', not one of segment, word",
+        ),
+        ({"model": ["a", "b"]}, "model", "model is both 'a' and 'b'"),
+        (
+            {"response_format": "json", "response-format": "srt"},
+            "response_format",
+            "response_format is both 'json' and 'srt'",
+        ),
+        (
+            {"timestamp_granularities": "[1, 2", "response_format": "verbose_json"},
+            "timestamp_granularities",
+            r"is '\[1, 2', not one of",
         ),
         ({"language": "e" * 41}, "language", "language has 41 characters, the limit is 40"),
     ],

@@ -50,7 +50,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.engine": 3900,
         "antiphon.ipc": 1900,
         "antiphon.models": 3450,
-        "antiphon.protocol": 2800,
+        "antiphon.protocol": 2850,
         "antiphon.serve": 9600,
         "antiphon.supervisor": 1100,
         "antiphon_client": 3050,
@@ -70,7 +70,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "files on the path of a frame": 44,
         "definitions of one verb": 4,
         "depth of own classes": 5,
-        "lines on the path of a frame": 8650,
+        "lines on the path of a frame": 8700,
     }
 )
 """The most of each. Lines, of code for a package and of all on the path, are rounded up to the next 50."""

@@ -153,6 +153,36 @@ async def test_every_container_is_heard_whole(container: str, codec: str, rate: 
             (400, "invalid_value", "file", "this form has two files; one is transcribed at a time"),
         ),
         (
+            form_of(file=b""),
+            {"Content-Type": FORM},
+            (400, "invalid_value", "file", "file is empty, 0 bytes came"),
+        ),
+        (
+            form_of(file=WAV).replace(b'name="file"', b'name="audio"'),
+            {"Content-Type": FORM},
+            (
+                400,
+                "missing_required_parameter",
+                "file",
+                "file is missing; this form has a file as 'audio', send it as 'file'",
+            ),
+        ),
+        (
+            form_of(file=b"https://example.org/clip.wav").replace(b'; filename="a.wav"', b""),
+            {"Content-Type": FORM},
+            (400, "invalid_value", "file", "file is a field of text, a file is needed, such as curl -F"),
+        ),
+        (
+            form_of(file=WAV),
+            {"Content-Type": "multipart/form-data"},
+            (
+                400,
+                "invalid_value",
+                "file",
+                "the Content-Type is multipart/form-data without a boundary; leave",
+            ),
+        ),
+        (
             form_of(prompt=b"x" * 70_000, file=WAV),
             {"Content-Type": FORM},
             (400, "invalid_value", "file", "fields of over 65536 bytes together"),

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgpack
 
-from antiphon.audio.ogg import OggOpusWriter, _checksum
+from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.opus_stream import OggDecoder
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
 from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.multipart import FormReader
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
 from antiphon.serve.transport.incoming import FRAGMENTS, Incoming
 from antiphon.serve.transport.socket import FRAGMENT_MESSAGES
@@ -112,6 +113,7 @@ def cases() -> Iterator[Case]:
         )
     yield from _msgpack_cases()
     yield from _bytes_cases()
+    yield from _form_cases()
 
 
 def _msgpack_cases() -> Iterator[Case]:
@@ -141,15 +143,40 @@ def _bytes_cases() -> Iterator[Case]:
     ):
         one = bytes((opcode, 0x80)) + bytes(4)
         yield Case("a read of WebSocket frames", shape, _read_frames, first + one * (size // len(one)))
-    head = OggOpusWriter(1).headers()
-    for shape, lacing in (
-        ("empty pages", b""),
-        ("empty packets", bytes(255)),
-        ("packets of a byte", b"\1" * 255),
+    for shape, packets in (
+        ("empty pages", []),
+        ("empty packets", [b""] * 255),
+        ("packets of a byte", [b"\0"] * 255),
     ):
-        yield Case("a step of Ogg", shape, _step_of_ogg, head + _ogg_pages(lacing))
+        yield Case("a step of Ogg", shape, _step_of_ogg, _ogg_of(packets))
     for shape, data in (("no page", b"O" * size), ("damaged pages", b"OggS\0" * (size // 5))):
         yield Case("a step of Ogg", shape, _step_of_ogg, data)
+
+
+def _form_cases() -> Iterator[Case]:
+    """64 KiB of forms, which a read of the network brings at most."""
+    boundary = b"b" * 70
+    part = b"--" + boundary + b"\r\nContent-Disposition: form-data"
+    end = b'; name="file"\r\n\r\n\r\n'
+    for shape, inner in (
+        ("parameters", b"; a=b" * 1500),
+        ("quotes", b'; a="\\"' * 900),
+        ("names without a value", b"; a" * 2500),
+        ("spaces", b"; " + b" " * 7900),
+        ("headers", b"\r\na: b" * 1300),
+    ):
+        yield Case("a form", shape, partial(_read_form, boundary), (part + inner + end) * 8)
+    yield Case(
+        "a form",
+        "data like a boundary",
+        partial(_read_form, boundary),
+        part + end[:-2] + (b"\r\n--" + boundary[1:]) * 880,
+    )
+
+
+def _read_form(boundary: bytes, data: bytes) -> None:
+    for _ in FormReader(boundary).feed(data):
+        pass
 
 
 def _read_frames(data: bytes) -> None:
@@ -169,17 +196,13 @@ def _step_of_ogg(data: bytes) -> None:
         decoder.close()
 
 
-def _ogg_pages(lacing: bytes) -> bytes:
-    """Pages for one message, numbered behind the headers."""
-    pages = bytearray()
-    number = 2
-    while len(pages) < Limits().max_message_bytes - 1000:
-        page = (
-            struct.pack("<5sBqIIIB", b"OggS\0", 0, 0, 1, number, 0, len(lacing)) + lacing + bytes(sum(lacing))
-        )
-        pages += page[:22] + _checksum(page) + page[26:]
-        number += 1
-    return bytes(pages)
+def _ogg_of(packets: Sequence[bytes]) -> bytes:
+    """A stream for one message: its headers, then pages of these packets."""
+    writer = OggOpusWriter(1)
+    data = bytearray(writer.headers())
+    while len(data) < Limits().max_message_bytes - 1000:
+        data += writer.page(packets, 0)
+    return bytes(data)
 
 
 def unit_ms() -> float:

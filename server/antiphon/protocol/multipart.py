@@ -6,9 +6,10 @@ little memory; what its sender may write between the parts is bounded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from email.message import Message
+from itertools import islice
 from typing import Final
 
 from antiphon.errors import ProtocolError
@@ -19,10 +20,19 @@ MAX_PARTS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
 """The headers of one part: a name, a file's name and a type."""
 
+MAX_PARAMETERS: Final = 16
+"""Of one header; a name, a file's name and a charset are all that clients write."""
+
 MAX_BOUNDARY_BYTES: Final = 70
 """RFC 2046."""
 
+MAX_PREAMBLE_BYTES: Final = 8192
+"""Before the first boundary, where RFC 2046 allows any text, which no client writes."""
+
 FORM: Final = "multipart/form-data"
+
+_PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))')
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +54,14 @@ def boundary_of(content_type: str) -> bytes:
     Raises:
         ProtocolError: it is no form, or names none.
     """
-    header = _header("content-type", content_type)
-    boundary = str(header.get_param("boundary", "", "content-type")).encode("latin-1", "replace")
-    if header.get_content_type() != FORM:
-        raise ProtocolError(f"the body is {header.get_content_type()[:40]}, {FORM} is needed")
+    kind, parameters = _parameters(content_type)
+    if kind != FORM:
+        raise ProtocolError(f"the body is {kind[:40] or 'of no stated type'}, {FORM} is needed")
+    if "boundary" not in parameters:
+        raise ProtocolError(
+            f"the Content-Type is {FORM} without a boundary; leave this header to the HTTP library"
+        )
+    boundary = parameters["boundary"].encode("latin-1", "replace")
     if not 1 <= len(boundary) <= MAX_BOUNDARY_BYTES:
         raise ProtocolError(f"a boundary of {len(boundary)} bytes, 1 to {MAX_BOUNDARY_BYTES} are needed")
     return boundary
@@ -62,6 +76,7 @@ class FormReader:
         self._delimiter = b"\r\n--" + boundary
         self._buffer = bytearray(b"\r\n")  # the first delimiter has none in front of it
         self._parts = 0
+        self._has_begun = False
         self._name: str | None = None  # of the part under way
         self._is_file = False
 
@@ -86,6 +101,17 @@ class FormReader:
                 return
             yield begun
 
+    def check_complete(self) -> None:
+        """Whether the whole form has come.
+
+        Raises:
+            ProtocolError: it has not.
+        """
+        if not self._has_begun:
+            raise ProtocolError(self._no_boundary())
+        if not self.is_complete:
+            raise ProtocolError("this form ends before its last boundary")
+
     def _take_data(self) -> Piece | None:
         """What belongs to the part for certain; a delimiter ends it, and stays."""
         at = self._buffer.find(self._delimiter)
@@ -98,25 +124,41 @@ class FormReader:
 
     def _begin_part(self) -> Piece | None:
         """Read a delimiter and headers; None while they have not come whole, or where the form ends."""
-        delimiter, buffer = self._delimiter, self._buffer
-        if buffer[: len(delimiter)] != delimiter[: len(buffer)]:
-            raise ProtocolError("this form does not begin with its boundary")
-        after = bytes(buffer[len(delimiter) : len(delimiter) + 2])
-        if after == b"--":
+        if not self._has_begun and not self._skip_preamble():
+            return None
+        buffer, start = self._buffer, len(self._delimiter)
+        if buffer[start : start + 2] == b"--":
             self.is_complete = True
             self._buffer.clear()
             return None
-        end = buffer.find(b"\r\n\r\n", len(delimiter))
-        if end < 0 or end - len(delimiter) > MAX_HEAD_BYTES:
-            if len(buffer) - len(delimiter) > MAX_HEAD_BYTES:
+        line_end = buffer.find(b"\r\n", start)
+        if line_end >= 0 and buffer[start:line_end].strip(b" \t"):
+            raise ProtocolError("a line of this form begins with its boundary and goes on with other text")
+        end = buffer.find(b"\r\n\r\n", line_end) if line_end >= 0 else -1
+        if end < 0 or end - start > MAX_HEAD_BYTES:
+            if len(buffer) - start > MAX_HEAD_BYTES:
                 raise ProtocolError(f"a part with more than {MAX_HEAD_BYTES} bytes of headers")
             return None
         if self._parts == MAX_PARTS:
             raise ProtocolError(f"a form of more than {MAX_PARTS} parts, which is the limit")
         self._parts += 1
-        self._name, self._is_file = _name_of(bytes(buffer[len(delimiter) : end]))
+        self._name, self._is_file = _name_of(bytes(buffer[line_end:end]))
         del buffer[: end + 4]
         return Piece(self._name, self._is_file, b"", is_first=True)
+
+    def _skip_preamble(self) -> bool:
+        """Pass over what stands before the first delimiter; whether that has come."""
+        at = self._buffer.find(self._delimiter)
+        if at < 0 and len(self._buffer) > MAX_PREAMBLE_BYTES:
+            raise ProtocolError(self._no_boundary())
+        if at >= 0:
+            del self._buffer[:at]
+            self._has_begun = True
+        return at >= 0
+
+    def _no_boundary(self) -> str:
+        shown = self._delimiter[2:].decode("latin-1")
+        return f"the first {MAX_PREAMBLE_BYTES} bytes of this form have no line {shown!r}, its boundary"
 
 
 def _name_of(head: bytes) -> tuple[str, bool]:
@@ -128,14 +170,17 @@ def _name_of(head: bytes) -> tuple[str, bool]:
     for line in head.decode("utf-8", "replace").split("\r\n"):
         label, _, value = line.partition(":")
         if label.strip().lower() == "content-disposition":
-            header = _header("content-disposition", value.strip())
-            name = header.get_param("name", None, "content-disposition")
-            if isinstance(name, str):
-                return name, header.get_param("filename", None, "content-disposition") is not None
+            _, parameters = _parameters(value)
+            if "name" in parameters:
+                return parameters["name"], not parameters.keys().isdisjoint(("filename", "filename*"))
     raise ProtocolError("a part of this form has no name")
 
 
-def _header(name: str, value: str) -> Message:
-    message = Message()
-    message[name] = " ".join(value.split())  # a line break would end the header
-    return message
+def _parameters(header: str) -> tuple[str, dict[str, str]]:
+    """The value of a header in lower case, and its parameters; of several with one name the first counts."""
+    kind, _, rest = header.partition(";")
+    found: dict[str, str] = {}
+    for match in islice(_PARAMETER.finditer(f";{rest}"), MAX_PARAMETERS):
+        name, quoted, plain = match.groups("")
+        found.setdefault(name.lower(), _ESCAPED.sub(r"\1", quoted) if quoted else plain.strip())
+    return kind.strip().lower(), found

@@ -75,7 +75,9 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
     """
     _check_values(text, what)
     try:
-        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+        value = json.loads(
+            text, parse_int=lambda digits: int(_bounded(digits)), parse_float=_finite, parse_constant=_finite
+        )
         if "\\" in text:
             _check_surrogates(value)
     except (ValueError, RecursionError) as error:
@@ -134,16 +136,14 @@ def _check_surrogates(value: Any) -> None:
                 pending += [*fields, *fields.values()]
 
 
-def _whole(digits: str) -> int:
+def _bounded(digits: str) -> str:
     if len(digits) > MAX_NUMBER_CHARS:
         raise ValueError(f"a number of {len(digits)} characters, the limit is {MAX_NUMBER_CHARS}")
-    return int(digits)
+    return digits
 
 
 def _finite(digits: str) -> float:
-    if len(digits) > MAX_NUMBER_CHARS:
-        raise ValueError(f"a number of {len(digits)} characters, the limit is {MAX_NUMBER_CHARS}")
-    value = float(digits)
+    value = float(_bounded(digits))
     if not math.isfinite(value):
         raise ValueError(f"{digits} is not a finite number")
     return value

@@ -5,12 +5,14 @@ Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.errors import FieldError
+from antiphon.errors import FieldError, ProtocolError
 from antiphon.protocol.fields import INVALID_VALUE, MISSING, Fields
+from antiphon.protocol.payload import parse_object
 from antiphon.protocol.speech_request import MAX_NAME_CHARS
 from antiphon.values import shown
 
@@ -36,8 +38,10 @@ IGNORED: Final = frozenset(
 )
 """Fields that no model here follows."""
 
-_GRANULARITY_FIELDS: Final = ("timestamp_granularities[]", "timestamp_granularities")
-"""Clients that write forms themselves leave the brackets out."""
+KNOWN: Final = frozenset({"model", "language", "response_format", "stream", "timestamp_granularities"})
+MAX_NAMED: Final = 16
+_NAMEABLE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
+"""Names of unknown fields that an answer may repeat, and how many of them."""
 
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
@@ -54,37 +58,71 @@ class TranscriptionRequest:
     ignored: tuple[str, ...] = ()
 
 
-def parse_form(values: Mapping[str, Sequence[str]], *, has_file: bool) -> TranscriptionRequest:
-    """What the fields of a form ask for, each with all its values; those that mean nothing are passed over.
+def parse_form(named: Mapping[str, Sequence[str]], *, has_file: bool) -> TranscriptionRequest:
+    """What the fields of a form ask for, each with all its values; others are named as ignored.
+
+    Clients write ``response-format``, ``timestamp_granularities[0]`` and lists in JSON too.
 
     Raises:
-        FieldError: a field that cannot be used.
+        FieldError: a field that cannot be used, or has two values where one is needed.
     """
     if not has_file:
         raise FieldError("file is missing", param="file", code=MISSING)
-    fields = Fields({name: entries[-1] for name, entries in values.items() if entries[-1]})
+    values: dict[str, list[str]] = {}
+    for name, entries in named.items():
+        values.setdefault(base_of(name), []).extend(entry for entry in entries if entry)
+    fields = Fields(
+        {
+            name: _one(name, entries)
+            for name, entries in values.items()
+            if entries and name in KNOWN - {"timestamp_granularities"}
+        }
+    )
     format_ = fields.optional_choice("response_format", FORMATS) or "json"
     is_stream = _flag(fields, "stream")
     if is_stream and format_ not in STREAMED:
         words = f"needs response_format {' or '.join(STREAMED)}, got {format_}"
         raise fields.error("stream", INVALID_VALUE, words)
+    others = {name for name, entries in values.items() if entries} - KNOWN
+    unknown = sorted(name for name in others - IGNORED if _NAMEABLE.fullmatch(name))
     return TranscriptionRequest(
         model=fields.optional_text("model", max_chars=MAX_NAME_CHARS),
         language=fields.optional_text("language", max_chars=MAX_LANGUAGE_CHARS) or "",
         format=format_,
         granularities=_granularities(values, format_),
         is_stream=is_stream,
-        ignored=tuple(sorted({base_of(name) for name in fields.values} & IGNORED)),
+        ignored=tuple(sorted([*(others & IGNORED), *unknown[:MAX_NAMED]])),
     )
 
 
 def base_of(name: str) -> str:
-    """A field's name without the brackets of lists and objects, as in ``include[]``."""
-    return name.partition("[")[0]
+    """A field's name without the brackets of lists and objects, as in ``include[]``, and without hyphens."""
+    return name.partition("[")[0].replace("-", "_")
+
+
+def _one(name: str, entries: Sequence[str]) -> str:
+    """The value of a field that has one.
+
+    Raises:
+        FieldError: it has two.
+    """
+    other = next((entry for entry in entries if entry != entries[0]), None)
+    if other is not None:
+        raise Fields({}).error(name, INVALID_VALUE, f"is both {shown(entries[0])} and {shown(other)}")
+    return entries[0]
+
+
+def _listed(entry: str) -> Sequence[object]:
+    """The entries of a field that may hold a list in JSON."""
+    try:
+        found = parse_object(f'{{"list":{entry}}}', "a list")["list"] if entry.startswith("[") else [entry]
+    except ProtocolError:
+        return [entry]
+    return found if isinstance(found, list) else [entry]
 
 
 def _granularities(values: Mapping[str, Sequence[str]], format_: str) -> tuple[str, ...]:
-    asked = tuple(entry for name in _GRANULARITY_FIELDS for entry in values.get(name, ()))
+    asked = tuple(it for entry in values.get("timestamp_granularities", ()) for it in _listed(entry))
     wrong = [entry for entry in asked if entry not in GRANULARITIES]
     words = ""
     if wrong:
@@ -93,7 +131,7 @@ def _granularities(values: Mapping[str, Sequence[str]], format_: str) -> tuple[s
         words = f"needs response_format verbose_json, got {format_}"
     if words:
         raise Fields(values).error("timestamp_granularities", INVALID_VALUE, words)
-    return asked or ("segment",)
+    return tuple(map(str, asked)) or ("segment",)
 
 
 def _flag(fields: Fields, name: str) -> bool:

@@ -12,6 +12,8 @@ from aiohttp import hdrs, web
 
 from antiphon.errors import (
     AntiphonError,
+    AudioError,
+    FieldError,
     ProtocolError,
     RecordingTooLongError,
     SessionError,
@@ -20,6 +22,7 @@ from antiphon.errors import (
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai, transcript_file, transcription_request
 from antiphon.protocol.captions import WORD_S, TimedWord
+from antiphon.protocol.fields import INVALID_VALUE, MISSING
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
 from antiphon.protocol.speech_request import EVENTS
 from antiphon.protocol.transcript_file import Written
@@ -68,8 +71,12 @@ async def _transcribe(
     spool.flush()
     order = form.order()
     model = named_in_body(request, services, caller, order.model, (PipelineKind.STT,))
-    await check_length(spool.file, services)
+    await form.check_recording(services)
     return await TranscriptAnswer(services, model, request, caller, spool.file, order).give()
+
+
+def _file_error(words: str, code: str) -> FieldError:
+    return FieldError(f"file {words}", param="file", code=code)
 
 
 class _Form:
@@ -79,7 +86,8 @@ class _Form:
         self._spool, self._reader = spool, FormReader(boundary)
         self._max_file_bytes = services.config.limits.max_upload_bytes
         self._file_bytes = self._field_bytes = 0
-        self._has_file = False
+        self._has_file = self._is_text = False
+        self._misnamed = ""  # a file in another field
         self._values: defaultdict[str, list[bytearray]] = defaultdict(list)
 
     def take(self, data: bytes) -> None:
@@ -92,6 +100,8 @@ class _Form:
         for piece in self._reader.feed(data):
             if piece.name == "file":
                 self._take_file(piece)
+            elif piece.is_file:
+                self._misnamed = piece.name[:40]
             else:
                 self._take_field(piece)
 
@@ -101,18 +111,33 @@ class _Form:
         Raises:
             ProtocolError: it has not come whole, or has a field that cannot be used.
         """
-        if not self._reader.is_complete:
-            raise ProtocolError("this form ends before its last boundary")
+        self._reader.check_complete()
+        if not self._has_file and self._misnamed:
+            raise _file_error(
+                f"is missing; this form has a file as {self._misnamed!r}, send it as 'file'", MISSING
+            )
+        if self._has_file and not self._file_bytes:
+            raise _file_error("is empty, 0 bytes came", INVALID_VALUE)
         values: Mapping[str, Sequence[str]] = {
             name: [value.decode("utf-8", "replace") for value in entries]
             for name, entries in self._values.items()
         }
         return transcription_request.parse_form(values, has_file=self._has_file)
 
+    async def check_recording(self, services: Services) -> None:
+        """Look at the header of the recording; raises as :func:`check_length`, and names a text as such."""
+        try:
+            await check_length(self._spool.file, services)
+        except AudioError as error:
+            if self._is_text and not isinstance(error, RecordingTooLongError):
+                words = "is a field of text, a file is needed, such as curl -F file=@clip.wav sends"
+                raise _file_error(words, INVALID_VALUE) from error
+            raise
+
     def _take_file(self, piece: Piece) -> None:
         if piece.is_first and self._has_file:
             raise ProtocolError("this form has two files; one is transcribed at a time")
-        self._has_file = True
+        self._has_file, self._is_text = True, not piece.is_file
         self._file_bytes += len(piece.data)
         if self._file_bytes > self._max_file_bytes:
             raise too_large(self._max_file_bytes)
