@@ -267,7 +267,7 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
     word = TextEntry((1,), "word")
     tail = np.zeros(0, np.float32)
     given: list[Any] = [
-        messages.SetParameters("spoilt", SamplingParameters(text_topk=-1)),
+        messages.SetParameters("spoilt", 1, SamplingParameters(text_topk=-1)),
         messages.PushText("spoilt", (replace(word, tokens=(1, 2**40)),), 0.0),
         messages.PushText("spoilt", (replace(word, tokens=(-1,)),), 0.0),
         messages.PushText("spoilt", (replace(word, padding_frames=10**9),), 0.0),

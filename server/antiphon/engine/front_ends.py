@@ -115,9 +115,9 @@ class FrontEndConnection:
 
     def _tell(self, engine: Engine, guest: Guest, request: messages.CallRequest) -> None:
         match request:
-            case messages.SetParameters(_, parameters):
+            case messages.SetParameters(_, number, parameters):
                 check_parameters(parameters)
-                guest.set_parameters(parameters)
+                guest.set_parameters(parameters, number)
             case messages.Prime(_, number, prompt):
                 check_prompt(prompt)
                 guest.prime(number, prompt)

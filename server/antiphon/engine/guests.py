@@ -44,6 +44,7 @@ class RowArrays(Protocol):
 
     frame_samples: int
     max_steps: Counts
+    parameters_seen: Counts
     is_primed: BoolArray
     is_frozen: BoolArray
     needs_care: BoolArray
@@ -108,19 +109,23 @@ class Guest:
         self.resumable: object | None = None  # the host's record of the call, where it can be resumed
         self._rows, self._wake, self._host = rows, wake, host
         self._parameters, self._has_new_parameters = parameters, True
+        self._changes = 0  # of the parameters
         self._prompt, self._prompts = prompt, 0
         self._is_closed = False
         self._lock = threading.Lock()
 
     # What the front end asks.
 
-    def set_parameters(self, parameters: SamplingParameters) -> None:
-        """Use other parameters from the next frame on."""
+    def set_parameters(self, parameters: SamplingParameters, number: int = 0) -> None:
+        """Use other parameters from the next frame on, the change of this number."""
         with self._lock:
             self._parameters, self._has_new_parameters = parameters, True
+            self._changes = max(self._changes, number)
             if self.lease is not None:
                 self._limit(self.lease)
                 self._rows.needs_care[self.lease] = True
+                self._rows.parameters_seen[self.lease] = self._changes  # last: from here on frames may go
+        self._wake.nudge()
 
     def prime(self, number: int, prompt: Prompt | SavedState) -> None:
         """Let the row read a prompt, instead of the one given before, if that is not read yet."""
@@ -183,6 +188,7 @@ class Guest:
             self.lease = self.leased = lease
             self._limit(lease)
             self._rows.is_primed[lease] = self._prompt is None
+            self._rows.parameters_seen[lease] = self._changes
             self._rows.needs_care[lease] = True
         self.announce(lease)
         self._wake.nudge()  # text may have come while it waited
@@ -206,10 +212,10 @@ class Guest:
     def inherit(self, other: Guest) -> SamplingParameters:
         """Stand for another guest from now on, which has ended; returns its parameters."""
         with other._lock:
-            parameters, has_new = other._parameters, other._has_new_parameters
+            parameters, has_new, changes = other._parameters, other._has_new_parameters, other._changes
             lease, other.lease, other._is_closed = other.lease, None, True
         with self._lock:
-            self._parameters, self._has_new_parameters = parameters, has_new
+            self._parameters, self._has_new_parameters, self._changes = parameters, has_new, changes
             self._prompt = None
         if lease is not None:
             self._rows.leases.release(lease)

@@ -23,6 +23,9 @@ LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
 MOST: Final = 2**53
 """Of frames, and of seconds."""
 
+PARAMETERS: Final = 6
+"""Which of the caller's counters numbers the changes of its parameters."""
+
 COMPLETE: Final = 1
 """Where the marks of an input frame have a time."""
 TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
@@ -59,6 +62,7 @@ def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, toke
     _check_numbers(found, tokens)
     _shift(found, now_s)
     heard, said = _capacities(arena)
+    found["caller"][PARAMETERS] = 0  # no change is under way
     with arena.turning():
         arena.set_counters(lease, found["caller"], found["engine"])
         arena.blocks["recent_ms"][lease] = found["recent_ms"]

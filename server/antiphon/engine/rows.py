@@ -32,7 +32,8 @@ LONGEST_WAIT_S: Final = 3600.0
 """No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over."""
+"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, and with no
+change of its parameters still under way."""
 
 
 class FramesUsed(NamedTuple):
@@ -47,8 +48,8 @@ class Rows:
 
     Sessions': ``leases``, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
     (but not now), ``needs_care`` (something beside a frame is to be done first), ``is_closed``,
-    ``first_kept`` (replies to earlier frames were flushed), ``max_steps`` and ``due_s`` (when the last reply
-    was due). Each is one element a lease.
+    ``first_kept`` (replies to earlier frames were flushed), ``max_steps``, ``parameters_seen`` (changes of
+    the parameters that have come) and ``due_s`` (when the last reply was due). Each is one element a lease.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Rows:
         arena, leases = self.arena, self.arena.leases
         self._flags = np.zeros((leases, len(CAN_RUN)), np.bool_)
         self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self.has_ended = self._flags.T[:5]
+        self._is_behind: BoolArray = self._flags.T[5]
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
         self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
@@ -81,6 +83,7 @@ class Rows:
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
+        self.parameters_seen: Counts = np.zeros(leases, np.int64)
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._no_runs: Counts = np.full(leases, NOT_PADDING)
         self._no_runs.flags.writeable = False
@@ -114,7 +117,7 @@ class Rows:
     def _clear(self, lease: int) -> None:
         for flag in (self.is_primed, self.is_frozen, self.has_ended, self.needs_care):
             flag[lease] = False
-        self.max_steps[lease] = NO_LIMIT
+        self.max_steps[lease], self.parameters_seen[lease] = NO_LIMIT, 0
         self.arena.clear(lease)
 
     def unprimed(self) -> list[Guest]:
@@ -175,7 +178,8 @@ class Rows:
         self.arena.look()
         taken, replay_from, again = self.outputs.rewound(source, frame, told_frame, replay_frames)
         with self.arena.turning():
-            self.arena.move(source, target, taken, again)
+            self.arena.move(source, target, taken, again, int(self.parameters_seen[source]))
+        self.parameters_seen[target] = self.parameters_seen[source]
         self._row[target], self._row[source] = self._row[source], -1
         self._is_fresh[target], self.max_steps[target] = self._is_fresh[source], self.max_steps[source]
         self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
@@ -194,6 +198,8 @@ class Rows:
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
         self.arena.look()
+        if self.arena.pool_leases:  # messages of other processes may come later than their frames
+            np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
         if not self._takes_audio:
             has_text = [guest is not None and guest.text.is_ready for guest in self._guests]
             return self._with_room(np.flatnonzero(has_text))

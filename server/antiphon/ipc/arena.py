@@ -87,17 +87,17 @@ class CallerCounts:
 
     ``written`` whole input frames; those below ``discarded`` are not to be heard. Replies below ``taken``
     were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of flush
-    padding. ``given`` replies were handed on, neither flushed nor given up. ``due_s``, float64, is when the
-    last reply was due.
+    padding. ``given`` replies were handed on, neither flushed nor given up. ``parameters`` is how often the
+    sampling parameters have changed. ``due_s``, float64, is when the last reply was due.
     """
 
-    ROWS: Final = 7
+    ROWS: Final = 8
 
     def __init__(self, rows: Counts) -> None:
         """Name the rows of ``[ROWS, leases]``; ``written`` is the first, looked at before the rest."""
         self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
-        self.given = rows[5]
-        self.due_s: Times = rows[6].view(np.float64)
+        self.given, self.parameters = rows[5:7]
+        self.due_s: Times = rows[7].view(np.float64)
 
 
 class EngineCounts:
@@ -159,15 +159,17 @@ class Arena:
         for bell in self.bells:
             bell()
 
-    def move(self, source: int, target: int, taken: int, again: int) -> None:
+    def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
         """Copy all of one lease to another, of which replies up to the place ``taken`` are taken.
 
-        ``again`` replies that were given are to be given once more.
+        ``again`` replies that were given are to be given once more. The engine has ``parameters`` changes of
+        the sampling parameters: later ones were lost with their connection.
         """
         self.blocks[target] = self.blocks[source]
         self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
         self.caller.taken[target] = taken
         self.caller.given[target] -= again
+        self.caller.parameters[target] = parameters
 
     def counters(self, lease: int) -> tuple[Counts, Counts]:
         """A copy of a lease's counters: the caller's, the engine's."""

@@ -17,6 +17,7 @@ from antiphon.ipc.sends import SendLedger
 from antiphon.ipc.side import CallerSide
 from antiphon.ipc.stats import read_stats
 from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
+from antiphon.models.sampling import SamplingParameters
 
 
 class Channel:
@@ -38,6 +39,7 @@ class Channel:
         self._run = self._padding = self._padding_void = (
             0  # frames of silence asked for, and no longer wanted
         )
+        self._parameters = 0  # changes
         self._words = self._words_void = 0  # sent, and flushed
         self._lease: int | None = None
         self._final: SessionStats | None = None
@@ -52,6 +54,8 @@ class Channel:
         """Begin to use a lease; of a call that is resumed it holds what became of its frames so far."""
         self._lease = lease
         self._first_kept = int(self._caller.first_kept[lease])
+        self._parameters = max(self._parameters, int(self._caller.parameters[lease]))
+        self._caller.parameters[lease] = self._parameters
         self.sends.due_s = float(self._caller.due_s[lease])
         self.sends.out = self._handed_on(lease)
         self.sends.is_heard = self.sends.out > 0  # through another connection
@@ -211,6 +215,13 @@ class Channel:
             self._padding_void = self._padding
             self._run += 1
             self._caller.padding_run[self._lease] = self._run
+
+    def set_parameters(self, parameters: SamplingParameters) -> None:
+        """Use other parameters from the next frame on, which waits until the engine has them."""
+        self._parameters += 1
+        self._send(messages.SetParameters(self._call, self._parameters, parameters))
+        if self._lease is not None:
+            self._caller.parameters[self._lease] = self._parameters
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
         """Add words.

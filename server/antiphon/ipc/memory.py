@@ -173,6 +173,7 @@ class SharedArena(Arena):
         with self._copying:
             for slab in self.slabs:
                 self._caller[0, slab.places] = slab.caller[0]  # frames, before what is to be done with them
+                self.fence()
                 self._caller[1:, slab.places] = slab.caller[1:]
             self.fence()
             caller, engine, capacity = self.caller, self.engine, 2 * self.shape.input_frames
@@ -195,11 +196,11 @@ class SharedArena(Arena):
             if is_news and bell != NO_BELL:
                 ring(bell)
 
-    def move(self, source: int, target: int, taken: int, again: int) -> None:
+    def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
         """Copy all of one lease to another, on both sides."""
         pool, place = divmod(target, self.plan.leases)
         with self._copying:
-            super().move(source, target, taken, again)
+            super().move(source, target, taken, again, parameters)
             self.slabs[pool].caller[:, place] = self._caller[:, target]
 
     def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:

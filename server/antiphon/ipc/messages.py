@@ -61,8 +61,9 @@ class Resume(CallRequest, frozen=True):
 
 
 class SetParameters(CallRequest, frozen=True):
-    """Use other parameters from the next frame on."""
+    """Use other parameters from the next frame on: frames wait until change ``number`` is known."""
 
+    number: Count
     parameters: SamplingParameters
 
 

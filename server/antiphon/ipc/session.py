@@ -207,7 +207,7 @@ class Session:
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on."""
         self._parameters = parameters
-        self._link.send(messages.SetParameters(self.id, parameters))
+        self._frames.set_parameters(parameters)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
