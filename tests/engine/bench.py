@@ -21,9 +21,9 @@ from antiphon.backends.base import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.engine.guests import Guest
 from antiphon.engine.handing_over import HandOverPlan
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.sessions import EngineSession
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.ipc.resumption import ResumeClaim
@@ -123,7 +123,7 @@ class Calls:
             answer.result()
         return session
 
-    def guest(self, session: Session) -> Guest:
+    def engine_session(self, session: Session) -> EngineSession:
         """The engine's half."""
         return self._front_end.connection.calls[session.id][1]
 

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import AdmissionOutcome
 from antiphon.engine.engine import Engine
-from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -120,9 +120,9 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
     engine = bench.engine
     admission = engine.loop._admission
     admit = admission.submit
-    callers: list[Guest] = []
+    callers: list[EngineSession] = []
 
-    def submit(caller: Guest, now_s: float, wait_s: float) -> AdmissionOutcome:
+    def submit(caller: EngineSession, now_s: float, wait_s: float) -> AdmissionOutcome:
         callers.append(caller)
         if moment == "before admission":
             engine._lose(DeviceLostError("gone"))
@@ -130,7 +130,7 @@ def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch:
         if moment == "after admission":
             engine._lose(DeviceLostError("gone"))
         else:
-            engine.reception.lost = SessionFailedError("the model can no longer run: gone")
+            engine.sessions.lost = SessionFailedError("the model can no longer run: gone")
         return outcome
 
     monkeypatch.setattr(admission, "submit", submit)

@@ -26,7 +26,7 @@ def bench(**config: Any) -> Bench:
 
 
 def kept(engine: Bench, session: Session) -> RowSnapshot | None:
-    return engine.calls.guest(session).padding.kept
+    return engine.calls.engine_session(session).padding.kept
 
 
 def tokens(replies: list[FrameReply], *, padding: bool) -> list[int | None]:
@@ -178,7 +178,7 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     first.hear_padding(2, engine.clock())
     engine.tick()
     engine.tick()
-    guest = engine.calls.guest(first)
+    guest = engine.calls.engine_session(first)
     first.close()
     assert guest.padding.kept is None
     second = engine.submit()

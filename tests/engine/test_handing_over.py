@@ -220,7 +220,7 @@ def test_a_connection_that_cannot_be_asked_to_let_go_keeps_no_other_call(
     second.arm(NEXT, "")
     a.push(second, 1)
     a.ticks()
-    guest = a.calls.guest(first)
+    guest = a.calls.engine_session(first)
     send = guest.send
     monkeypatch.setattr(guest, "send", lambda it: 1 / 0 if isinstance(it, Moving) else send(it))
     moved(a, second)

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.guests import Guest, no_notices
+from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
@@ -111,9 +111,9 @@ def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> Non
 
 def lose_front_end(bench: Bench, key: bytes) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
-    guest = bench.engine.resuming._keys._calls[key].guest
+    guest = bench.engine.resuming._keys._calls[key].session
     guest.orphan()
-    bench.engine.reception.detach(guest)
+    bench.engine.sessions.detach(guest)
 
 
 def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> None:
@@ -261,20 +261,20 @@ def test_a_server_that_leaves_resumes_nothing() -> None:
         resume(bench, claim())
 
 
-def held(bench: Bench) -> tuple[Guest, Session]:
+def held(bench: Bench) -> tuple[EngineSession, Session]:
     """A call whose connection still stands, in another process, and one that waits for it."""
-    guest = bench.calls.guest(armed(bench))
+    guest = bench.calls.engine_session(armed(bench))
     guest.send = no_notices  # that process has not read yet that it is to let go
-    heir = bench.calls.resume(claim())
+    successor = bench.calls.resume(claim())
     bench.tick()
-    assert heir.state is SessionState.QUEUED
-    return guest, heir
+    assert successor.state is SessionState.QUEUED
+    return guest, successor
 
 
 def test_a_connection_that_ends_before_it_has_the_call_leaves_it_for_the_next() -> None:
     bench = Bench(FakeBackend(slots=1))
-    guest, heir = held(bench)
-    heir.close()
+    guest, successor = held(bench)
+    successor.close()
     guest.close()  # as it was asked to
     third = resume(bench, claim(KEY, THIRD))
     assert third.state is SessionState.ACTIVE
@@ -287,19 +287,19 @@ def test_a_connection_that_ends_before_it_has_the_call_leaves_it_for_the_next() 
 
 def test_a_call_that_is_being_resumed_as_the_server_begins_to_leave_goes_over() -> None:
     bench = Bench(FakeBackend(slots=1))
-    guest, heir = held(bench)
+    guest, successor = held(bench)
     bench.engine.drain()
     guest.close()
     bench.tick()
-    assert heir.state is SessionState.ACTIVE
-    heir.close()
+    assert successor.state is SessionState.ACTIVE
+    successor.close()
     assert bench.engine.health().active == 0
 
 
 def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> None:
     bench = Bench(FakeBackend(slots=1))
-    guest, heir = held(bench)
-    heir.close()
+    guest, successor = held(bench)
+    successor.close()
     bench.engine.drain()
     guest.close()
     assert bench.engine.health().active == 0
@@ -307,10 +307,10 @@ def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> N
 
 def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
     bench = Bench(FakeBackend(slots=1))
-    guest, heir = held(bench)
+    guest, successor = held(bench)
     bench.engine.resuming.note(guest, ((0, b"x" * (resuming.MAX_NOTES_BYTES + 1)),), 1)
-    assert heir.state is SessionState.CLOSED
-    assert str(heir.error) == "unknown: the call has ended, or said too much that was not acknowledged"
+    assert successor.state is SessionState.CLOSED
+    assert str(successor.error) == "unknown: the call has ended, or said too much that was not acknowledged"
     guest.close()
     assert bench.engine.health().active == 0
 

@@ -26,13 +26,13 @@ IDENTITY = StateIdentity("a1", "fake", "float32", "none")
 
 def save(bench: Bench, session: Session) -> Future[dict[str, HostArray]]:
     """The state of a session's row."""
-    return bench.engine.save(bench.calls.guest(session))
+    return bench.engine.save(bench.calls.engine_session(session))
 
 
 def restored(bench: Bench, state: Mapping[str, HostArray]) -> Session:
     """A session whose row continues from this state."""
     session = bench.submit()
-    bench.calls.guest(session).prime(0, SavedState(state))
+    bench.calls.engine_session(session).prime(0, SavedState(state))
     return session
 
 
@@ -180,7 +180,7 @@ def test_a_save_ends_with_the_engine() -> None:
     session = bench.submit()
     bench.push(session, 1)
     bench.ticks()
-    guest = bench.calls.guest(session)
+    guest = bench.calls.engine_session(session)
     saved = bench.engine.save(guest)
     bench.tick()  # it has begun
     bench.push(other := bench.submit(), 2)

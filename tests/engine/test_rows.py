@@ -12,9 +12,9 @@ import pytest
 from antiphon.backends.base import RowSnapshot
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.flush_padding import FlushPadding
-from antiphon.engine.guests import Guest
 from antiphon.engine.leases import Leases
 from antiphon.engine.rows import Rows
+from antiphon.engine.sessions import EngineSession
 from antiphon.ipc.arena import Counts
 from antiphon.ipc.rings import RingReplies
 from antiphon.ipc.session import Session
@@ -34,8 +34,8 @@ def lease_of(session: Session) -> int:
     return session.lease
 
 
-def a_guest(*, pool: int | None) -> Guest:
-    return cast("Guest", SimpleNamespace(pool=pool, has_front_end=pool is not None))
+def a_guest(*, pool: int | None) -> EngineSession:
+    return cast("EngineSession", SimpleNamespace(pool=pool, has_front_end=pool is not None))
 
 
 def assert_adds_up(stats: SessionStats) -> None:

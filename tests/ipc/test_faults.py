@@ -22,8 +22,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.engine import Engine
-from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.sessions import EngineSession
 from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import message_socket, messages
@@ -289,10 +289,10 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     host.fleet.add(0, theirs)
     port = (await connect(ours))[MODEL]
 
-    def leave_meanwhile(guest: Guest, wait_s: float) -> None:
+    def leave_meanwhile(guest: EngineSession, wait_s: float) -> None:
         guest.end(DrainingError("the server is leaving; its queue is closed"))
 
-    host.engine.reception.admit = leave_meanwhile  # type: ignore[method-assign]
+    host.engine.sessions.admit = leave_meanwhile  # type: ignore[method-assign]
     async with asyncio.timeout(120.0):
         with pytest.raises(DrainingError, match="its queue is closed"):
             await open_call(Place(port, lambda: None))

@@ -101,7 +101,7 @@ async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_n
             await client.event("session.started")
             cut(client)
         await server.eventually(lambda: server.engine.resuming.detached == 1)
-        lease = next(iter(server.engine.resuming._detached)).guest.lease
+        lease = next(iter(server.engine.resuming._detached)).session.lease
         assert lease is not None
         assert server.engine.rows.is_frozen[lease]
 

@@ -122,12 +122,12 @@ class Admission(Generic[C]):
             self._lengths.measured_s.append(active_s)
             return Departure(False, active_s, self._settle(now_s))
 
-    def swap(self, caller: C, heir: C) -> None:
+    def swap(self, caller: C, successor: C) -> None:
         """Let another caller own the row of this one, since the same time."""
         with self._lock:
             since_s = self._active.pop(caller, None)
             if since_s is not None:
-                self._active[heir] = since_s
+                self._active[successor] = since_s
 
     def settle(self, now_s: float) -> Changes[C]:
         """Do what time alone brought: end waits that are over, admit when late pressure has fallen."""

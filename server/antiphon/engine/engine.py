@@ -13,16 +13,16 @@ from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.deliveries import MeteredDeliveries
 from antiphon.engine.gauges import add_gauges
-from antiphon.engine.guests import Guest
 from antiphon.engine.handing_over import HandingOver, HandOverPlan
 from antiphon.engine.loop import EngineLoop
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.reception import Reception
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import Beside
+from antiphon.engine.session_manager import SessionManager
+from antiphon.engine.sessions import EngineSession
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
@@ -96,7 +96,7 @@ class Engine:
         self._is_prepared = False
         self._backend: Backend
         self.rows: Rows
-        self.reception: Reception
+        self.sessions: SessionManager
         self.resuming: Resuming
         self.loop: EngineLoop
         self.call_bytes = 0  # of one call, as another worker sends it
@@ -147,7 +147,7 @@ class Engine:
             pressure=self._pressure,
             pools=self._pools,
         )
-        admission: Admission[Guest] = Admission(
+        admission: Admission[EngineSession] = Admission(
             info.slots, self.config, self._pressure, has_lease=self.rows.leases.has_free
         )
         self.resuming = Resuming(
@@ -159,7 +159,7 @@ class Engine:
             swap=admission.swap,
             resumed=lambda: self.metrics.resumption("resumed"),
         )
-        self.reception = Reception(
+        self.sessions = SessionManager(
             admission, self.resuming, clock=self.clock, metrics=self.metrics, nudge=self.wake.nudge
         )
         self.loop = EngineLoop(
@@ -173,13 +173,13 @@ class Engine:
             clock=self.clock,
             metrics=self.metrics,
             pressure=self._pressure,
-            settle=self.reception.settle,
+            settle=self.sessions.settle,
             resuming=self.resuming,
             on_lost=self._lose,
             on_tick=self._on_tick,
             tracer=self._tracer,
         )
-        add_gauges(self.metrics, backend, self.rows, self.resuming, lambda: self.reception.load(self.clock()))
+        add_gauges(self.metrics, backend, self.rows, self.resuming, lambda: self.sessions.load(self.clock()))
         self.call_bytes = (
             backend.state_bytes() // info.slots + self.rows.arena.shape.block.itemsize + CALL_BYTES
         )
@@ -207,38 +207,38 @@ class Engine:
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
 
-    def guest(
+    def session(
         self,
-        guest_id: str,
+        session_id: str,
         parameters: SamplingParameters,
         *,
         send: Callable[[CallNotice], None],
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
-    ) -> Guest:
-        """The engine's half of a session, for :class:`Reception`; see :class:`Guest`.
+    ) -> EngineSession:
+        """The engine's half of a session, for :class:`SessionManager`; see :class:`EngineSession`.
 
         Raises:
             UnsupportedError: a prompt for a backend that takes none.
         """
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
-        return Guest(
-            *(guest_id, parameters),
+        return EngineSession(
+            *(session_id, parameters),
             rows=self.rows,
             wake=self.wake,
-            host=self.reception,
+            host=self.sessions,
             send=send,
             pool=pool,
             prompt=prompt,
         )
 
-    def save(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+    def save(self, session: EngineSession, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
         """The state of a session's row; see :meth:`antiphon.engine.saving.SavingQueue.add`.
 
         The future raises SessionError where the session has no row.
         """
-        return self.loop.save(guest, beside)
+        return self.loop.save(session, beside)
 
     def take_call(self, read: Callable[[], bytes]) -> Future[None]:
         """Take a call of another worker; see :meth:`HandingOver.take`."""
@@ -253,8 +253,8 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
-        """Whether a caller would be taken now; raises as :meth:`Reception.check_room`."""
-        self.reception.check_room(wait_s)
+        """Whether a caller would be taken now; raises as :meth:`SessionManager.check_room`."""
+        self.sessions.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:
         """Admit no further caller; waiting ones get a DrainingError, active ones go on.
@@ -265,7 +265,7 @@ class Engine:
         handing_over = self.handing_over if target else None
         if handing_over is not None:
             handing_over.begin(target)
-        self.reception.drain(keeps_detached=handing_over is not None)
+        self.sessions.drain(keeps_detached=handing_over is not None)
 
     def stop(self, timeout_s: float) -> bool:
         """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
@@ -277,7 +277,7 @@ class Engine:
         if self.handing_over is not None:
             self.handing_over.stop()
         self.drain()
-        self.reception.end_all(DrainingError("the server is leaving; its sessions are closed"))
+        self.sessions.end_all(DrainingError("the server is leaving; its sessions are closed"))
         self.wake.stop()
         if self._thread is None:
             return True
@@ -287,7 +287,7 @@ class Engine:
     def health(self) -> Health:
         """How the engine is now."""
         now_s = self.clock()
-        load, lost = self.reception.load(now_s), self.reception.lost
+        load, lost = self.sessions.load(now_s), self.sessions.lost
         busy_s = self.loop.busy_s(now_s)
         stuck_s = busy_s if busy_s > self.config.stuck_s else 0.0
         alive = lost is None and (self._thread is None or self._thread.is_alive())
@@ -308,7 +308,7 @@ class Engine:
         """The device, or our own code, has failed: end everything, once."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
-        self.reception.lose(lost)
+        self.sessions.lose(lost)
         if self._on_lost is None:
             return
         try:

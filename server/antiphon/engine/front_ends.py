@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from antiphon.engine.engine import Engine
-from antiphon.engine.guests import Guest
 from antiphon.engine.requests import check_prompt, check_sent, check_tail, check_words
+from antiphon.engine.sessions import EngineSession
 from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
 from antiphon.ipc import messages
@@ -44,7 +44,7 @@ class FrontEndConnection:
     def __init__(self, engines: Sequence[Engine], *, pool: int | None, wake: Callable[[], None]) -> None:
         """Begin without calls; ``pool`` is None for one in this process."""
         self.outbox: deque[messages.Notice] = deque()
-        self.calls: dict[str, tuple[Engine, Guest]] = {}
+        self.calls: dict[str, tuple[Engine, EngineSession]] = {}
         self._engines, self._pool, self._wake = engines, pool, wake
 
     def send(self, notice: messages.Notice) -> None:
@@ -87,17 +87,17 @@ class FrontEndConnection:
             raise ProtocolError(f"a front end opened call {call} twice, or more than {MAX_CALLS}")
         try:
             if isinstance(request, messages.Resume):
-                guest = engine.guest(call, SamplingParameters(), send=self.send, pool=self._pool)
-                self.calls[call] = engine, guest
-                engine.reception.claim(guest, request.claim)
+                session = engine.session(call, SamplingParameters(), send=self.send, pool=self._pool)
+                self.calls[call] = engine, session
+                engine.sessions.claim(session, request.claim)
                 return
             check_parameters(request.parameters)
             if (prompt := request.prompt) is not None:
                 check_prompt(prompt)
-            guest = engine.guest(call, request.parameters, send=self.send, pool=self._pool, prompt=prompt)
-            self.calls[call] = engine, guest
-            engine.reception.admit(guest, request.wait_s)
-            guest.tell()
+            session = engine.session(call, request.parameters, send=self.send, pool=self._pool, prompt=prompt)
+            self.calls[call] = engine, session
+            engine.sessions.admit(session, request.wait_s)
+            session.tell()
         except AntiphonError as error:
             self.calls.pop(call, None)
             self.send(messages.Refused(call, error))
@@ -107,38 +107,38 @@ class FrontEndConnection:
             if isinstance(request, messages.Unreadable):
                 self.send(messages.Refused(call, UnsupportedError(request.words)))
             return
-        engine, guest = self.calls[call]
+        engine, session = self.calls[call]
         try:
-            self._tell(engine, guest, request)
+            self._tell(engine, session, request)
         except AntiphonError as error:  # what one call is given harms no other
-            guest.end(error)
+            session.end(error)
 
-    def _tell(self, engine: Engine, guest: Guest, request: messages.CallRequest) -> None:
+    def _tell(self, engine: Engine, session: EngineSession, request: messages.CallRequest) -> None:
         match request:
             case messages.SetParameters(_, number, parameters):
                 check_parameters(parameters)
-                guest.set_parameters(parameters, number)
+                session.set_parameters(parameters, number)
             case messages.Prime(_, number, prompt):
                 check_prompt(prompt)
-                guest.prime(number, prompt)
+                session.prime(number, prompt)
             case messages.PushText(_, entries, received_s):
-                check_words(entries, engine.info, room=engine.config.text_entries - guest.text.waiting)
-                guest.push_text(entries, received_s)
+                check_words(entries, engine.info, room=engine.config.text_entries - session.text.waiting)
+                session.push_text(entries, received_s)
             case messages.EndText():
-                guest.end_text()
+                session.end_text()
             case messages.ClearText():
-                guest.clear_text()
+                session.clear_text()
             case messages.HearPadding(_, run, upto, frames, tail, now_s):
                 check_tail(tail, engine.info.spec.frame_samples)
-                guest.hear_padding(run, upto, frames, tail, now_s)
+                session.hear_padding(run, upto, frames, tail, now_s)
             case messages.Arm(_, key, owner):
-                engine.resuming.arm(guest, key, owner)
+                engine.resuming.arm(session, key, owner)
             case messages.Noted(_, notes, told_frame):
-                engine.resuming.note(guest, notes, told_frame)
+                engine.resuming.note(session, notes, told_frame)
             case messages.Acknowledge(_, seq):
-                engine.resuming.acknowledge(guest, seq)
+                engine.resuming.acknowledge(session, seq)
             case messages.Detach():
-                engine.reception.detach(guest)
+                engine.sessions.detach(session)
             case messages.Unreadable(_, words):
                 raise UnsupportedError(words)
 
@@ -176,37 +176,37 @@ class FrontEndConnection:
         engine.take_call(read).add_done_callback(answer)
 
     def _close(self, call: str) -> None:
-        engine, guest = self.calls.pop(call, (None, None))
-        if engine is None or guest is None:
+        engine, session = self.calls.pop(call, (None, None))
+        if engine is None or session is None:
             return
-        guest.close()
-        if guest.leased is not None:
-            engine.rows.leases.let_go([guest.leased])
+        session.close()
+        if session.leased is not None:
+            engine.rows.leases.let_go([session.leased])
 
     def give_up(self, reason: str) -> dict[Engine, list[int]]:
         """End all its calls, since it is gone; their leases, which its process may still write to."""
         held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
-        for call, (engine, guest) in self.calls.items():
+        for call, (engine, session) in self.calls.items():
             try:
-                _part(call, engine, guest, f"its front end was dropped: {reason}")
+                _part(call, engine, session, f"its front end was dropped: {reason}")
             except Exception as error:  # a boundary: the other calls end all the same
                 Log(__name__).error("a call could not be closed", session=call, exc_info=error)
-            if guest.leased is not None:
-                held[engine].append(guest.leased)
+            if session.leased is not None:
+                held[engine].append(session.leased)
         self.calls.clear()
         return held
 
 
-def _part(call: str, engine: Engine, guest: Guest, reason: str) -> None:
+def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> None:
     """End a call whose front end is gone, or let it wait for a connection through another."""
-    guest.orphan()
-    if guest.resumable is not None and guest.lease is not None:
+    session.orphan()
+    if session.resumable is not None and session.lease is not None:
         Log(__name__).warning("session detached", session=call, reason=reason)
-        engine.reception.detach(guest)
+        engine.sessions.detach(session)
         return
     Log(__name__).warning("session ends", session=call, reason=reason)
     engine.metrics.abandoned.inc()
-    guest.close()
+    session.close()
 
 
 def facts_of(name: str, engine: Engine) -> messages.EngineFacts:

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, HostArray
 from antiphon.engine.call_state import CallFacts, CallState, unpack_call
-from antiphon.engine.guests import Guest, no_notices
 from antiphon.engine.lease_copy import copy_in, copy_out
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.reception import Reception
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.row_state import SavedState, StateIdentity
 from antiphon.engine.row_values import check_row_values
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import Beside
+from antiphon.engine.session_manager import SessionManager
+from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.errors import AntiphonError, HandOverError, HandOverRefusedError, UnsupportedError
 from antiphon.ipc.messages import CallNotice, Ended, Primed
 from antiphon.log import Log
@@ -69,7 +69,7 @@ class HandOverHost(Protocol):
     clock: Callable[[], float]
     metrics: EngineMetrics
     rows: Rows
-    reception: Reception
+    sessions: SessionManager
     resuming: Resuming
 
     @property
@@ -77,29 +77,31 @@ class HandOverHost(Protocol):
         """Facts about the backend."""
         ...
 
-    def guest(
+    def session(
         self,
-        guest_id: str,
+        session_id: str,
         parameters: SamplingParameters,
         *,
         send: Callable[[CallNotice], None],
         pool: int | None = None,
         prompt: SavedState | None = None,
-    ) -> Guest:
+    ) -> EngineSession:
         """The engine's half of a session."""
         ...
 
-    def save(self, guest: Guest, beside: Beside) -> Future[dict[str, HostArray]]:
+    def save(self, session: EngineSession, beside: Beside) -> Future[dict[str, HostArray]]:
         """The state of its row, with what lies beside it."""
         ...
 
 
-class Arrival:
+class IncomingCall:
     """The front end of a call that comes: it has arrived when its row has its state."""
 
-    def __init__(self, host: HandOverHost, guest: Guest, state: CallState, arrived: Future[None]) -> None:
+    def __init__(
+        self, host: HandOverHost, session: EngineSession, state: CallState, arrived: Future[None]
+    ) -> None:
         """Wait for the row."""
-        self._host, self._guest, self._state, self._arrived = host, guest, state, arrived
+        self._host, self._guest, self._state, self._arrived = host, session, state, arrived
 
     def handle(self, notice: CallNotice) -> None:
         """Take what the engine says of the call."""
@@ -111,19 +113,19 @@ class Arrival:
 
     def _arrive(self) -> None:
         """On the engine thread, between two ticks: put what lay beside the row where it belongs."""
-        host, guest, facts = self._host, self._guest, self._state.facts
-        guest.orphan()
+        host, session, facts = self._host, self._guest, self._state.facts
+        session.orphan()
         try:
-            assert guest.lease is not None
+            assert session.lease is not None
             lm = host.info.spec.lm
             tokens = 0 if lm is None else lm.text_card
-            copy_in(host.rows.arena, guest.lease, self._state.lease, host.clock(), tokens=tokens)
-            guest.freeze(is_frozen=True)
+            copy_in(host.rows.arena, session.lease, self._state.lease, host.clock(), tokens=tokens)
+            session.freeze(is_frozen=True)
             if facts.has_new_parameters:
-                guest.set_parameters(facts.parameters)
-            host.resuming.arrive(guest, facts)
+                session.set_parameters(facts.parameters)
+            host.resuming.arrive(session, facts)
         except Exception as error:  # a boundary: what another worker says harms no tick
-            guest.close()
+            session.close()
             self._arrived.set_exception(as_refusal(error))
         else:
             self._arrived.set_result(None)
@@ -178,11 +180,11 @@ class HandingOver:
                 raise HandOverError("the call has no state of a row")
             host = self._host
             check_row_values(state.row, host.info.spec)
-            guest = host.guest(
+            session = host.session(
                 secrets.token_hex(8), state.facts.parameters, send=no_notices, prompt=SavedState(state.row)
             )
-            guest.send = Arrival(host, guest, state, arrived).handle
-            host.reception.admit(guest, 0.0)
+            session.send = IncomingCall(host, session, state, arrived).handle
+            host.sessions.admit(session, 0.0)
         except Exception as error:  # a boundary: it goes to who sent the call
             if not arrived.done():
                 arrived.set_exception(as_refusal(error))
@@ -239,7 +241,7 @@ class HandingOver:
         self._host.resuming.end_move(call, self._plan.worker, is_gone=False)
 
     def _state_of(self, call: ResumableCall) -> CallState:
-        host, guest = self._host, call.guest
+        host, session = self._host, call.session
         deadline_s = time.monotonic() + LET_GO_S
         while call.detached_s is None:
             if time.monotonic() > deadline_s:
@@ -252,7 +254,7 @@ class HandingOver:
             found = copy_out(host.rows.arena, lease, host.clock())
             return {BESIDE + name: array for name, array in found.items()}
 
-        arrays = host.save(guest, beside).result(self._plan.timeout_s)
+        arrays = host.save(session, beside).result(self._plan.timeout_s)
         lease = {name.removeprefix(BESIDE): it for name, it in arrays.items() if name.startswith(BESIDE)}
         row = {name: it for name, it in arrays.items() if not name.startswith(BESIDE)}
         return CallState(facts[0], row, lease)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from antiphon.backends.base import BoolArray
-from antiphon.engine.guests import Guest
+from antiphon.engine.sessions import EngineSession
 
 LEASES_PER_ROW: Final = 3
 """One of a session that left during a tick, one of the next session, one of a connection that resumes it."""
@@ -30,30 +30,30 @@ class Leases:
         self._clear = clear
         self._pool_size = size = count // pools
         self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
-        self._coming: dict[int, Guest] = {}
+        self._coming: dict[int, EngineSession] = {}
         self._leaving: list[int] = []
         self._held: set[int] = set()
         self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
 
-    def take(self, guest: Guest) -> int | None:
-        """A lease for a guest that was admitted; None while all of its pool are in use.
+    def take(self, session: EngineSession) -> int | None:
+        """A lease for a session that was admitted; None while all of its pool are in use.
 
         That of a front end's call is held: it ends when the front end has let it go too.
         """
         with self._lock:
-            free = self._free[guest.pool or 0]
+            free = self._free[session.pool or 0]
             if not free:
                 return None
             lease = free.pop()  # the one used last: its memory is there already
-            self._coming[lease] = guest
-            if guest.has_front_end:
+            self._coming[lease] = session
+            if session.has_front_end:
                 self._held.add(lease)
             return lease
 
-    def has_free(self, guest: Guest | None = None) -> bool:
-        """Whether :meth:`take` would give one, to this guest or to any."""
-        return any(self._free) if guest is None else bool(self._free[guest.pool or 0])
+    def has_free(self, session: EngineSession | None = None) -> bool:
+        """Whether :meth:`take` would give one, to this session or to any."""
+        return any(self._free) if session is None else bool(self._free[session.pool or 0])
 
     def release(self, lease: int) -> None:
         """The session has ended; where the engine thread has seen the lease, that thread makes it free."""
@@ -79,13 +79,13 @@ class Leases:
             for lease in self._free[pool]:
                 self._clear(lease)
 
-    def settle(self, attach: Callable[[int, Guest], None], detach: Callable[[int], None]) -> None:
+    def settle(self, attach: Callable[[int, EngineSession], None], detach: Callable[[int], None]) -> None:
         """Between ticks, on the engine thread: what changed hands since the last one."""
         if not (self._leaving or self._coming):
             return
         with self._lock:
-            for lease, guest in self._coming.items():
-                attach(lease, guest)
+            for lease, session in self._coming.items():
+                attach(lease, session)
             self._coming.clear()
             for lease in self._leaving:
                 detach(lease)

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from antiphon.backends.base import Backend, HostArray, StepOutputs
 from antiphon.engine.admission import Admission
 from antiphon.engine.flush_padding import RowAction
-from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.pressure import LatePressure
 from antiphon.engine.priming import PrimingQueue
@@ -23,6 +22,7 @@ from antiphon.engine.results import Results
 from antiphon.engine.resuming import Resuming
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import Beside, SavingQueue
+from antiphon.engine.sessions import EngineSession
 from antiphon.engine.tick import Tick, TickTimes, least_tick_s
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
@@ -46,7 +46,7 @@ class EngineLoop:
     def __init__(
         self,
         backend: Backend,
-        admission: Admission[Guest],
+        admission: Admission[EngineSession],
         rows: Rows,
         wake: Wake,
         *,
@@ -96,9 +96,9 @@ class EngineLoop:
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
-    def save(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+    def save(self, session: EngineSession, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
         """Ask for the state of a session's row; from any thread. See :meth:`SavingQueue.add`."""
-        saved = self._saving.add(guest, beside)
+        saved = self._saving.add(session, beside)
         self._wake.nudge()
         if self._is_over:  # meanwhile: this thread would not come to it
             self._saving.fail()
@@ -177,8 +177,8 @@ class EngineLoop:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
         self._rows.settle()
-        for guest in self._rows.unprimed():
-            self._priming.add(guest)
+        for session in self._rows.unprimed():
+            self._priming.add(session)
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
@@ -206,22 +206,22 @@ class EngineLoop:
     def _care(self, leases: Counts, now_s: float) -> bool:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
-        for lease, guest in self._rows.cared_for(leases):
-            if guest.padding.is_busy:
+        for lease, session in self._rows.cared_for(leases):
+            if session.padding.is_busy:
                 self._rows.needs_care[lease] = True
-            parameters = guest.new_parameters()
+            parameters = session.new_parameters()
             if parameters is None:
                 continue
             try:
                 self._backend.set_parameters(self._rows.row(lease, now_s), parameters)
             except UnsupportedError as error:
-                guest.end(SessionFailedError(f"the model cannot use these parameters: {error}"))
+                session.end(SessionFailedError(f"the model cannot use these parameters: {error}"))
                 has_ended = True
         return has_ended
 
     def _exchange_state(self, lease: int, action: RowAction) -> None:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
-        padding, row = self._rows.guest(lease).padding, self._rows.row(lease, self._clock())
+        padding, row = self._rows.session(lease).padding, self._rows.row(lease, self._clock())
         kept = padding.kept  # read once: a session that closes meanwhile drops it
         if action.puts_back and kept is not None:
             self._backend.restore(row, kept)
@@ -269,7 +269,7 @@ class EngineLoop:
         for lease, row, frame in places:
             if row in failed:
                 error = SessionFailedError(f"the model failed at frame {frame}: {failure}")
-                self._rows.guest(lease).end(error)
+                self._rows.session(lease).end(error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, and wake their front ends."""

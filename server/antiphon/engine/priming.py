@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from antiphon.backends.base import Backend, PrimeProgress, RowSnapshot
-from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.rows import Rows
 from antiphon.engine.saving import next_piece
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -29,28 +29,28 @@ class PrimingQueue:
         self._backend = backend
         self._rows = rows
         self._metrics = metrics
-        self._guests: deque[Guest] = deque()
+        self._sessions: deque[EngineSession] = deque()
 
     def __len__(self) -> int:
         """Sessions whose prompt is not read yet."""
-        return len(self._guests)
+        return len(self._sessions)
 
-    def add(self, guest: Guest) -> None:
+    def add(self, session: EngineSession) -> None:
         """A session has got its row, or another prompt for it."""
-        if guest not in self._guests:
-            self._guests.append(guest)
+        if session not in self._sessions:
+            self._sessions.append(session)
 
     def advance(self, now_s: float) -> bool:
         """Do one piece of the next prompt; false when there is none (any more)."""
-        while self._guests:
-            guest = self._guests.popleft()
-            if self._advance(guest, now_s):
+        while self._sessions:
+            session = self._sessions.popleft()
+            if self._advance(session, now_s):
                 return True
         return False
 
-    def _advance(self, guest: Guest, now_s: float) -> bool:
+    def _advance(self, session: EngineSession, now_s: float) -> bool:
         """One piece for one session; false when it has left."""
-        piece = guest.begin_priming()
+        piece = session.begin_priming()
         if piece is None:
             return False
         lease, prompt, parameters = piece
@@ -65,20 +65,20 @@ class PrimingQueue:
                 progress = self._backend.prime(row, prompt)
         except UnsupportedError as error:
             what = "go on from this state" if isinstance(prompt, SavedState) else "be prompted like this"
-            guest.end(SessionFailedError(f"the model cannot {what}: {error}"))
+            session.end(SessionFailedError(f"the model cannot {what}: {error}"))
             return True
         except StepError as error:
             self._metrics.failed_steps.inc()
             Log(__name__).error("prompt failed", rows=sorted(error.rows), exc_info=error)
-            guest.end(SessionFailedError(f"the model failed while it read the prompt: {error}"))
+            session.end(SessionFailedError(f"the model failed while it read the prompt: {error}"))
             return True
         if progress.is_done:
             if isinstance(prompt, Prompt):
                 self._metrics.prompt(is_copied=progress.is_copied)
-            if guest.end_priming(lease, prompt):
-                self._guests.append(guest)
+            if session.end_priming(lease, prompt):
+                self._sessions.append(session)
         else:
-            self._guests.append(guest)
+            self._sessions.append(session)
         return True
 
     def _put_back(self, row: int, saved: SavedState) -> PrimeProgress:

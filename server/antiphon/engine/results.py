@@ -81,11 +81,11 @@ class Results:
         finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
         flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
         for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
-            self._rows.guest(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
+            self._rows.session(lease).text.settle(consumed=consumed, emitted=emitted, finished=is_finished)
             self._show_text(lease)
 
     def _show_text(self, lease: int) -> None:
-        counts, text = self._rows.arena.engine, self._rows.guest(lease).text
+        counts, text = self._rows.arena.engine, self._rows.session(lease).text
         # In this order: a row is seen to speak before a word stops waiting.
         counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
         counts.words_taken[lease] = text.taken
@@ -126,5 +126,5 @@ class Results:
             self._rows.flush(over, self._rows.inputs.written[over])
             return
         for lease in over.tolist():
-            self._rows.guest(lease).text.clear()
+            self._rows.session(lease).text.clear()
             self._show_text(lease)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from antiphon.engine.call_state import CallFacts
-from antiphon.engine.guests import Guest
 from antiphon.engine.rows import FramesUsed
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import Note, ResumeClaim
 
@@ -26,17 +26,17 @@ class ResumableCall:
     ``recorded`` is what was used before its connection, or before those of front ends that were killed.
     """
 
-    guest: Guest
+    session: EngineSession
     key: bytes
     owner: str
     call: str
     former_key: bytes | None = None
-    heir: Guest | None = None
+    successor: EngineSession | None = None
     claim: ResumeClaim | None = None
     detached_s: float | None = None
     is_leaving: bool = False  # its connection was asked to let go
     is_moving: bool = False  # another worker is to have it: who claims it waits for how that ends
-    is_changing: bool = False  # its row is on the way to the guest
+    is_changing: bool = False  # its row is on the way to the session
     notes: deque[Note] = field(default_factory=deque)
     notes_bytes: int = 0
     next_seq: int = 0
@@ -54,19 +54,19 @@ class ResumableCall:
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
 
-    def use(self, now: FramesUsed, guest: Guest) -> FramesUsed:
+    def use(self, now: FramesUsed, session: EngineSession) -> FramesUsed:
         """The call leaves a connection; returns what its front end, if it was killed, has not recorded."""
         self.given = max(self.given, now.given)
         used = FramesUsed(now.came, self.given)
-        if guest.is_orphaned:
+        if session.is_orphaned:
             return FramesUsed(used.came - self.recorded.came, used.given - self.recorded.given)
         self.recorded = used
         return NOTHING
 
     def facts(self, now: FramesUsed) -> CallFacts:
         """What another worker needs to know of a call that has let its connection go."""
-        self.use(now, self.guest)
-        parameters, is_new = self.guest.parameters_now()
+        self.use(now, self.session)
+        parameters, is_new = self.session.parameters_now()
         notes = tuple(self.notes)
         return CallFacts(
             *(self.call, self.owner, parameters, is_new, self.keys, notes, self.next_seq, self.told_frame),
@@ -74,9 +74,9 @@ class ResumableCall:
         )
 
 
-def call_of(guest: Guest) -> ResumableCall | None:
-    """The guest's call, where it can be resumed."""
-    call = guest.resumable
+def call_of(session: EngineSession) -> ResumableCall | None:
+    """The session's call, where it can be resumed."""
+    call = session.resumable
     assert call is None or isinstance(call, ResumableCall)
     return call
 

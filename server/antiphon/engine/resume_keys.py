@@ -82,7 +82,7 @@ class ResumeKeys:
             raise ResumeError(
                 f"unknown: the client has message {claim.seq}, of {call.next_seq} that were noted"
             )
-        if call.heir is not None:
+        if call.successor is not None:
             raise ResumeError("replaced: the call is being resumed through another connection")
         return call
 

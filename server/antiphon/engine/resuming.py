@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from antiphon.engine.call_state import CallFacts
-from antiphon.engine.guests import Guest
 from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late
 from antiphon.engine.resume_keys import ResumeKeys
 from antiphon.engine.rows import FramesUsed, Rows
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
 from antiphon.ipc.messages import Ended, Moving, Resumed
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
@@ -39,8 +39,8 @@ LOOK_S: Final = 1.0
 class _Handover(NamedTuple):
     """A row that is to be moved, from one lease to another."""
 
-    guest: Guest
-    heir: Guest
+    session: EngineSession
+    successor: EngineSession
     claim: ResumeClaim
     source: int
     target: int
@@ -57,10 +57,10 @@ class Resuming:
         yield_s: float,
         clock: Callable[[], float],
         nudge: Callable[[], None],
-        swap: Callable[[Guest, Guest], None],
+        swap: Callable[[EngineSession, EngineSession], None],
         resumed: Callable[[], None],
     ) -> None:
-        """Begin without calls; ``swap`` tells admission that a guest stands for another from now on.
+        """Begin without calls; ``swap`` tells admission that a session stands for another from now on.
 
         ``resumed`` is called whenever a call has gone over to another connection.
         """
@@ -69,7 +69,7 @@ class Resuming:
         self.window_s, self._yield_s = window_s, yield_s
         self._keys = ResumeKeys(window_s)
         self._detached: dict[ResumableCall, None] = {}  # in the order of their times
-        self._parted: deque[ResumableCall] = deque()
+        self._claimed: deque[ResumableCall] = deque()
         self._is_draining = False
         self._lock = threading.Lock()  # for these tables alone: nothing is called under it
 
@@ -80,24 +80,24 @@ class Resuming:
 
     # What a front end says of a call.
 
-    def arm(self, guest: Guest, key: bytes, owner: str) -> None:
+    def arm(self, session: EngineSession, key: bytes, owner: str) -> None:
         """From now on the call can be resumed with the token that hashes to ``key``.
 
         Raises:
             ProtocolError: it has a token, or another call has this one.
         """
         with self._lock:
-            if guest.resumable is not None or key in self._keys:
-                raise ProtocolError(f"call {guest.id} can be resumed already, or its token is another's")
-            guest.resumable = call = ResumableCall(guest, key, owner, guest.id)
+            if session.resumable is not None or key in self._keys:
+                raise ProtocolError(f"call {session.id} can be resumed already, or its token is another's")
+            session.resumable = call = ResumableCall(session, key, owner, session.id)
             self._keys.add(call)
 
-    def note(self, guest: Guest, notes: tuple[Note, ...], told_frame: int) -> None:
+    def note(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
-        call = call_of(guest)
-        if call is None or call.guest is not guest:
+        call = call_of(session)
+        if call is None or call.session is not session:
             return
-        heir = None
+        successor = None
         with self._lock:
             call.notes.extend(notes)
             call.notes_bytes += sum(len(data) for _, data in notes)
@@ -105,168 +105,172 @@ class Resuming:
             if notes:
                 call.next_seq = notes[-1][0] + 1
             if _is_full(call):
-                heir = self._forget(call, "unknown")
-        if heir is not None:
-            heir.end(too_late())
+                successor = self._forget(call, "unknown")
+        if successor is not None:
+            successor.end(too_late())
 
-    def acknowledge(self, guest: Guest, seq: int) -> None:
+    def acknowledge(self, session: EngineSession, seq: int) -> None:
         """The client has got so much, and its new token."""
-        call = call_of(guest)
-        if call is None or call.guest is not guest:
+        call = call_of(session)
+        if call is None or call.session is not session:
             return
         with self._lock:
             call.drop_until(seq)
             self._keys.drop_former(call)
 
-    def detach(self, guest: Guest) -> bool:
+    def detach(self, session: EngineSession) -> bool:
         """The connection is gone: the row waits. False where the call cannot be resumed."""
-        call = call_of(guest)
+        call = call_of(session)
         with self._lock:
-            if call is None or call.guest is not guest or (self._is_draining and call.heir is None):
+            if call is None or call.session is not session or (self._is_draining and call.successor is None):
                 return False
             call.is_leaving = False
             if call.detached_s is None:
                 call.detached_s = self._clock()
                 self._detached[call] = None
-            if call.heir is not None:
-                self._parted.append(call)
-        guest.freeze(is_frozen=True)
+            if call.successor is not None:
+                self._claimed.append(call)
+        session.freeze(is_frozen=True)
         self._nudge()
         return True
 
-    def keeps(self, guest: Guest) -> bool:
-        """Whether the row is not the guest's to give back: the call has an heir, or had one."""
-        call = call_of(guest)
-        if call is None or call.heir is guest:
+    def keeps(self, session: EngineSession) -> bool:
+        """Whether the row is not the session's to give back: the call has an successor, or had one."""
+        call = call_of(session)
+        if call is None or call.successor is session:
             return False
-        is_left = call.is_leaving and not self._is_draining  # for an heir that is gone: the next one has it
-        is_wanted = call.heir is not None or call.is_moving or call.is_changing
-        return call.guest is not guest or is_wanted or is_left
+        is_left = (
+            call.is_leaving and not self._is_draining
+        )  # for an successor that is gone: the next one has it
+        is_wanted = call.successor is not None or call.is_moving or call.is_changing
+        return call.session is not session or is_wanted or is_left
 
-    def forget(self, guest: Guest, reason: str = "unknown") -> None:
-        """The guest has ended, and with it its call, unless it was an heir that came to nothing."""
-        call, heir = call_of(guest), None
+    def forget(self, session: EngineSession, reason: str = "unknown") -> None:
+        """The session has ended, and with it its call, unless it was an successor that came to nothing."""
+        call, successor = call_of(session), None
         with self._lock:
             if call is None:
                 return
-            if call.heir is guest:
-                call.heir = call.claim = None
-            elif call.guest is guest:
-                heir = self._forget(call, reason)
-        if heir is not None:
-            heir.end(too_late())
+            if call.successor is session:
+                call.successor = call.claim = None
+            elif call.session is session:
+                successor = self._forget(call, reason)
+        if successor is not None:
+            successor.end(too_late())
 
-    def lose(self) -> tuple[Guest, ...]:
-        """No row takes a step any more: no call goes on. Returns the guests that waited for one."""
+    def lose(self) -> tuple[EngineSession, ...]:
+        """No row takes a step any more: no call goes on. Returns the sessions that waited for one."""
         with self._lock:
-            heirs = [self._forget(call, "unknown") for call in self._keys.calls]
-        return tuple(heir for heir in heirs if heir is not None)
+            successors = [self._forget(call, "unknown") for call in self._keys.calls]
+        return tuple(successor for successor in successors if successor is not None)
 
     # What one asks who comes back.
 
-    def claim(self, heir: Guest, claim: ResumeClaim) -> None:
-        """Let a guest have a call, soon: it is sent ``Resumed`` and then ``Admitted``.
+    def claim(self, successor: EngineSession, claim: ResumeClaim) -> None:
+        """Let a session have a call, soon: it is sent ``Resumed`` and then ``Admitted``.
 
         Raises:
             ResumeError: there is no such call, or not for this client; the message says why.
-            ServerFullError: the heir's pool has no lease.
+            ServerFullError: the successor's pool has no lease.
         """
         with self._lock:
             if self._is_draining:
                 raise ResumeError("draining: the server is leaving")
             call = self._keys.find(claim)
-            if not heir.take_lease():
+            if not successor.take_lease():
                 raise ServerFullError(
                     "every place of this front end is taken; try again in 1 s", retry_after_s=1
                 )
-            call.heir, call.claim, heir.resumable = heir, claim, call
-            is_parted = call.detached_s is not None
-            call.is_leaving = not is_parted
-            if is_parted:
-                self._parted.append(call)
-        if is_parted:
+            call.successor, call.claim, successor.resumable = successor, claim, call
+            is_detached = call.detached_s is not None
+            call.is_leaving = not is_detached
+            if is_detached:
+                self._claimed.append(call)
+        if is_detached:
             self._nudge()
         else:
-            call.guest.send(Ended(call.guest.id, replaced()))  # which lets go, in its own time
+            call.session.send(Ended(call.session.id, replaced()))  # which lets go, in its own time
 
     # What time brings.
 
-    def drain(self) -> tuple[Guest, ...]:
-        """Nothing is resumed from now on; returns the guests that are detached, for their end."""
+    def drain(self) -> tuple[EngineSession, ...]:
+        """Nothing is resumed from now on; returns the sessions that are detached, for their end."""
         with self._lock:
             self._is_draining = True
-            return tuple(call.guest for call in self._detached if call.heir is None)
+            return tuple(call.session for call in self._detached if call.successor is None)
 
     def next_event_s(self, now_s: float) -> float | None:
         """When to look again; None while no call is detached."""
         return now_s + LOOK_S if self._detached else None
 
-    def due(self, now_s: float, *, wanted: int) -> list[tuple[Guest, ResumeError]]:
-        """Guests that have been detached for too long, for their end.
+    def due(self, now_s: float, *, wanted: int) -> list[tuple[EngineSession, ResumeError]]:
+        """Sessions that have been detached for too long, for their end.
 
         So have those detached longer than ``yield_s``, the oldest first, while ``wanted`` rows are missing.
         """
         if not self._detached:
             return []
-        ending: list[tuple[Guest, ResumeError]] = []
+        ending: list[tuple[EngineSession, ResumeError]] = []
         with self._lock:
             for call in tuple(self._detached):
                 if call.is_moving:
                     continue
                 away_s = now_s - (call.detached_s or now_s)
                 is_over = away_s >= self.window_s
-                if call.heir is None and (is_over or (away_s >= self._yield_s and len(ending) < wanted)):
+                if call.successor is None and (is_over or (away_s >= self._yield_s and len(ending) < wanted)):
                     why = "" if is_over else ", and a caller waits for its row"
                     error = ResumeError(f"expired: no connection for {away_s:.1f} s{why}")
-                    ending.append((call.guest, error))
+                    ending.append((call.session, error))
                     self._forget(call, "expired")
         return ending
 
     def advance(self) -> None:
-        """Between two ticks, on the engine thread: give heirs what they wait for."""
-        for _ in range(len(self._parted)):
+        """Between two ticks, on the engine thread: give successors what they wait for."""
+        for _ in range(len(self._claimed)):
             with self._lock:
-                call = self._parted.popleft()
+                call = self._claimed.popleft()
                 handover = self._handover(call)
                 if handover is not None:
-                    self._hand_over(call, handover.heir, handover.claim)
+                    self._hand_over(call, handover.successor, handover.claim)
             if handover is not None:
                 self._move(call, handover)
 
     def _handover(self, call: ResumableCall) -> _Handover | None:
         """What is to be moved now; None where that is over, or comes after the next tick."""
-        heir, claim, source = call.heir, call.claim, call.guest.lease
-        if heir is None or claim is None or heir.lease is None or source is None or call.is_moving:
+        successor, claim, source = call.successor, call.claim, call.session.lease
+        if successor is None or claim is None or successor.lease is None or source is None or call.is_moving:
             return None
-        if not (self._rows.is_attached(source) and self._rows.is_attached(heir.lease)):
-            self._parted.append(call)  # taken since the engine thread looked at leases
+        if not (self._rows.is_attached(source) and self._rows.is_attached(successor.lease)):
+            self._claimed.append(call)  # taken since the engine thread looked at leases
             self._nudge()
             return None
-        return _Handover(call.guest, heir, claim, source, heir.lease)
+        return _Handover(call.session, successor, claim, source, successor.lease)
 
-    def _hand_over(self, call: ResumableCall, heir: Guest, claim: ResumeClaim) -> None:
+    def _hand_over(self, call: ResumableCall, successor: EngineSession, claim: ResumeClaim) -> None:
         self._keys.renew(call, claim)
         call.drop_until(claim.seq)
-        call.guest, call.heir, call.claim, call.detached_s = heir, None, None, None
+        call.session, call.successor, call.claim, call.detached_s = successor, None, None, None
         call.is_leaving, call.is_changing = False, True
         self._detached.pop(call, None)
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
-        guest, heir, claim, source, target = handover
-        unrecorded = call.use(self._rows.used(source), guest)
+        session, successor, claim, source, target = handover
+        unrecorded = call.use(self._rows.used(source), session)
         replay_from = self._rows.move(source, target, claim.frame, call.told_frame, claim.replay_frames)
         replayed = call.given - self._rows.used(target).given
-        self._swap(guest, heir)
-        parameters = heir.inherit(guest)
-        guest.send(Ended(guest.id, replaced()))
+        self._swap(session, successor)
+        parameters = successor.inherit(session)
+        session.send(Ended(session.id, replaced()))
         notes, next_seq = tuple(call.notes), call.next_seq
         resumption = Resumption(
             *(call.call, parameters, notes, next_seq, call.told_frame, replay_from, replayed), *unrecorded
         )
-        heir.send(Resumed(heir.id, resumption))
-        heir.announce(target)
+        successor.send(Resumed(successor.id, resumption))
+        successor.announce(target)
         with self._lock:
-            call.is_changing = False  # until now an heir whose connection broke could not give the row back
+            call.is_changing = (
+                False  # until now an successor whose connection broke could not give the row back
+            )
         self._resumed()
         self._nudge()
 
@@ -276,7 +280,7 @@ class Resuming:
         """The calls whose row holds something that another worker can have."""
         with self._lock:
             calls = self._keys.calls
-        leases = [call.guest.lease for call in calls]
+        leases = [call.session.lease for call in calls]
         return tuple(
             call
             for call, lease in zip(calls, leases, strict=True)
@@ -289,13 +293,13 @@ class Resuming:
         Its row is frozen once ``detached_s`` is set. It is resumed by no one before :meth:`end_move`.
         """
         with self._lock:
-            is_busy = call.heir is not None or call.is_moving or call.is_changing
+            is_busy = call.successor is not None or call.is_moving or call.is_changing
             if is_busy or not self._keys.is_of(call):
                 return False
             call.is_moving, call.is_leaving = True, call.detached_s is None
             is_connected = call.is_leaving
         if is_connected:
-            call.guest.send(Moving(call.guest.id))
+            call.session.send(Moving(call.session.id))
         return True
 
     def end_move(self, call: ResumableCall, worker: str, *, is_gone: bool) -> None:
@@ -304,24 +308,24 @@ class Resuming:
         with self._lock:
             if not self._keys.is_of(call):
                 return
-            call.is_moving, guest, heir = False, call.guest, None
+            call.is_moving, session, successor = False, call.session, None
             if is_gone:
-                heir = self._forget(call, MOVED + worker)
+                successor = self._forget(call, MOVED + worker)
             else:
                 call.is_leaving = True
                 call.detached_s = call.detached_s and self._clock()
-                if call.heir is not None:
-                    self._parted.append(call)
+                if call.successor is not None:
+                    self._claimed.append(call)
         if is_gone:
-            guest.end(error)
+            session.end(error)
         else:
-            guest.send(Ended(guest.id, error))  # which lets go, as for an heir
-        if heir is not None:
-            heir.end(error)
+            session.send(Ended(session.id, error))  # which lets go, as for an successor
+        if successor is not None:
+            successor.end(error)
         self._nudge()
 
-    def arrive(self, guest: Guest, facts: CallFacts) -> None:
-        """A guest has the row of a call that another worker had; it waits for its connection.
+    def arrive(self, session: EngineSession, facts: CallFacts) -> None:
+        """A session has the row of a call that another worker had; it waits for its connection.
 
         Raises:
             HandOverError: the call is, or was, here already, or this server is leaving.
@@ -332,30 +336,30 @@ class Resuming:
                 raise HandOverError("this worker is leaving too")
             if self._keys.was_here(key):
                 raise HandOverError("this worker has this call already, or had it")
-            call = ResumableCall(guest, key, facts.owner, facts.call, former_key=next(iter(former), None))
+            call = ResumableCall(session, key, facts.owner, facts.call, former_key=next(iter(former), None))
             call.notes.extend(facts.notes)
             call.notes_bytes = sum(len(data) for _, data in facts.notes)
             if _is_full(call):
                 raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
             call.detached_s = self._clock()
-            assert guest.lease is not None
-            came = self._rows.used(guest.lease).came
+            assert session.lease is not None
+            came = self._rows.used(session.lease).came
             call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
             call.given = facts.given
             self._detached[call] = None
-            guest.resumable = call
+            session.resumable = call
             self._keys.add(call)
 
-    def _forget(self, call: ResumableCall, reason: str) -> Guest | None:
-        """The call cannot be resumed from now on; returns the heir that waited for it, for its end."""
+    def _forget(self, call: ResumableCall, reason: str) -> EngineSession | None:
+        """The call cannot be resumed from now on; returns the successor that waited for it, for its end."""
         self._keys.give_up(call, reason)
         self._detached.pop(call, None)
-        call.guest.resumable = None
-        heir, call.heir, call.claim = call.heir, None, None
-        if heir is not None:
-            heir.resumable = None
-        return heir
+        call.session.resumable = None
+        successor, call.successor, call.claim = call.successor, None, None
+        if successor is not None:
+            successor.resumable = None
+        return successor
 
 
 def _is_full(call: ResumableCall) -> bool:

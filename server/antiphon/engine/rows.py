@@ -15,12 +15,12 @@ import numpy as np
 from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.flush_padding import RowAction
-from antiphon.engine.guests import NO_LIMIT, Guest
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
+from antiphon.engine.sessions import NO_LIMIT, EngineSession
 from antiphon.engine.tick import EVERY, Tick
 from antiphon.ipc.arena import Arena, Counts, Shape
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
@@ -89,7 +89,7 @@ class Rows:
         self._no_runs.flags.writeable = False
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_fresh = np.zeros(leases, np.bool_)
-        self._guests: list[Guest | None] = [None] * leases
+        self._sessions: list[EngineSession | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
         self._metrics, self._pressure = metrics, pressure
@@ -100,8 +100,8 @@ class Rows:
         """Attach and detach what changed hands since the last tick."""
         self.leases.settle(self._attach, self._detach)
 
-    def _attach(self, lease: int, guest: Guest) -> None:
-        self._guests[lease] = guest
+    def _attach(self, lease: int, session: EngineSession) -> None:
+        self._sessions[lease] = session
         self._is_attached[lease] = self._is_fresh[lease] = True
 
     def first_lease(self, pool: int | None) -> int:
@@ -111,7 +111,7 @@ class Rows:
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
             self._placement.give_back(int(self._row[lease]))
-        self._guests[lease], self._row[lease] = None, -1
+        self._sessions[lease], self._row[lease] = None, -1
         self._is_attached[lease] = False
 
     def _clear(self, lease: int) -> None:
@@ -120,28 +120,28 @@ class Rows:
         self.max_steps[lease], self.parameters_seen[lease] = NO_LIMIT, 0
         self.arena.clear(lease)
 
-    def unprimed(self) -> list[Guest]:
+    def unprimed(self) -> list[EngineSession]:
         """Sessions that got a prompt, or another one, since the last call."""
         if not np.count_nonzero(self.needs_care):
             return []
         chosen = np.flatnonzero(self.needs_care & self._is_attached & ~self.is_primed)
         return [session for _, session in self._unmark(chosen)]
 
-    def cared_for(self, leases: Counts) -> list[tuple[int, Guest]]:
+    def cared_for(self, leases: Counts) -> list[tuple[int, EngineSession]]:
         """Those of ``leases`` that need care before their next frame, with their sessions."""
         return self._unmark(leases[self.needs_care[leases]])
 
-    def _unmark(self, leases: Counts) -> list[tuple[int, Guest]]:
+    def _unmark(self, leases: Counts) -> list[tuple[int, EngineSession]]:
         if not leases.size:
             return []
         self.needs_care[leases] = False  # first: a mark that comes from now on stays
-        return [(lease, self.guest(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
+        return [(lease, self.session(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
 
-    def guest(self, lease: int) -> Guest:
+    def session(self, lease: int) -> EngineSession:
         """The session that an attached lease is of."""
-        guest = self._guests[lease]
-        assert guest is not None
-        return guest
+        session = self._sessions[lease]
+        assert session is not None
+        return session
 
     def is_attached(self, lease: int) -> bool:
         """Whether the engine thread has seen a lease."""
@@ -201,7 +201,7 @@ class Rows:
         if self.arena.pool_leases:  # messages of other processes may come later than their frames
             np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
         if not self._takes_audio:
-            has_text = [guest is not None and guest.text.is_ready for guest in self._guests]
+            has_text = [session is not None and session.text.is_ready for session in self._sessions]
             return self._with_room(np.flatnonzero(has_text))
         rings = self.inputs
         leases: Counts = (rings.written > rings.taken).nonzero()[0]
@@ -223,10 +223,10 @@ class Rows:
         """The leases with flush padding to be heard."""
         found = []
         for lease in np.flatnonzero(self.needs_care).tolist():
-            guest = self._guests[lease]
-            if guest is not None:
-                guest.padding.see(int(self._padding_run[lease]))
-                if guest.padding.pending > 0:
+            session = self._sessions[lease]
+            if session is not None:
+                session.padding.see(int(self._padding_run[lease]))
+                if session.padding.pending > 0:
                     found.append(lease)
         return np.array(found, np.int64)
 
@@ -281,7 +281,7 @@ class Rows:
         with self.arena.turning():
             self.in_tick[leases] = True
             if not self._takes_audio:
-                offers = [self.guest(lease).text.offer() for lease in leases.tolist()]
+                offers = [self.session(lease).text.offer() for lease in leases.tolist()]
                 words = tuple(entries for entries, _, _ in offers)
                 frame = np.array([index for _, index, _ in offers])
                 complete_s = np.array([received_s for _, _, received_s in offers])
@@ -310,7 +310,7 @@ class Rows:
         actions: list[tuple[int, RowAction]] = []
         for place in np.flatnonzero(self.needs_care[tick.leases] | ~has_frame).tolist():
             lease = int(tick.leases[place])
-            padding = self.guest(lease).padding
+            padding = self.session(lease).padding
             padding.see(int(self._padding_run[lease]))
             if has_frame[place]:
                 action = padding.come_back()
@@ -332,7 +332,7 @@ class Rows:
         """Whole frames (tts: words) that wait for the model, all sessions together."""
         if self._takes_audio:
             return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
-        return sum(guest.text.waiting for guest in list(self._guests) if guest is not None)
+        return sum(session.text.waiting for session in list(self._sessions) if session is not None)
 
     def waiting_replies(self) -> int:
         """Replies that wait for their sockets, all sessions together."""

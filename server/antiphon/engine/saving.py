@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from antiphon.backends.base import Backend, HostArray, RowSnapshot
-from antiphon.engine.guests import Guest
 from antiphon.engine.rows import Rows
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, SessionError
 
 PIECE_BYTES: Final = 16 << 20
@@ -25,7 +25,7 @@ Beside: TypeAlias = Callable[[int], Mapping[str, HostArray]]
 class _Save:
     """One session's state on its way out; ``snapshot`` is there from the second piece on."""
 
-    guest: Guest
+    session: EngineSession
     result: Future[dict[str, HostArray]]
     beside: Beside | None = None
     snapshot: RowSnapshot | None = None
@@ -51,13 +51,13 @@ class SavingQueue:
         """States that are not out yet."""
         return len(self._saves)
 
-    def add(self, guest: Guest, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
+    def add(self, session: EngineSession, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
         """Ask for a session's state; from any thread. The row takes no step until it is there.
 
         With ``beside``, which is called last of all, on the engine thread, it takes none afterwards either.
         """
-        save = _Save(guest, Future(), beside)
-        guest.freeze(is_frozen=True)
+        save = _Save(session, Future(), beside)
+        session.freeze(is_frozen=True)
         self._saves.append(save)
         return save.result
 
@@ -74,8 +74,8 @@ class SavingQueue:
                 save.result.set_exception(error)
         if is_done:
             self._saves.popleft()
-            if save.beside is None and not any(it.guest is save.guest for it in tuple(self._saves)):
-                save.guest.freeze(is_frozen=False)
+            if save.beside is None and not any(it.session is save.session for it in tuple(self._saves)):
+                save.session.freeze(is_frozen=False)
         return True
 
     def fail(self) -> None:
@@ -89,16 +89,16 @@ class SavingQueue:
                 save.result.set_exception(SessionError("the engine ended before the row's state was saved"))
 
     def _advance(self, save: _Save, now_s: float) -> bool:
-        lease = save.guest.lease
+        lease = save.session.lease
         if lease is None or not self._rows.is_attached(lease):
             raise SessionError("the session has no row whose state could be saved")
-        if save.guest.is_priming:
+        if save.session.is_priming:
             raise SessionError("the session still reads its prompt; save its row's state after that")
         if save.snapshot is None:
             if self._rows.is_fresh(lease):  # the row holds what its last session left there
                 raise SessionError("the row has no state of this session yet; save it after its first frame")
             # Flush padding is no part of the call.
-            save.snapshot = save.guest.padding.kept or self._backend.snapshot(self._rows.row(lease, now_s))
+            save.snapshot = save.session.padding.kept or self._backend.snapshot(self._rows.row(lease, now_s))
             return False
         names = next_piece(save.snapshot, done=len(save.arrays))
         part = {name: save.snapshot.tensors[name] for name in names}

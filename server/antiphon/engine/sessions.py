@@ -28,10 +28,10 @@ NO_LIMIT: Final = np.iinfo(np.int64).max
 
 
 class LeaseSource(Protocol):
-    """Where a guest gets its lease: :class:`antiphon.engine.leases.Leases`."""
+    """Where a session gets its lease: :class:`antiphon.engine.leases.Leases`."""
 
-    def take(self, guest: Guest) -> int | None:
-        """A lease; None while all of the guest's pool are in use."""
+    def take(self, session: EngineSession) -> int | None:
+        """A lease; None while all of the session's pool are in use."""
         ...
 
     def release(self, lease: int) -> None:
@@ -40,7 +40,7 @@ class LeaseSource(Protocol):
 
 
 class RowArrays(Protocol):
-    """What a guest uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
+    """What a session uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
 
     frame_samples: int
     max_steps: Counts
@@ -60,18 +60,18 @@ class RowArrays(Protocol):
 
 
 class Host(Protocol):
-    """What a guest asks of its engine; never called under the guest's lock."""
+    """What a session asks of its engine; never called under the session's lock."""
 
-    def leave(self, guest: Guest) -> None:
-        """The guest has closed."""
+    def leave(self, session: EngineSession) -> None:
+        """The session has closed."""
         ...
 
-    def place(self, guest: Guest) -> tuple[int, int] | None:
+    def place(self, session: EngineSession) -> tuple[int, int] | None:
         """How many callers wait before this one, and for how many seconds; None when it does not wait."""
         ...
 
-    def keeps(self, guest: Guest) -> bool:
-        """Whether the row of a guest that closes goes to another connection of its call."""
+    def keeps(self, session: EngineSession) -> bool:
+        """Whether the row of a session that closes goes to another connection of its call."""
         ...
 
 
@@ -79,7 +79,7 @@ def no_notices(_: CallNotice) -> None:
     """The notices of a call that no front end has."""
 
 
-class Guest:
+class EngineSession:
     """One call as its engine has it; any thread may call it, and nothing happens to a closed one.
 
     ``send`` takes what its front end is to be told, from any thread, and never waits. The call of a front end
@@ -88,7 +88,7 @@ class Guest:
 
     def __init__(
         self,
-        guest_id: str,
+        session_id: str,
         parameters: SamplingParameters,
         *,
         rows: RowArrays,
@@ -99,7 +99,7 @@ class Guest:
         prompt: Prompt | SavedState | None = None,
     ) -> None:
         """Start without a row. ``pool`` is the front end whose leases it may have, None in one process."""
-        self.id, self.pool = guest_id, pool
+        self.id, self.pool = session_id, pool
         self.send, self.is_orphaned = send, False
         self.has_front_end = send is not no_notices  # which lets its lease go
         self.padding = FlushPadding(rows.frame_samples)
@@ -203,14 +203,14 @@ class Guest:
         self.send, self.is_orphaned = no_notices, True
 
     def take_lease(self) -> bool:
-        """Have a lease, but no row yet: the caller is to get that of another guest."""
+        """Have a lease, but no row yet: the caller is to get that of another session."""
         with self._lock:
             lease = None if self._is_closed else self._rows.leases.take(self)
             self.lease = self.leased = lease
         return lease is not None
 
-    def inherit(self, other: Guest) -> SamplingParameters:
-        """Stand for another guest from now on, which has ended; returns its parameters."""
+    def inherit(self, other: EngineSession) -> SamplingParameters:
+        """Stand for another session from now on, which has ended; returns its parameters."""
         with other._lock:
             parameters, has_new, changes = other._parameters, other._has_new_parameters, other._changes
             lease, other.lease, other._is_closed = other.lease, None, True

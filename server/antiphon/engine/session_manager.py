@@ -6,36 +6,36 @@ from collections.abc import Callable
 
 from antiphon.engine.admission import Admission
 from antiphon.engine.decisions import AdmissionOutcome, Changes, EngineLoad, RefusedError
-from antiphon.engine.guests import Guest
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.resuming import Resuming
+from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, DrainingError, MovedError, ResumeError, SessionFailedError
 from antiphon.ipc.resumption import ResumeClaim
 
 
-class Reception:
-    """The host of an engine's guests (:class:`antiphon.engine.guests.Host`); any thread may use it.
+class SessionManager:
+    """The host of an engine's sessions (:class:`antiphon.engine.sessions.Host`); any thread may use it.
 
     ``lost`` says why the model can no longer run, None while it can.
     """
 
     def __init__(
         self,
-        admission: Admission[Guest],
+        admission: Admission[EngineSession],
         resuming: Resuming,
         *,
         clock: Callable[[], float],
         metrics: EngineMetrics,
         nudge: Callable[[], None],
     ) -> None:
-        """Begin without guests; ``nudge`` wakes the engine thread."""
+        """Begin without sessions; ``nudge`` wakes the engine thread."""
         self._admission, self._clock = admission, clock
         self._metrics, self._nudge = metrics, nudge
         self.resuming = resuming
         self.lost: SessionFailedError | None = None
 
-    def admit(self, guest: Guest, wait_s: float) -> None:
-        """Give a guest a row, or a place in the queue.
+    def admit(self, session: EngineSession, wait_s: float) -> None:
+        """Give a session a row, or a place in the queue.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: as ``Engine.submit``.
@@ -44,7 +44,7 @@ class Reception:
         now_s = self._clock()
         self.settle(now_s, comers=1)
         try:
-            outcome = self._admission.submit(guest, now_s, wait_s)
+            outcome = self._admission.submit(session, now_s, wait_s)
         except RefusedError as error:
             self._metrics.admission(error.outcome)
             raise
@@ -56,11 +56,11 @@ class Reception:
         if outcome is AdmissionOutcome.QUEUED:
             self._nudge()  # the engine thread sleeps no longer than this caller waits
         if self.lost is not None:  # meanwhile, and too late for this session to be ended with the others
-            guest.end(self.lost)
+            session.end(self.lost)
         self._check_not_lost()
 
-    def claim(self, guest: Guest, claim: ResumeClaim) -> None:
-        """Let a guest have a call of another connection.
+    def claim(self, session: EngineSession, claim: ResumeClaim) -> None:
+        """Let a session have a call of another connection.
 
         Raises:
             ResumeError, SessionFailedError: as ``Engine.resume``.
@@ -68,7 +68,7 @@ class Reception:
         self._check_not_lost()
         self.settle(self._clock())
         try:
-            self.resuming.claim(guest, claim)
+            self.resuming.claim(session, claim)
         except ResumeError as error:
             self._metrics.resumption(error.reason)
             raise
@@ -76,10 +76,10 @@ class Reception:
             self._metrics.resumption("moved")
             raise
 
-    def detach(self, guest: Guest) -> None:
+    def detach(self, session: EngineSession) -> None:
         """The connection is gone: the row waits for another where the call can be resumed; else it ends."""
-        if not self.resuming.detach(guest):
-            guest.end(ResumeError("unknown: the call cannot be resumed"))
+        if not self.resuming.detach(session):
+            session.end(ResumeError("unknown: the call cannot be resumed"))
 
     def check_room(self, wait_s: float) -> None:
         """Whether :meth:`admit` would take a caller now, one that waits so long; it admits and counts none.
@@ -101,35 +101,35 @@ class Reception:
         if self.resuming.detached:
             load = self._admission.load(now_s)
             missing = load.queued + comers + load.active - load.slots
-            for guest, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
-                guest.end(error)
+            for session, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
+                session.end(error)
         self._apply(self._admission.settle(now_s))
 
     def drain(self, *, keeps_detached: bool) -> None:
         """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless kept."""
         if not keeps_detached:
-            for guest in self.resuming.drain():
-                guest.end(ResumeError("draining: the server is leaving"))
-        for guest in self._admission.drain():
+            for session in self.resuming.drain():
+                session.end(ResumeError("draining: the server is leaving"))
+        for session in self._admission.drain():
             self._metrics.admission(AdmissionOutcome.DRAINING)
-            guest.end(DrainingError("the server is leaving; its queue is closed"))
+            session.end(DrainingError("the server is leaving; its queue is closed"))
 
     def end_all(self, error: AntiphonError) -> None:
-        """End every guest: detached, waiting and active ones."""
-        for guest in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
-            guest.end(error)
+        """End every session: detached, waiting and active ones."""
+        for session in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
+            session.end(error)
 
     def lose(self, error: SessionFailedError) -> None:
         """The model can no longer run: end everything, and admit nothing more."""
         self.lost = error
         self.end_all(error)
 
-    # What guests ask of their host.
+    # What sessions ask of their host.
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, session: EngineSession) -> None:
         """A session has closed: its row, or its place in the queue, goes to the next."""
-        self.resuming.forget(guest)
-        departure = self._admission.leave(guest, self._clock())
+        self.resuming.forget(session)
+        departure = self._admission.leave(session, self._clock())
         if departure.was_waiting:
             self._metrics.admission(AdmissionOutcome.LEFT)
         if departure.active_s is not None:
@@ -137,29 +137,29 @@ class Reception:
         self._apply(departure.changes)
         self._nudge()  # who still waits may now wait for late pressure alone, which the thread watches
 
-    def place(self, guest: Guest) -> tuple[int, int] | None:
+    def place(self, session: EngineSession) -> tuple[int, int] | None:
         """How many callers wait before this one, and for how many seconds; None when it does not wait."""
-        position = self._admission.position(guest)
-        return None if position is None else (position, self._admission.retry_after_s(guest, self._clock()))
+        position = self._admission.position(session)
+        return None if position is None else (position, self._admission.retry_after_s(session, self._clock()))
 
-    def keeps(self, guest: Guest) -> bool:
-        """Whether the call of a guest that closes is being resumed; then its front end lets go."""
-        if not self.resuming.keeps(guest):
+    def keeps(self, session: EngineSession) -> bool:
+        """Whether the call of a session that closes is being resumed; then its front end lets go."""
+        if not self.resuming.keeps(session):
             return False
-        self.resuming.detach(guest)
+        self.resuming.detach(session)
         return True
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:
             raise SessionFailedError(str(self.lost))
 
-    def _apply(self, changes: Changes[Guest]) -> None:
-        """Tell every guest that a decision of admission concerns."""
-        for guest in changes.promoted:
+    def _apply(self, changes: Changes[EngineSession]) -> None:
+        """Tell every session that a decision of admission concerns."""
+        for session in changes.promoted:
             self._metrics.admission(AdmissionOutcome.PROMOTED)
-            guest.tell()
-        for guest, error in changes.expired:
+            session.tell()
+        for session, error in changes.expired:
             self._metrics.admission(AdmissionOutcome.EXPIRED)
-            guest.end(error)
-        for guest in changes.moved:
-            guest.tell()
+            session.end(error)
+        for session in changes.moved:
+            session.tell()
