@@ -22,7 +22,8 @@ from antiphon.backends.base import TextEntry
 from antiphon.engine.front_ends import FrontEndConnection
 from antiphon.errors import ProtocolError, ServerFullError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.engine_client import EnginePort, connect
+from antiphon.ipc.engine_client import EnginePort
+from antiphon.ipc.engine_connection import connect
 from antiphon.ipc.message_socket import IS_FILE, IS_INLINE, close_all
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.values import SessionState

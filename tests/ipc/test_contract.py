@@ -275,6 +275,18 @@ async def test_without_room_a_caller_is_refused_with_the_time_to_try_again(enter
     assert (await open_call(place, wait_s=20.0)).session.error is None
 
 
+async def test_a_refusal_does_not_wait_for_a_step(enter: Enter) -> None:
+    place = await enter(slots=1, step_ms=1000)
+    call = await open_call(place)
+    call.session.push(frames(1, 2), time.monotonic())
+    await replies_to(call, 1)  # the second step begins
+    for attempt in (open_call(place), place.port.check_room(0.0)):
+        with pytest.raises(ServerFullError):
+            await attempt
+    assert call.session.reply_frames == 0, "it still runs"
+    await replies_to(call, 1)
+
+
 async def test_a_row_that_fails_ends_its_call_alone(enter: Enter) -> None:
     place = await enter()
     broken, other = await open_call(place), await open_call(place)

@@ -28,7 +28,7 @@ from antiphon.engine.wake import EventWake
 from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import message_socket, messages
 from antiphon.ipc.arena import Shape
-from antiphon.ipc.engine_client import connect
+from antiphon.ipc.engine_connection import connect
 from antiphon.ipc.memory import NO_BELL, MemoryLayout, SharedArena
 from antiphon.ipc.message_socket import IS_INLINE
 from antiphon.ipc.values import SessionState
@@ -289,8 +289,8 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     host.fleet.add(0, theirs)
     port = (await connect(ours))[MODEL]
 
-    def leave_meanwhile(guest: EngineSession, wait_s: float) -> None:
-        guest.end(DrainingError("the server is leaving; its queue is closed"))
+    def leave_meanwhile(session: EngineSession, wait_s: float) -> None:
+        session.end(DrainingError("the server is leaving; its queue is closed"))
 
     host.engine.sessions.admit = leave_meanwhile  # type: ignore[method-assign]
     async with asyncio.timeout(120.0):
@@ -394,7 +394,7 @@ def test_a_lease_cleared_while_its_counters_are_shown_stays_clear() -> None:
 
     arena.engine.output_written[0] = 5
     slab.engine = slab.engine.view(Slow)
-    arena.show()
+    arena.publish()
     cleared.join()
     assert not slab.engine[:, 0].any()
 

@@ -7,7 +7,7 @@ from antiphon.engine.pressure import LatePressure
 from antiphon.ipc.arena import Times
 
 
-class MeteredDeliveries:
+class LatencyMetrics:
     """What front ends hand to sockets, in an engine's metrics and late pressure; from any thread."""
 
     def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:

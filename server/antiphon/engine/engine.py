@@ -11,7 +11,7 @@ from typing import Final
 from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
 from antiphon.engine.admission import Admission
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.deliveries import MeteredDeliveries
+from antiphon.engine.deliveries import LatencyMetrics
 from antiphon.engine.gauges import add_gauges
 from antiphon.engine.handing_over import HandingOver, HandOverPlan
 from antiphon.engine.loop import EngineLoop
@@ -89,7 +89,7 @@ class Engine:
         self._tracer = tracer
         self._share = share
         self._pressure = LatePressure(config)
-        self.deliveries = MeteredDeliveries(metrics, self._pressure)
+        self.deliveries = LatencyMetrics(metrics, self._pressure)
         self._pools, self._hand_over = pools, hand_over
         self.wake = wake or Wake()
         self._thread: threading.Thread | None = None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, HostArray
 from antiphon.engine.call_state import CallFacts, CallState, unpack_call
-from antiphon.engine.lease_copy import copy_in, copy_out
+from antiphon.engine.lease_state import copy_in, copy_out
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.resumable_call import ResumableCall
 from antiphon.engine.resuming import Resuming

@@ -27,7 +27,7 @@ class Results:
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
         leases = tick.leases
-        self._rows.arena.look()
+        self._rows.arena.read_client_counters()
         self._rows.arena.engine.ticks[leases] += 1
         step_ms = 1000.0 * (times.end_s - times.start_s)
         wait_s = times.start_s - tick.complete_s
@@ -35,7 +35,7 @@ class Results:
         is_here = ~self._rows.is_closed[leases]
         is_live = is_here & (tick.frame >= 0) if tick.padding else is_here
         live = chosen(is_live)
-        with self._rows.arena.turning():
+        with self._rows.arena.writing():
             live_leases = leases[live]
             taken = self._rows.ledger.taken[live_leases]
             self._rows.ledger.time(live_leases, taken, wait_ms[live], step_ms)
@@ -48,7 +48,7 @@ class Results:
                 replies = self._reply(tick, outputs, is_here, is_live, wait_ms, times)
             self._end_sessions(live_leases, taken)
             self._rows.in_tick[leases] = False
-        self._rows.arena.show()
+        self._rows.arena.publish()
         if self._has_deadlines:
             self._metrics.frame_wait_seconds.observe_many(wait_s[live])
         self._metrics.replies.inc(replies)

@@ -15,8 +15,8 @@ import numpy as np
 from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.flush_padding import RowAction
+from antiphon.engine.frame_stats import FrameStats, overdue_frames
 from antiphon.engine.leases import LEASES_PER_ROW, Leases
-from antiphon.engine.ledger import TickLedger, overdue_frames
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
@@ -77,7 +77,7 @@ class Rows:
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
         self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
-        self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), TickLedger(arena)
+        self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), FrameStats(arena)
         self.needs_care: BoolArray = np.zeros(leases, np.bool_)
         self._padding_run, self.frame_samples = arena.caller.padding_run, spec.frame_samples
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
@@ -175,20 +175,20 @@ class Rows:
         Replies after ``frame`` are to be taken again: those from ``told_frame`` on and ``replay_frames``
         before the last, as far as they are there. Returns the first frame whose reply may still come.
         """
-        self.arena.look()
+        self.arena.read_client_counters()
         taken, replay_from, again = self.outputs.rewound(source, frame, told_frame, replay_frames)
-        with self.arena.turning():
+        with self.arena.writing():
             self.arena.move(source, target, taken, again, int(self.parameters_seen[source]))
         self.parameters_seen[target] = self.parameters_seen[source]
         self._row[target], self._row[source] = self._row[source], -1
         self._is_fresh[target], self.max_steps[target] = self._is_fresh[source], self.max_steps[source]
         self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
-        self.arena.show()
+        self.arena.publish()
         return replay_from
 
     def used(self, lease: int) -> FramesUsed:
         """What was used of a call so far; a reply that is taken again counts as not given."""
-        self.arena.look()
+        self.arena.read_client_counters()
         counts = self.arena.caller
         return FramesUsed(int(counts.written[lease]), int(counts.given[lease]))
 
@@ -197,7 +197,7 @@ class Rows:
 
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
-        self.arena.look()
+        self.arena.read_client_counters()
         if self.arena.pool_leases:  # messages of other processes may come later than their frames
             np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
         if not self._takes_audio:
@@ -242,13 +242,13 @@ class Rows:
         over = rings.written[leases] - np.maximum(upto, rings.taken[leases]) - rings.bound
         is_dropping = (over > 0) & self._is_live
         if is_flushed.any() or is_dropping.any():
-            with self.arena.turning():
+            with self.arena.writing():
                 self.flush(leases[is_flushed], upto[is_flushed])
                 for lease, frames in zip(
                     leases[is_dropping].tolist(), over[is_dropping].tolist(), strict=True
                 ):
                     self._drop(lease, frames, now_s)
-            self.arena.show()
+            self.arena.publish()
         remaining: Counts = leases[(rings.waiting(leases) > 0) & (self._word[leases] == self._can_run)]
         return remaining
 
@@ -278,7 +278,7 @@ class Rows:
             for lease in leases[self._row[leases] < 0].tolist():
                 self.row(lease, now_s)
         rows = self._row[leases]
-        with self.arena.turning():
+        with self.arena.writing():
             self.in_tick[leases] = True
             if not self._takes_audio:
                 offers = [self.session(lease).text.offer() for lease in leases.tolist()]

@@ -143,18 +143,18 @@ class Arena:
         return cls(shape, np.zeros(leases, shape.block), caller, engine, np.zeros(1, np.int64))
 
     @property
-    def turn(self) -> int:
+    def sequence(self) -> int:
         """Odd while the engine changes what statistics are made of; another number afterwards."""
         return int(self._turn[0])
 
-    def turning(self) -> Turning:
+    def writing(self) -> Seqlock:
         """The engine's counters change: statistics read meanwhile are read again."""
-        return Turning(self._turn)
+        return Seqlock(self._turn)
 
-    def look(self) -> None:
+    def read_client_counters(self) -> None:
         """Let the engine see what callers have counted; in one process it always does."""
 
-    def show(self) -> None:
+    def publish(self) -> None:
         """Let callers see what the engine has counted, which in one process they always do, and wake them."""
         for bell in self.bells:
             bell()
@@ -188,7 +188,7 @@ class Arena:
         caller.due_s[lease] = -np.inf
 
 
-class Turning:
+class Seqlock:
     """The engine's turn is odd from the beginning to the end of a block, thrice a tick."""
 
     __slots__ = ("_turn",)

@@ -1,6 +1,6 @@
 """The engines of a server as one front end sees them, in this process or in another.
 
-:func:`connect` makes a client of another process's engines, and
+:func:`antiphon.ipc.engine_connection.connect` makes a client of another process's engines, and
 :class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Everything here belongs to the thread
 of one event loop.
 """
@@ -11,12 +11,10 @@ import asyncio
 import itertools
 import os
 import secrets
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,13 +23,12 @@ from antiphon.backends.base import BackendInfo
 from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Arena, Counts
+from antiphon.ipc.client_context import ClientContext
 from antiphon.ipc.health import Health
-from antiphon.ipc.memory import MemoryLayout, hush, open_pool, ring
-from antiphon.ipc.message_socket import MessageSocket, close_all, write_file
+from antiphon.ipc.message_socket import write_file
 from antiphon.ipc.resumption import ResumeClaim
-from antiphon.ipc.sends import Deliveries
+from antiphon.ipc.sends import LatencyReport
 from antiphon.ipc.session import Session, SessionLink
-from antiphon.ipc.side import CallerSide
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -264,8 +261,10 @@ class EnginePort:
         self.call_bytes = facts.call_bytes
         self.client = client
         self._number, self._drain, self._ask_health = number, drain, health
-        deliveries = Deliveries(client.loop, number, client.send)
-        self.side = CallerSide(facts.info.spec, arena, text_entries=facts.text_entries, deliveries=deliveries)
+        deliveries = LatencyReport(client.loop, number, client.send)
+        self.side = ClientContext(
+            facts.info.spec, arena, text_entries=facts.text_entries, deliveries=deliveries
+        )
         self._link = SessionLink(client.send, nudge, client.changed, client.closed)
         self._at_lease: list[Session | None] = [None] * arena.leases
         self._seen: Counts = np.zeros(arena.leases, np.int64)
@@ -414,71 +413,3 @@ class EnginePort:
         self._known = replace(self._known, alive=False, ready=False, detail=detail)
         for callback in self._on_lost:
             callback()
-
-
-async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
-    """The engines at the other end of ``control`` by name, for the running event loop; it owns the socket.
-
-    Raises:
-        SessionFailedError: the engine's process ended before it said what it serves.
-    """
-    loop = asyncio.get_running_loop()
-    hello: asyncio.Future[None] = loop.create_future()
-
-    def handle(notice: messages.Notice, descriptors: Sequence[int]) -> None:
-        if isinstance(notice, messages.Hello) and not hello.done():
-            _greet(client, notice, descriptors)
-            hello.set_result(None)
-        else:
-            close_all(descriptors)
-            client.handle(notice)
-
-    def lost(reason: str) -> None:
-        if not hello.done():
-            hello.set_exception(SessionFailedError(f"the engine's process did not say hello: {reason}"))
-        client.lose(f"the engine's process is gone: {reason}")
-
-    control_socket = MessageSocket(control, messages.NOTICES, handle, lost=lost)
-    client = EngineClient(control_socket.send, loop)
-    client.closing.callback(control_socket.close)
-    await hello
-    return client.engines
-
-
-def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[int]) -> None:
-    """Map the memory of engines that say hello, and hear their bell from now on."""
-    bell, *shared = descriptors
-
-    def rung() -> None:
-        hush(bell)
-        client.look()
-
-    for number, facts in enumerate(hello.engines):
-        memory, wake = shared[2 * number : 2 * number + 2]
-        arena = open_pool(memory, MemoryLayout(facts.shape, facts.pools, facts.leases), hello.pool)
-        os.close(memory)
-        client.closing.callback(os.close, wake)
-        client.add(facts, arena, LoopNudge(client, partial(ring, wake)).nudge)
-    client.closing.callback(os.close, bell)
-    client.closing.callback(client.loop.remove_reader, bell)
-    client.loop.add_reader(bell, rung)
-
-
-class LoopNudge:
-    """Wakes an engine thread of another process, once in a turn of the event loop."""
-
-    def __init__(self, client: EngineClient, wake: Callable[[], None]) -> None:
-        """Wake by calling ``wake``."""
-        self._client, self._wake = client, wake
-        self._is_nudged = False
-
-    def nudge(self) -> None:
-        """Wake it at the end of this turn."""
-        if not self._is_nudged:
-            self._is_nudged = True
-            self._client.loop.call_soon(self._nudge)
-
-    def _nudge(self) -> None:
-        self._is_nudged = False
-        if not self._client.is_lost:
-            self._wake()

@@ -63,7 +63,7 @@ class MemoryLayout:
 
 
 @dataclass(slots=True)
-class Slab:
+class CounterPage:
     """The counters of one pool as its front end sees them; ``bell`` is an eventfd that wakes it."""
 
     places: slice
@@ -122,12 +122,14 @@ def allocate(plan: MemoryLayout) -> int:
     return descriptor
 
 
-def _slab(plan: MemoryLayout, pool: int, memory: mmap.mmap, offset: int) -> Slab:
+def _slab(plan: MemoryLayout, pool: int, memory: mmap.mmap, offset: int) -> CounterPage:
     rows, leases = CallerCounts.ROWS, plan.leases
     turn: Counts = np.ndarray(1, np.int64, memory, offset)
     counts: Counts = np.ndarray((rows + EngineCounts.ROWS, leases), np.int64, memory, offset + TURN_BYTES)
     caller, engine = counts[:rows], counts[rows:]
-    return Slab(slice(pool * leases, (pool + 1) * leases), caller, engine, turn, EngineCounts(engine).ticks)
+    return CounterPage(
+        slice(pool * leases, (pool + 1) * leases), caller, engine, turn, EngineCounts(engine).ticks
+    )
 
 
 def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
@@ -168,7 +170,7 @@ class SharedArena(Arena):
         for lease in range(count):
             self.clear(lease)
 
-    def look(self) -> None:
+    def read_client_counters(self) -> None:
         """See what callers have counted, within the bounds that a ring has."""
         with self._copying:
             for slab in self.slabs:
@@ -181,7 +183,7 @@ class SharedArena(Arena):
             np.clip(caller.discarded, 0, caller.written, out=caller.discarded)
             np.clip(caller.taken, 0, engine.output_written, out=caller.taken)
 
-    def show(self) -> None:
+    def publish(self) -> None:
         """Let callers see what the engine has counted, and wake those whose calls were in a tick."""
         self.fence()
         for slab in self.slabs:

@@ -12,19 +12,19 @@ from antiphon.ipc import messages
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 BATCH_S: Final = 0.02
-"""Deliveries are reported at most so often: a quarter of a frame."""
+"""LatencyReport are reported at most so often: a quarter of a frame."""
 
 MAX_BATCH: Final = 2048
-"""Deliveries of one report."""
+"""LatencyReport of one report."""
 
 PACE: Final = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
 
 
-class SendLedger:
+class SendStats:
     """What one session's own side counts: frames sent, late ones, replies given up."""
 
-    def __init__(self, spec: ModelSpec, deliveries: Deliveries, *, is_live: bool) -> None:
+    def __init__(self, spec: ModelSpec, deliveries: LatencyReport, *, is_live: bool) -> None:
         """Start with nothing counted; ``deliveries`` are shared by all sessions."""
         self._deliveries = deliveries
         self._frame_s = spec.frame_ms / 1000.0
@@ -63,7 +63,7 @@ class SendLedger:
         self._deliveries.sent(sent_s, latency_s, is_late=is_late, is_pressing=is_pressing)
 
 
-class Deliveries:
+class LatencyReport:
     """What the callers' halves of one model hand to sockets, reported as one message for many replies."""
 
     def __init__(

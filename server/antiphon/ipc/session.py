@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.ipc import messages
-from antiphon.ipc.channel import Channel
+from antiphon.ipc.client_context import ClientContext
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.resumption import Note, Resumption
-from antiphon.ipc.side import CallerSide
+from antiphon.ipc.session_buffers import SessionBuffers
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -49,7 +49,7 @@ class Session:
         session_id: str,
         parameters: SamplingParameters,
         *,
-        side: CallerSide,
+        side: ClientContext,
         link: SessionLink,
         notify: Callable[[], None] | None,
         is_primed: bool = True,
@@ -66,7 +66,7 @@ class Session:
         self.resumption: Resumption | None = None
         self.is_moving = False  # the owner is to detach, since another worker gets the call
         self._link, self._notify = link, notify
-        self._frames = Channel(session_id, side, link.send)
+        self._frames = SessionBuffers(session_id, side, link.send)
         self._watcher: Callable[[FrameReply], None] | None = None
         self._parameters = parameters
         self._prompts, self._is_primed = 0, is_primed
@@ -207,7 +207,7 @@ class Session:
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on."""
         self._parameters = parameters
-        self._frames.set_parameters(parameters)
+        self._frames.change_parameters(parameters)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).

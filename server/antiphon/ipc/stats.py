@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from antiphon.ipc.arena import RECENT_TICKS
+from antiphon.ipc.client_context import ClientContext
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter
-from antiphon.ipc.sends import SendLedger
-from antiphon.ipc.side import CallerSide
+from antiphon.ipc.sends import SendStats
 from antiphon.ipc.values import SessionStats, percentile
 
 
 def read_stats(
-    side: CallerSide, lease: int, sends: SendLedger, writer: InputWriter | None, *, queue: int
+    side: ClientContext, lease: int, sends: SendStats, writer: InputWriter | None, *, queue: int
 ) -> SessionStats:
     """What became of the frames of a lease; ``queue`` wait for the model, ``writer`` is None for text."""
     counts, rings, outputs = side.arena.engine, side.inputs, side.outputs

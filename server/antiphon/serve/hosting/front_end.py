@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ServerConfig
 from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, SessionFailedError
-from antiphon.ipc.engine_client import connect
+from antiphon.ipc.engine_connection import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.serve.access.callers import Access

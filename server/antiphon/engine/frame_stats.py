@@ -9,7 +9,7 @@ from antiphon.ipc.arena import RECENT_TICKS, Arena, Counts, Times
 from antiphon.ipc.sends import PACE
 
 
-class TickLedger:
+class FrameStats:
     """What the engine thread counts for each lease; it alone writes (:class:`EngineCounts`).
 
     ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.

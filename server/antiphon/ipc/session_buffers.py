@@ -11,19 +11,19 @@ from dataclasses import replace
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.ipc import messages
+from antiphon.ipc.client_context import ClientContext
 from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
-from antiphon.ipc.sends import SendLedger
-from antiphon.ipc.side import CallerSide
+from antiphon.ipc.sends import SendStats
 from antiphon.ipc.stats import read_stats
 from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 from antiphon.models.sampling import SamplingParameters
 
 
-class Channel:
+class SessionBuffers:
     """The frames of one session, on one thread: the engine takes no part in that."""
 
-    def __init__(self, call: str, side: CallerSide, send: Callable[[messages.CallRequest], None]) -> None:
+    def __init__(self, call: str, side: ClientContext, send: Callable[[messages.CallRequest], None]) -> None:
         """Start with none."""
         spec, arena = side.spec, side.arena
         policy = POLICIES[spec.kind]
@@ -43,7 +43,7 @@ class Channel:
         self._words = self._words_void = 0  # sent, and flushed
         self._lease: int | None = None
         self._final: SessionStats | None = None
-        self.sends = SendLedger(spec, side.deliveries, is_live=policy.is_live)
+        self.sends = SendStats(spec, side.deliveries, is_live=policy.is_live)
 
     @property
     def lease(self) -> int | None:
@@ -216,7 +216,7 @@ class Channel:
             self._run += 1
             self._caller.padding_run[self._lease] = self._run
 
-    def set_parameters(self, parameters: SamplingParameters) -> None:
+    def change_parameters(self, parameters: SamplingParameters) -> None:
         """Use other parameters from the next frame on, which waits until the engine has them."""
         self._parameters += 1
         self._send(messages.SetParameters(self._call, self._parameters, parameters))

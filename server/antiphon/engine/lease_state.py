@@ -34,7 +34,7 @@ TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
 
 def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
     """What a lease holds that neither side changes meanwhile."""
-    arena.look()
+    arena.read_client_counters()
     caller, engine = arena.counters(lease)
     found = {"caller": caller, "engine": engine, "recent_ms": arena.blocks["recent_ms"][lease].copy()}
     heard, said = _capacities(arena)
@@ -63,12 +63,12 @@ def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, toke
     _shift(found, now_s)
     heard, said = _capacities(arena)
     found["caller"][PARAMETERS] = 0  # no change is under way
-    with arena.turning():
+    with arena.writing():
         arena.set_counters(lease, found["caller"], found["engine"])
         arena.blocks["recent_ms"][lease] = found["recent_ms"]
         _put(arena, lease, found, "in_", int(arena.caller.written[lease]), heard)
         _put(arena, lease, found, "out_", int(arena.engine.output_written[lease]), said)
-    arena.show()
+    arena.publish()
 
 
 def _capacities(arena: Arena) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from antiphon.ipc.arena import Arena
 from antiphon.ipc.rings import InputRings, OutputRings
-from antiphon.ipc.sends import Deliveries
+from antiphon.ipc.sends import LatencyReport
 from antiphon.models.spec import ModelSpec
 
 T = TypeVar("T")
@@ -17,10 +17,12 @@ LOOKS: Final = 1000
 """An engine is between two of its counters for microseconds; one that died there is not waited for."""
 
 
-class CallerSide:
+class ClientContext:
     """What the callers' halves of one model share in a process: memory, rings, limits, where they report."""
 
-    def __init__(self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: Deliveries) -> None:
+    def __init__(
+        self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: LatencyReport
+    ) -> None:
         """The leases of ``arena`` are those that may be given."""
         self.spec, self.arena = spec, arena
         self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
@@ -29,10 +31,10 @@ class CallerSide:
     def consistently(self, read: Callable[[], T]) -> T:
         """What ``read`` returns when the engine's counters do not change meanwhile."""
         for _ in range(LOOKS):
-            turn = self.arena.turn
+            turn = self.arena.sequence
             if turn % 2 == 0:
                 found = read()
-                if self.arena.turn == turn:
+                if self.arena.sequence == turn:
                     return found
             time.sleep(0)  # the engine thread is between two of its counters
         return read()
