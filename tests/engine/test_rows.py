@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -32,10 +31,6 @@ def rows_of(bench: Bench) -> Rows:
 def lease_of(session: Session) -> int:
     assert session.lease is not None
     return session.lease
-
-
-def a_guest(*, pool: int | None) -> EngineSession:
-    return cast("EngineSession", SimpleNamespace(pool=pool, has_front_end=pool is not None))
 
 
 def assert_adds_up(stats: SessionStats) -> None:
@@ -195,7 +190,7 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
     def come_and_go() -> None:
         leases = rows_of(bench).leases
         while leases.has_free():  # as if resumed calls had the others
-            leases.take(a_guest(pool=None))
+            leases.take(cast("EngineSession", object()), 0, is_held=False)
         session.close()
         waiting.append(bench.submit(wait_s=60))
 
@@ -222,19 +217,19 @@ def test_the_engine_leaves_a_lease_alone_that_it_has_not_attached() -> None:
 def test_a_lease_of_a_front_end_leaves_its_row_and_ends_when_let_go() -> None:
     cleared: list[int] = []
     detached: list[int] = []
-    leases = Leases(np.zeros(2, np.bool_), cleared.append)
-    lease = leases.take(a_guest(pool=0))
+    leases: Leases[str] = Leases(np.zeros(2, np.bool_), cleared.append)
+    lease = leases.take("a session", 0, is_held=True)
     assert lease is not None
-    leases.settle(lambda lease, guest: None, detached.append)
+    leases.settle(lambda lease, session: None, detached.append)
     leases.release(lease)
-    leases.settle(lambda lease, guest: None, detached.append)
+    leases.settle(lambda lease, session: None, detached.append)
     assert (detached, cleared) == ([lease], []), "what its front end may still read is there"
-    other = leases.take(a_guest(pool=0))
+    other = leases.take("a session", 0, is_held=True)
     assert other not in (None, lease)
     assert not leases.has_free()
     leases.let_go([lease])
     assert cleared == [lease]
-    assert leases.take(a_guest(pool=0)) == lease
+    assert leases.take("a session", 0, is_held=True) == lease
 
 
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:

@@ -147,8 +147,12 @@ class Engine:
             pressure=self._pressure,
             pools=self._pools,
         )
+        leases = self.rows.leases
         admission: Admission[EngineSession] = Admission(
-            info.slots, self.config, self._pressure, has_lease=self.rows.leases.has_free
+            info.slots,
+            self.config,
+            self._pressure,
+            has_lease=lambda it: leases.has_free(None if it is None else it.pool or 0),
         )
         self.resuming = Resuming(
             self.rows,
@@ -225,9 +229,9 @@ class Engine:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
         return EngineSession(
             *(session_id, parameters),
-            rows=self.rows,
+            rows=self.rows.marks,
             wake=self.wake,
-            host=self.sessions,
+            host=self.sessions.host,
             send=send,
             pool=pool,
             prompt=prompt,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from antiphon.backends.base import BoolArray
-from antiphon.engine.sessions import EngineSession
 
 LEASES_PER_ROW: Final = 3
 """One of a session that left during a tick, one of the next session, one of a connection that resumes it."""
 
 
-class Leases:
+S = TypeVar("S")
+
+
+class Leases(Generic[S]):
     """Places ``0 .. count-1``; may be used from any thread.
 
     ``is_closed`` bool ``[count]``: the session has ended, and one of its sides may still look.
@@ -30,30 +32,30 @@ class Leases:
         self._clear = clear
         self._pool_size = size = count // pools
         self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
-        self._coming: dict[int, EngineSession] = {}
+        self._coming: dict[int, S] = {}
         self._leaving: list[int] = []
         self._held: set[int] = set()
         self._ended: set[int] = set()  # and held
         self._lock = threading.Lock()  # taken when a row changes hands, and for nothing else
 
-    def take(self, session: EngineSession) -> int | None:
-        """A lease for a session that was admitted; None while all of its pool are in use.
+    def take(self, session: S, pool: int, *, is_held: bool) -> int | None:
+        """A lease of a pool for a session that was admitted; None while all are in use.
 
-        That of a front end's call is held: it ends when the front end has let it go too.
+        One that ``is_held`` ends when the session's front end has let it go too.
         """
         with self._lock:
-            free = self._free[session.pool or 0]
+            free = self._free[pool]
             if not free:
                 return None
             lease = free.pop()  # the one used last: its memory is there already
             self._coming[lease] = session
-            if session.has_front_end:
+            if is_held:
                 self._held.add(lease)
             return lease
 
-    def has_free(self, session: EngineSession | None = None) -> bool:
-        """Whether :meth:`take` would give one, to this session or to any."""
-        return any(self._free) if session is None else bool(self._free[session.pool or 0])
+    def has_free(self, pool: int | None = None) -> bool:
+        """Whether :meth:`take` would give one, of this pool or of any."""
+        return any(self._free) if pool is None else bool(self._free[pool])
 
     def release(self, lease: int) -> None:
         """The session has ended; where the engine thread has seen the lease, that thread makes it free."""
@@ -79,7 +81,7 @@ class Leases:
             for lease in self._free[pool]:
                 self._clear(lease)
 
-    def settle(self, attach: Callable[[int, EngineSession], None], detach: Callable[[int], None]) -> None:
+    def settle(self, attach: Callable[[int, S], None], detach: Callable[[int], None]) -> None:
         """Between ticks, on the engine thread: what changed hands since the last one."""
         if not (self._leaving or self._coming):
             return

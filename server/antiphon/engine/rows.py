@@ -20,7 +20,7 @@ from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.placement import Placement
 from antiphon.engine.pressure import LatePressure
-from antiphon.engine.sessions import NO_LIMIT, EngineSession
+from antiphon.engine.sessions import NO_LIMIT, EngineSession, LeaseMarks
 from antiphon.engine.tick import EVERY, Tick
 from antiphon.ipc.arena import Arena, Counts, Shape
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
@@ -44,12 +44,10 @@ class FramesUsed(NamedTuple):
 
 
 class Rows:
-    """The leases of all rows. Sessions use what is marked as theirs; all else is the engine thread's.
+    """The leases of all rows. Sessions use ``marks``; all else is the engine thread's.
 
-    Sessions': ``leases``, the arrays ``is_primed`` (the row may be ticked), ``is_frozen``
-    (but not now), ``needs_care`` (something beside a frame is to be done first), ``is_closed``,
-    ``first_kept`` (replies to earlier frames were flushed), ``max_steps``, ``parameters_seen`` (changes of
-    the parameters that have come) and ``due_s`` (when the last reply was due). Each is one element a lease.
+    Callers write ``first_kept`` (replies to earlier frames were flushed) and ``due_s`` (when the last reply
+    was due), one element a lease.
     """
 
     def __init__(
@@ -76,14 +74,18 @@ class Rows:
         self._is_behind: BoolArray = self._flags.T[5]
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
-        self.leases = Leases(self.is_closed, self._clear, pools=pools or 1)
+        self.leases: Leases[EngineSession] = Leases(self.is_closed, self._clear, pools=pools or 1)
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), FrameStats(arena)
         self.needs_care: BoolArray = np.zeros(leases, np.bool_)
-        self._padding_run, self.frame_samples = arena.caller.padding_run, spec.frame_samples
+        self._padding_run = arena.caller.padding_run
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self.parameters_seen: Counts = np.zeros(leases, np.int64)
+        self.marks = LeaseMarks(
+            *(self.leases, arena.pool_leases, spec.frame_samples, self.max_steps, self.parameters_seen),
+            *(self.is_primed, self.is_frozen, self.needs_care),
+        )
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._no_runs: Counts = np.full(leases, NOT_PADDING)
         self._no_runs.flags.writeable = False
@@ -103,10 +105,6 @@ class Rows:
     def _attach(self, lease: int, session: EngineSession) -> None:
         self._sessions[lease] = session
         self._is_attached[lease] = self._is_fresh[lease] = True
-
-    def first_lease(self, pool: int | None) -> int:
-        """The first lease of a front end's pool."""
-        return (pool or 0) * self.arena.pool_leases
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:

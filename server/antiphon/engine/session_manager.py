@@ -8,13 +8,13 @@ from antiphon.engine.admission import Admission
 from antiphon.engine.decisions import AdmissionOutcome, Changes, EngineLoad, RefusedError
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.resuming import Resuming
-from antiphon.engine.sessions import EngineSession
+from antiphon.engine.sessions import EngineSession, SessionHost
 from antiphon.errors import AntiphonError, DrainingError, MovedError, ResumeError, SessionFailedError
 from antiphon.ipc.resumption import ResumeClaim
 
 
 class SessionManager:
-    """The host of an engine's sessions (:class:`antiphon.engine.sessions.Host`); any thread may use it.
+    """Who has a row of an engine, waits for one, or resumes a call; any thread may use it.
 
     ``lost`` says why the model can no longer run, None while it can.
     """
@@ -32,6 +32,7 @@ class SessionManager:
         self._admission, self._clock = admission, clock
         self._metrics, self._nudge = metrics, nudge
         self.resuming = resuming
+        self.host = SessionHost(self.leave, self.place, self.keeps)
         self.lost: SessionFailedError | None = None
 
     def admit(self, session: EngineSession, wait_s: float) -> None:

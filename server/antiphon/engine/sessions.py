@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray, TextEntry
 from antiphon.engine.flush_padding import FlushPadding
 from antiphon.engine.inbox import TextInbox
+from antiphon.engine.leases import Leases
 from antiphon.engine.row_state import SavedState
 from antiphon.engine.wake import Wake
 from antiphon.errors import AntiphonError
@@ -24,24 +26,20 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
-"""In ``RowArrays.max_steps``: a session may take any number of steps."""
+"""In ``LeaseMarks.max_steps``: a session may take any number of steps."""
 
 
-class LeaseSource(Protocol):
-    """Where a session gets its lease: :class:`antiphon.engine.leases.Leases`."""
+@dataclass(frozen=True, slots=True)
+class LeaseMarks:
+    """What sessions mark beside their frames, each array ``[leases]``.
 
-    def take(self, session: EngineSession) -> int | None:
-        """A lease; None while all of the session's pool are in use."""
-        ...
+    ``is_primed``: the row may be ticked, ``is_frozen``: but not now. ``needs_care``: something beside a frame
+    is to be done first. ``parameters_seen`` counts changes of the parameters that have come. A front end of
+    another process counts its leases from the first of its pool of ``pool_leases``.
+    """
 
-    def release(self, lease: int) -> None:
-        """The session has ended."""
-        ...
-
-
-class RowArrays(Protocol):
-    """What a session uses of :class:`antiphon.engine.rows.Rows`; each array ``[leases]``."""
-
+    leases: Leases[EngineSession]
+    pool_leases: int
     frame_samples: int
     max_steps: Counts
     parameters_seen: Counts
@@ -49,30 +47,18 @@ class RowArrays(Protocol):
     is_frozen: BoolArray
     needs_care: BoolArray
 
-    @property
-    def leases(self) -> LeaseSource:
-        """Where leases come from."""
-        ...
 
-    def first_lease(self, pool: int | None) -> int:
-        """The first lease of a front end's pool."""
-        ...
+@dataclass(frozen=True, slots=True)
+class SessionHost:
+    """What a session asks of its engine; never called under the session's lock.
 
+    ``leave``: it has closed. ``place``: how many callers wait before it, and for how many seconds, None when
+    it does not wait. ``keeps``: whether the row of a session that closes goes to another connection.
+    """
 
-class Host(Protocol):
-    """What a session asks of its engine; never called under the session's lock."""
-
-    def leave(self, session: EngineSession) -> None:
-        """The session has closed."""
-        ...
-
-    def place(self, session: EngineSession) -> tuple[int, int] | None:
-        """How many callers wait before this one, and for how many seconds; None when it does not wait."""
-        ...
-
-    def keeps(self, session: EngineSession) -> bool:
-        """Whether the row of a session that closes goes to another connection of its call."""
-        ...
+    leave: Callable[[EngineSession], None]
+    place: Callable[[EngineSession], tuple[int, int] | None]
+    keeps: Callable[[EngineSession], bool]
 
 
 def no_notices(_: CallNotice) -> None:
@@ -91,9 +77,9 @@ class EngineSession:
         session_id: str,
         parameters: SamplingParameters,
         *,
-        rows: RowArrays,
+        rows: LeaseMarks,
         wake: Wake,
-        host: Host,
+        host: SessionHost,
         send: Callable[[CallNotice], None] = no_notices,
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
@@ -182,7 +168,7 @@ class EngineSession:
     def activate(self) -> bool:
         """Own a row; false when closed meanwhile. Called under admission's lock."""
         with self._lock:
-            lease = None if self._is_closed else self._rows.leases.take(self)
+            lease = None if self._is_closed else self._take()
             if lease is None:
                 return False
             self.lease = self.leased = lease
@@ -196,16 +182,19 @@ class EngineSession:
 
     def announce(self, lease: int) -> None:
         """Tell the front end which of its leases the call has."""
-        self.send(Admitted(self.id, lease - self._rows.first_lease(self.pool)))
+        self.send(Admitted(self.id, lease - (self.pool or 0) * self._rows.pool_leases))
 
     def orphan(self) -> None:
         """The front end has died."""
         self.send, self.is_orphaned = no_notices, True
 
+    def _take(self) -> int | None:
+        return self._rows.leases.take(self, self.pool or 0, is_held=self.has_front_end)
+
     def take_lease(self) -> bool:
         """Have a lease, but no row yet: the caller is to get that of another session."""
         with self._lock:
-            lease = None if self._is_closed else self._rows.leases.take(self)
+            lease = None if self._is_closed else self._take()
             self.lease = self.leased = lease
         return lease is not None
 
