@@ -17,13 +17,13 @@ from antiphon.models.costs import Launches, StageCost, TickWork, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
 NODES: Final[Mapping[tuple[str, str], Launches]] = {
-    ("moshi-7b", "encode"): Launches(191, 191, 191, 191),
+    ("moshi-7b", "encode"): Launches(183, 183, 183, 183),
     ("moshi-7b", "lm"): Launches(750, 718, 622, 478),
-    ("moshi-7b", "decode"): Launches(188, 188, 188, 188),
-    ("stt-1b", "encode"): Launches(287, 287, 287, 287),
+    ("moshi-7b", "decode"): Launches(180, 180, 180, 180),
+    ("stt-1b", "encode"): Launches(279, 279, 279, 279),
     ("stt-1b", "lm"): Launches(187, 171, 171, 123),
     ("tts-1.6b", "lm"): Launches(1465, 1481, 1225, 1017),
-    ("tts-1.6b", "decode"): Launches(188, 188, 188, 188),
+    ("tts-1.6b", "decode"): Launches(180, 180, 180, 180),
 }
 """Kernels by model and stage, counted on the meta device."""
 

@@ -15,7 +15,7 @@ from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_ro
 from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
 from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.backends.torch.state import State
-from antiphon.models.costs import product_s, ring_issue_s
+from antiphon.models.costs import product_s
 from antiphon.models.tiles import LEAST_ROWS
 from lab.bench.gpu_card import Task, Values, card_here, device, median_ms, note
 
@@ -58,8 +58,7 @@ def attention(task: Task) -> Values:
             found[f"split {split}"] = f"{type(error).__name__}: {error}"[:200]
         note(found)
     card = card_here()
-    computed_s = max(read_bytes / card.copy_bytes_per_s, ring_issue_s(read_bytes, card, is_int8=True))
-    computed = {"computed_gb_s": read_bytes / (computed_s + 2 * card.node_s) / 1e9}
+    computed = {"computed_gb_s": read_bytes / (read_bytes / card.copy_bytes_per_s + card.node_s) / 1e9}
     return {"rows": rows, "ring_gb": read_bytes / 1e9, **computed, "gb_s": found}
 
 

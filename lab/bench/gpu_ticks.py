@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 WARM_UP_TICKS = 4
 
 
-def copy_bytes_per_s(device: torch.device) -> float | None:
-    """Bytes read and written a second by copying 1 GiB on the device, the best of 20; None without a GPU."""
-    if device.type != "cuda":
-        return None
-    source = torch.ones(2**30, dtype=torch.int8, device=device)
-    target, best_s = torch.empty_like(source), float("inf")
-    for _ in range(20):
-        torch.cuda.synchronize(device)
-        start_s = time.perf_counter()
-        target.copy_(source)
-        torch.cuda.synchronize(device)
-        best_s = min(best_s, time.perf_counter() - start_s)
-    return 2 * source.nbytes / best_s
-
-
 def quantiles(times_ms: list[float]) -> Values:
     """p50 and p99."""
     p50, p99 = np.quantile(times_ms, (0.5, 0.99))
@@ -87,28 +72,8 @@ def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
         backend.restore(row, RowSnapshot(backend.info.name, tensors, 0))
 
 
-def warm_up(backend: HostBackend, tick: Callable[[], object], rows: int, context: int) -> None:
-    """Let every bound on ring reads be captured before anything is timed, then make all rows fresh."""
-    fresh = backend.snapshot(0)
-    for frames in [1 << shift for shift in range(context.bit_length())]:
-        fill_context(backend, rows, frames)
-        for _ in range(WARM_UP_TICKS):
-            tick()
-    for row in range(rows):
-        backend.restore(row, fresh)
-
-
 def mark(marks: list[float], device: torch.device) -> None:
     """Wait for the device, and note the time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     marks.append(time.perf_counter())
-
-
-def memory(device: torch.device) -> Values:
-    """Bytes in use at the most; nothing without a GPU."""
-    if device.type != "cuda":
-        return {}
-    found = {"memory_bytes": torch.cuda.max_memory_reserved(device)}
-    torch.cuda.reset_peak_memory_stats(device)
-    return found

@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A card's constants. ``issue_share`` is what of its issue slots a kernel that is bound by them fills.
+    """A card's constants.
 
     ``cache_bytes_per_s`` is of its second cache, ``node_s`` what one more kernel in a graph costs, ``host_s``
     what the host adds to a tick. ``is_measured``: a run on this card has confirmed them.
@@ -17,18 +17,10 @@ class GpuCard:
     name: str
     copy_bytes_per_s: float
     cache_bytes_per_s: float
-    units: int
-    clock_hz: float
     float32_flop_per_s: float
     node_s: float
     host_s: float
-    issue_share: float
     is_measured: bool
-
-    @property
-    def instructions_per_s(self) -> float:
-        """Of warps, that a kernel bound by them issues."""
-        return self.units * WARP_SCHEDULERS * self.clock_hz * self.issue_share
 
     @property
     def label(self) -> str:
@@ -36,10 +28,8 @@ class GpuCard:
         return f"on {self.name}'s measured constants" if self.is_measured else "computed, not measured"
 
 
-WARP_SCHEDULERS: Final = 4
-
-H200: Final = GpuCard("H200", 4.3e12, 5.5e12, 132, 1.755e9, 30e12, 2.2e-6, 0.3e-3, 0.6, is_measured=False)
-H100: Final = GpuCard("H100", 3.0e12, 5.5e12, 132, 1.755e9, 30e12, 2.3e-6, 0.3e-3, 0.6, is_measured=False)
+H200: Final = GpuCard("H200", 4.3e12, 5.5e12, 30e12, 2.2e-6, 0.3e-3, is_measured=False)
+H100: Final = GpuCard("H100", 3.0e12, 5.5e12, 30e12, 2.3e-6, 0.3e-3, is_measured=False)
 DRIVER_NAMES: Final = {"NVIDIA H200": H200, "NVIDIA H100 80GB HBM3": H100}
 """By the driver's whole name. Of an H100 PCIe, an H100 NVL, a GH200 or a slice of MIG other rates hold."""
 

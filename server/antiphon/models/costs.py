@@ -12,33 +12,26 @@ from typing import Final
 from antiphon.models.cards import GpuCard
 from antiphon.models.tiles import FEW_ROWS, MANY_COLUMNS, SHORT_ROWS, tile_of
 
-RING_INSTRUCTIONS: Final = {True: 22.0, False: 11.0}
-"""Instructions of a warp for each KiB of a ring in INT8, or in bfloat16; counted in machine code."""
-
-RING_WARPS: Final = 4
-"""Of a program of attention, which take a KiB together."""
-
 CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
 with an addition."""
 
-CODEC_LAUNCHES: Final = 190
-"""Of a direction of Mimi; 191 of the encoder with eight codebooks, 188 of the decoder."""
+CODEC_LAUNCHES: Final = 182
+"""Of a direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Of one stage, milliseconds: by bytes, by instructions, by arithmetic, by launches, and in all."""
+    """Of one stage, milliseconds: by bytes, by arithmetic, by launches, and in all."""
 
     bytes_ms: float
-    issue_ms: float
     arithmetic_ms: float
     nodes_ms: float
 
     @property
     def ms(self) -> float:
         """All of it: launches do not overlap with work, the rest does."""
-        return self.nodes_ms + max(self.bytes_ms, self.issue_ms, self.arithmetic_ms)
+        return self.nodes_ms + max(self.bytes_ms, self.arithmetic_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +105,8 @@ class TickWork:
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
         bytes_s = weights_s + (ring_bytes + rows * self.row_bytes) / card.copy_bytes_per_s
-        issue_s = weights_s + ring_issue_s(ring_bytes, card, is_int8=bool(self.int8_ring))
         nodes = self.launches(rows) if launches is None else launches
-        return StageCost(1000 * bytes_s, 1000 * issue_s, 0.0, 1000 * nodes * card.node_s)
+        return StageCost(1000 * bytes_s, 0.0, 1000 * nodes * card.node_s)
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
@@ -127,15 +119,10 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
     return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
 
 
-def ring_issue_s(ring_bytes: int, card: GpuCard, *, is_int8: bool) -> float:
-    """What the instructions of attention over so much of a ring take."""
-    return RING_WARPS * ring_bytes / 1024 * RING_INSTRUCTIONS[is_int8] / card.instructions_per_s
-
-
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
     """Of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
-    return StageCost(0.0, 0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
+    return StageCost(0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
 
 
 def rows_computed(work: TickWork, card: GpuCard, limit_ms: float, at_most: int) -> int:

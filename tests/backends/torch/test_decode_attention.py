@@ -54,6 +54,7 @@ def test_the_kernels_compile_for_a_card(
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},
         **shape,
         BLOCK=block_slots_of(width, {"bf16": 2, "fp32": 4}[ring]),
+        IS_WHOLE=count == 2,
     )
     has_mma = "mma.sync" in attend.asm["ptx"]
     assert has_mma is (dtype == "bf16")  # the matrix units, where they are exact enough

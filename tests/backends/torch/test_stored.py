@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antiphon.backends.torch.modules.linear import Linear
-from antiphon.backends.torch.quantised.fp8 import Fp8Linear, expand_fp8, has_fp8_units
+from antiphon.backends.torch.quantised.fp8 import Fp8Linear, expand_fp8
 from antiphon.backends.torch.quantised.int4 import Int4Linear, int4_values, pack_nibbles, unpack_nibbles
 from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.backends.torch.quantised.stored import expect_stored, formats_of
+from antiphon.backends.torch.quantised.stored import expect_stored
 from antiphon.backends.torch.weights.lm_weights import dequantized, parts_of
 from antiphon.errors import CheckpointFormatError
 
@@ -91,36 +91,17 @@ def test_scales_that_do_not_fit_are_said() -> None:
         int4_values(weight, torch.ones(48, 3))
 
 
-def fp8_layer(*, bias: bool = False) -> tuple[Fp8Linear, Tensor]:
+def test_fp8_becomes_the_compute_dtype() -> None:
     full = torch.randn(48, 64)
-    scale = full.abs().amax(dim=1) / 448
-    added = torch.randn(48) if bias else None
-    layer = Fp8Linear((full / scale[:, None]).to(torch.float8_e4m3fn), scale, added, torch.float32)
-    return layer, full
-
-
-def test_fp8_is_multiplied_with_rows_rounded_apart() -> None:
-    layer, full = fp8_layer(bias=True)
-    assert layer.bias is not None
-    x = torch.randn(5, 64)
-    got = layer(x)
-    assert 0.01 < error(got, x @ full.t() + layer.bias) < 0.05
-    louder = torch.cat([x[:1], 50 * x[1:]])
-    assert torch.equal(layer(louder)[0], got[0])
-    assert error(layer(louder)[1:], louder[1:] @ full.t() + layer.bias) < 0.05
-
-
-def test_fp8_becomes_the_compute_dtype_where_it_cannot_be_multiplied() -> None:
-    layer, full = fp8_layer()
-    assert not has_fp8_units(torch.device("cpu"))
+    scale = full.abs().amax(dim=1) / torch.finfo(torch.float8_e4m3fn).max
+    layer = Fp8Linear((full / scale[:, None]).to(torch.float8_e4m3fn), scale, torch.randn(48), torch.float32)
     module = nn.Sequential(layer, nn.Sequential(copy.deepcopy(layer)))
-    assert formats_of(module) == ["fp8"]
     expand_fp8(module)
-    assert formats_of(module) == []
     found = [child for child in module.modules() if isinstance(child, Linear)]
     assert len(found) == 2
     assert all(0 < error(linear.weight, full) < 0.03 for linear in found)
     assert {linear.weight.dtype for linear in found} == {torch.float32}
+    assert all(linear.bias is not None for linear in found)
 
 
 def test_what_lies_beside_a_weight_is_found_by_its_name() -> None:

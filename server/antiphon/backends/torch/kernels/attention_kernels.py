@@ -17,12 +17,17 @@ def attend_split(
     rows_ptr,
     parts_ptr,
     sums_ptr,
+    out_ptr,
     log2_scale,
     q_row_stride,
     q_head_stride,
     q_count_stride,
     q_width_stride,
     sums_stride,
+    out_row_stride,
+    out_head_stride,
+    out_count_stride,
+    out_width_stride,
     COUNT: tl.constexpr,
     GROUP: tl.constexpr,
     CAPACITY: tl.constexpr,
@@ -30,11 +35,24 @@ def attend_split(
     QUERIES: tl.constexpr,
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
 ):
-    """One split of one place's key-value head, for the queries of its group: sums not yet divided."""
+    """One split of one place's key-value head, for the queries of its group: sums not yet divided.
+
+    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros where there is no row.
+    """
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
+    query = tl.arange(0, QUERIES)
+    column = tl.arange(0, WIDTH)
+    head, turn = kv_head * GROUP + query // COUNT, query % COUNT
+    is_query = query < GROUP * COUNT
+    out_at = place * out_row_stride + head[:, None] * out_head_stride + turn[:, None] * out_count_stride
+    out_at += column[None, :] * out_width_stride
     if row < 0:
+        if IS_WHOLE:
+            zeros = tl.zeros((QUERIES, WIDTH), out_ptr.dtype.element_ty)
+            tl.store(out_ptr + out_at, zeros, mask=is_query[:, None])
         return
     filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
     begin = split * SPLIT
@@ -42,10 +60,6 @@ def attend_split(
         return
     newest_slot = (newest % CAPACITY).to(tl.int32)
 
-    query = tl.arange(0, QUERIES)
-    column = tl.arange(0, WIDTH)
-    head, turn = kv_head * GROUP + query // COUNT, query % COUNT
-    is_query = query < GROUP * COUNT
     q_at = place * q_row_stride + head[:, None] * q_head_stride + turn[:, None] * q_count_stride
     q = tl.load(q_ptr + q_at + column[None, :] * q_width_stride, mask=is_query[:, None], other=0.0)
 
@@ -71,6 +85,10 @@ def attend_split(
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         highest = higher
 
+    if IS_WHOLE:
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(out_ptr + out_at, mixed.to(out_ptr.dtype.element_ty), mask=is_query[:, None])
+        return
     part = ((place * tl.num_programs(1) * GROUP + head) * COUNT + turn) * tl.num_programs(0) + split
     tl.store(sums_ptr + part, highest, mask=is_query)
     tl.store(sums_ptr + sums_stride + part, total, mask=is_query)

@@ -1,10 +1,10 @@
 """Decode attention over the key-value ring as two Triton kernels, in the ring's dtype or its INT8.
 
-Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own. A second
-kernel joins them; of an INT8 ring the last split does, and the last query rounds its place's row. Rows are
-read where they lie in the ring, up to each one's filled length; a place without a row reads nothing. An INT8
-ring is multiplied by integer matrix units, a program a query: queries that share a key-value head share its
-keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
+Flash-Decoding (Dao et al. 2023): the ring is cut into splits, each with a softmax of its own. Where there are
+several a second kernel joins them; of an INT8 ring the last split does, and the last query rounds its place's
+row. Rows are read where they lie in the ring, up to each one's filled length; a place without a row reads
+nothing. An INT8 ring is multiplied by integer matrix units, a program a query: queries that share a key-value
+head share its keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -87,13 +87,15 @@ def decode_attention(
             ROUNDED_BLOCK=triton.next_power_of_2(heads * width), **of_ring, enable_fp_fusion=True,
         )  # fmt: skip
     else:
-        group = heads // kv_heads
+        group, is_whole = heads // kv_heads, splits == 1
         attend_split[(splits, kv_heads, places)](
-            q, ring.k, ring.v, first, rows, parts, sums, log2_scale, *q.stride(), sums.stride(0),
-            GROUP=group, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group * count)),
-            BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), **of_ring,
+            q, ring.k, ring.v, first, rows, parts, sums, out, log2_scale, *q.stride(), sums.stride(0),
+            *out.stride(), GROUP=group, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group * count)),
+            BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), IS_WHOLE=is_whole, **of_ring,
             enable_fp_fusion=True,
         )  # fmt: skip
+        if is_whole:
+            return out
         join_splits[(heads * count, places)](
             out, first, rows, parts, sums, *out.stride(), sums.stride(0), splits,
             SPLITS=triton.next_power_of_2(splits), **of_ring, enable_fp_fusion=True,

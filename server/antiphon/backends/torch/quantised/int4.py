@@ -2,8 +2,8 @@
 
 On a CPU the product is torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on
 the way in and results on the way out, each by 0.2 % beside the 8 % of the weights
-(docs/adr/0019-quantisation-recipes.md). Elsewhere every call turns the weight into the input's dtype: the
-memory is that of INT4, the time is not.
+(docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form expands the weight in every call;
+a GPU refuses the form (``weights/forms.py``).
 """
 
 from __future__ import annotations

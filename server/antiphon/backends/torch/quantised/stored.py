@@ -37,7 +37,7 @@ VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
 NAMES: Mapping[torch.dtype, str] = {torch.int8: "INT8", torch.uint8: "INT4", torch.float8_e4m3fn: "FP8"}
 """By the dtype of the weight: what it is called in messages."""
 
-FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4", Fp8Linear: "fp8"}
+FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4"}
 """What the weights of each kind of layer are called."""
 
 BESIDE = ("scale", "prescale", "step")
@@ -62,6 +62,6 @@ def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
 
 
 def formats_of(module: nn.Module) -> list[str]:
-    """The formats that weights of a module's linears have, each once: "int8", "int4", "fp8"."""
+    """The formats that weights of a module's linears have, each once: "int8", "int4"."""
     kinds = {type(child) for child in module.modules()}
     return [name for kind, name in FORMATS.items() if kind in kinds]

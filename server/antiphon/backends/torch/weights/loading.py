@@ -16,6 +16,7 @@ from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.quantised.int8 import int8_linears
 from antiphon.backends.torch.quantised.stored import formats_of
 from antiphon.backends.torch.weights.conditions import Conditions
+from antiphon.backends.torch.weights.forms import check_forms
 from antiphon.backends.torch.weights.lm_weights import load_lm
 from antiphon.backends.torch.weights.mimi_weights import load_mimi
 from antiphon.errors import UnsupportedError
@@ -74,7 +75,8 @@ def load_generator(
     ``conditions`` and ``guidance`` are for a tts model.
 
     Raises:
-        UnsupportedError: the checkpoint has none, or the attention asked for cannot run.
+        UnsupportedError: the checkpoint has none, the attention asked for cannot run, or its weights are for
+            CPUs only.
     """
     spec = checkpoint.spec
     if spec.lm is None:
@@ -94,6 +96,8 @@ def load_generator(
             cross_positions=0 if speakers is None else speakers.positions,
         )
     model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
+    if device.type == "cuda":
+        check_forms(spec.name, model)
     delay = ScriptRules.of(spec).audio_delay if is_tts else 0
     if guidance != UNGUIDED:
         pair = None if conditions is None else conditions.pair
@@ -106,13 +110,11 @@ def load_generator(
 def quantization_of(model: LanguageModel) -> str:
     """What of a loaded model was rounded: "weights-int8+activations-int8+kv-int8", parts of it, or "none".
 
-    Weights can be int4 or fp8 too, and where FP8 is multiplied inputs are fp8.
+    Weights can be int4 too.
     """
     parts = [f"weights-{name}" for name in formats_of(model)]
     if any(layer.rounds_input for layer in int8_linears(model)):
         parts.append("activations-int8")
-    if "weights-fp8" in parts:
-        parts.append("activations-fp8")
     if model.transformer.compute.int8_kv:
         parts.append("kv-int8")
     return "+".join(parts) or "none"
