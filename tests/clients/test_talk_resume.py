@@ -44,9 +44,9 @@ def test_a_call_goes_on_after_its_connection_broke(
             call = speaking(server)
             if blocks < 100:
                 assert call is not None
-                assert call.transport is not None
+                assert call.exchange.transport is not None
                 was_cut.append(call)
-                call.transport.cut()
+                call.exchange.transport.cut()
         os.kill(os.getpid(), signal.SIGINT)
         await server.is_empty()
 

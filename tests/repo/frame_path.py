@@ -40,7 +40,7 @@ FRAME_PATH: Final = (
     "server/antiphon/models/spec.py",
     "server/antiphon/protocol/moshi.py",
     "server/antiphon/protocol/payload.py",
-    "server/antiphon/serve/calls/call.py",
+    "server/antiphon/serve/calls/exchange.py",
     "server/antiphon/serve/calls/dialect.py",
     "server/antiphon/serve/calls/participant.py",
     "server/antiphon/serve/dialects/chat.py",

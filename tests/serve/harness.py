@@ -195,8 +195,8 @@ class Server:
 
 def socket_of(call: Call) -> Socket:
     """The WebSocket of a call."""
-    assert isinstance(call.transport, Socket)
-    return call.transport
+    assert isinstance(call.exchange.transport, Socket)
+    return call.exchange.transport
 
 
 def unsent_bytes(call: Call) -> int:

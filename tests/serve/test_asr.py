@@ -83,9 +83,11 @@ async def test_a_marker_is_due_after_the_delay_while_the_caller_goes_on() -> Non
         await client.speak(spoken([3] * 4))
         await client.send(Marker(1))
         await client.speak(spoken([3] * (DELAY_FRAMES + 2)))
-        (call,) = server.services.calls
+        (call,) = server.calls
         wanted = 1 + 4 + DELAY_FRAMES + 2
-        await server.eventually(lambda: (it := call._session) is not None and it.next_frame == wanted)  # type: ignore[attr-defined]
+        await server.eventually(
+            lambda: (it := call.participant.session) is not None and it.next_frame == wanted
+        )
         backend.hold.end()
         await client.until(Marker)
         kinds = [type(message) for message in client.messages]

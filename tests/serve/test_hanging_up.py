@@ -20,14 +20,13 @@ from aiohttp import web
 
 from antiphon.config import Limits
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.asr_fakes import transcribing
 from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import PATIENCE_S, Server
+from tests.serve.harness import PATIENCE_S, Server, socket_of
 from tests.serve.tts_fakes import speaking
 
 TLS = Path(__file__).parent / "tls"
@@ -76,9 +75,8 @@ async def opened(serve: Any, path: str) -> AsyncIterator[tuple[Server, aiohttp.C
 
 def is_paused(server: Server) -> Callable[[], bool]:
     def look() -> bool:
-        (call,) = server.services.calls
-        assert isinstance(call, SocketConversation)
-        return call._socket is not None and call._socket.is_paused
+        (call,) = server.calls
+        return socket_of(call).is_paused
 
     return look
 
@@ -192,10 +190,8 @@ async def test_what_is_read_ahead_is_bounded(serve: Any, path: str, message: byt
     async with opened(serve, path) as (server, ws):
         sending = asyncio.create_task(flood(ws, message))
         await server.eventually(is_paused(server))
-        (call,) = server.services.calls
-        assert isinstance(call, SocketConversation)
-        kept = call._socket
-        assert kept is not None
+        (call,) = server.calls
+        kept = socket_of(call)
         await server.eventually(lambda: kept.ahead_bytes > READ_AHEAD_BYTES)
         await asyncio.sleep(0.3)
         assert kept.ahead_bytes <= READ_AHEAD_BYTES + len(message) + 1000

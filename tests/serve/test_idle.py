@@ -14,6 +14,7 @@ from aiohttp import web
 from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
 from antiphon.protocol import kyutai, kyutai_tts, moshi
+from antiphon.serve.calls import exchange
 from antiphon.serve.transport.liveness import LivenessRules
 from tests.serve.asr_fakes import scribe, transcribing
 from tests.serve.harness import PATIENCE_S, Closed, serving
@@ -193,6 +194,7 @@ async def test_a_speech_that_is_read_too_slowly_is_cut(monkeypatch: pytest.Monke
         await write(response, data)
 
     monkeypatch.setattr(web.StreamResponse, "write", taken_slowly)
+    monkeypatch.setattr(exchange, "REPLIES_A_TURN", 1)
     async with speaking(limits=IMPATIENT) as (server, _):
         async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "ab " * 200}) as response:
             with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):

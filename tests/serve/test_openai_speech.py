@@ -16,8 +16,8 @@ from antiphon.audio.codecs import AudioCodec
 from antiphon.audio.pcm import FloatArray, float_from_s16le
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol.speech_request import PATH
-from antiphon.serve.routes import speech_body
-from antiphon.serve.routes.speech_body import SpeechBody
+from antiphon.serve.dialects import speech_body
+from antiphon.serve.dialects.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
 from tests.serve.test_tts_by_post import voices
 from tests.serve.tts_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking

@@ -52,7 +52,7 @@ async def test_a_slow_reader_loses_its_oldest_replies_and_memory_stays_bounded()
             assert slow.dropped_out > 20
             for it in calls:
                 assert unsent_bytes(it) < 8192 + 3 * 4 * FRAME_SAMPLES
-                assert len(it.waiting) <= 10
+                assert len(it.exchange.waiting) <= 10
         client.transport.resume_reading()
         interrupted = await client.event("interrupted")
         stamped, _ = await client.reply()
@@ -74,7 +74,7 @@ async def test_answers_to_one_who_does_not_read_stay_bounded(asks: str) -> None:
         await client.speak(speech(1))
         await server.eventually(lambda: call.participant.stats().frames_in > 0)
         assert unsent_bytes(call) < 3 * 4096
-        assert not call.waiting
+        assert not call.exchange.waiting
         client.cut()
 
 
@@ -140,8 +140,8 @@ async def test_a_silent_peer_that_answers_pings_lives() -> None:
         signs_s: set[float] = set()
 
         def has_answered() -> bool:
-            assert call.transport is not None
-            signs_s.add(call.transport.seen_s)
+            assert call.exchange.transport is not None
+            signs_s.add(call.exchange.transport.seen_s)
             return len(signs_s) > 3
 
         # Three pongs, each after more than half a second of silence: longer than the liveness timeout.

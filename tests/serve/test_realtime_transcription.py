@@ -136,10 +136,10 @@ async def test_without_a_recogniser_of_that_name_a_conversation_has_no_transcrip
 async def test_turns_that_wait_for_a_lost_recogniser_are_told() -> None:
     async with beside_a_talker() as (server, _), realtime_client(server) as client:
         await client.update(audio={"input": MANUAL})
-        (call,) = server.services.calls
+        (call,) = server.calls
         await client.speak(spoken([*sentence(2)[0], 0]))
         await client.send("input_audio_buffer.commit")
-        call._recogniser._session.close()  # type: ignore[attr-defined]
+        call.exchange.captions._session.close()  # type: ignore[union-attr]
         failed = await client.event("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["message"].startswith("no more transcripts of the input")
         await client.speak(spoken([5]))

@@ -24,7 +24,7 @@ PATIENT = {"close_timeout_s": 10.0}
 
 
 def only_call(server: Server) -> Any:
-    (call,) = server.services.calls
+    (call,) = server.calls
     return call
 
 
@@ -34,19 +34,21 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         client.transport.pause_reading()
         await client.send(Text("abcdefgh " * 1000))
         call = only_call(server)
-        await server.eventually(lambda: call._socket.is_congested())  # so that nothing is being encoded
+        await server.eventually(
+            lambda: call.exchange.transport.is_congested()
+        )  # so that nothing is being encoded
         call.end(SessionFailedError("a voice broke"))
         await asyncio.sleep(0.2)  # time enough to cut the connection, for one who does not wait
         client.transport.resume_reading()
         assert (await client.until(kyutai.Error)).message == "a voice broke"
         assert await client.until(Closed) == Closed(1011, "a voice broke")
-        assert len(levels(client.audio)) == call._voicing._frames
+        assert len(levels(client.audio)) == call.participant._stream.frames
 
 
 async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     spent_s = iter((0.0, 0.2, 0.2, 1.2))
     async with serving() as server, server.caller():
-        socket = only_call(server).transport
+        socket = only_call(server).exchange.transport
         monkeypatch.setattr(socket_module, "time", SimpleNamespace(thread_time=lambda: next(spent_s)))
         assert socket.timed(len, b"abc") == 3
         assert socket.is_paused, "0.2 s at once are 4 s of its share"
@@ -59,7 +61,7 @@ async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPat
 async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
     async with serving() as server, server.caller() as client:
         call = only_call(server)
-        call._waker.close()  # no turn finds the reply before the error is there
+        call.exchange._waker.close()  # no turn finds the reply before the error is there
         await client.speak(speech(1))
         await server.eventually(lambda: call.participant.session.reply_frames == 1)
         await client.send(moshi.Audio(b"three"))  # no whole number of samples

@@ -7,9 +7,7 @@ the call, so that it is dropped.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -29,20 +27,6 @@ A message of more than ``OVERDUE_S`` may be early by that much more: its first s
 
 MAX_FILL_S = 1.0
 """Zeros at once. A longer gap between two looks is the server's own: time that it did not live through."""
-
-
-class CallersClock:
-    """The caller's own time: the model hears what is sent, and waits for it."""
-
-    due_s: Final = math.inf
-
-    def arrive(self, pcm: FloatArray, _now_s: float) -> FloatArray:
-        """Audio has come."""
-        return pcm
-
-    def look(self, _now_s: float) -> FloatArray:
-        """Nothing is overdue."""
-        return np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)

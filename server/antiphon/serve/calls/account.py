@@ -63,7 +63,7 @@ class Account:
             model=self.model.name,
             seconds_in=round(heard * spec.frame_ms / 1000, 2),
             seconds_out=round((said + self._unrecorded_out) * spec.frame_ms / 1000, 2),
-            words=self._dialect.words,
+            words=self._dialect.words + participant.words,
         )
 
     def close(self) -> None:

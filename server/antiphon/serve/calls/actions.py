@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.serve.calls.captions import Captions
 
 
 @dataclass(slots=True)
@@ -19,6 +21,33 @@ class PushAudio:
 
     pcm: FloatArray
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PushText:
+    """Words of the client; they are read as there is room."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndInput:
+    """No more input comes; what is left is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """Let the participant read a prompt before anything else, if ``make`` makes one."""
+
+    make: Callable[[], Awaitable[Prompt | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribe:
+    """Write down what the client says from now on; ``then`` is called once there is a row for it."""
+
+    captions: Captions
+    then: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +85,15 @@ class Send:
     is_optional: bool = False
 
 
-Action: TypeAlias = PushAudio | ChangeParameters | Flush | Acknowledged | Close | Send
+Action: TypeAlias = (
+    PushAudio
+    | PushText
+    | EndInput
+    | ReadPrompt
+    | Transcribe
+    | ChangeParameters
+    | Flush
+    | Acknowledged
+    | Close
+    | Send
+)

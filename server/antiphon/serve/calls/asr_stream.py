@@ -6,6 +6,7 @@ the event loop, in the turns of one waker, and costs microseconds: samples are d
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,13 +16,20 @@ import numpy as np
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.engine_client import CallSession
+from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.transcript import MAX_MARKERS, Event, FrameHeard, Marked, Transcript
 from antiphon.models.words import SpeechTiming, Word
 from antiphon.protocol import kyutai
+from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
+
+MAX_PENDING_SAMPLES: Final = 24_000
+"""A second that the engine has no room for yet; beyond, the client is not read."""
+
+END_MARK: Final = 0
+"""The marker after the last audio: it comes back when all that was said before it is written."""
 
 QUIET_S: Final = 0.16
 """A caller with a marker waiting that has sent no audio for two frames is taken to have stopped for now."""
@@ -158,6 +166,55 @@ class AsrStream:
             self._input[0] = item[taken:]
         else:
             self._input.popleft()
+
+
+class Transcriber(Participant[AsrNews]):
+    """A row of a recogniser: audio and markers in, words out, and nothing is dropped."""
+
+    def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
+        """Prepare; a place in the queue is waited for as long.
+
+        Raises:
+            UnsupportedError: the model has no text.
+        """
+        self._stream = AsrStream(model, clock)
+        self._place = Place(model.engine, asr_parameters(model), wait_s)
+        self._is_ended = False
+
+    async def open(self, notify: Notify) -> None:
+        self.session = self._stream.session = await self._place.take(notify)
+
+    def put(self, pcm: FloatArray, received_s: float) -> None:
+        self._stream.put(pcm)
+        self.is_full = self._stream.pending_samples > MAX_PENDING_SAMPLES
+
+    def mark(self, marker: int) -> None:
+        self._stream.put(marker)
+
+    def advance(self, now_s: float, *, may_take: bool) -> list[AsrNews]:
+        told = self._stream.advance(may_tell=may_take, is_ended=self._is_ended)
+        self.is_full = self._stream.pending_samples > MAX_PENDING_SAMPLES
+        self.words = self._stream.words
+        quiet_in_s = self._stream.quiet_in_s(is_ended=self._is_ended)
+        self.due_s = math.inf if quiet_in_s is None else now_s + quiet_in_s
+        if self._is_ended and any(isinstance(it, Marked) and it.id == END_MARK for it in told.events):
+            self.is_done = True
+        return [told] if told.events or told.replies else []
+
+    def sent(self, reply: AsrNews, now_s: float, stalled_s: StalledSince) -> float:
+        assert self.session is not None
+        for it in reply.replies:
+            self.session.sent(it, now_s, stalled_s(it.replied_s))
+        return 0.0
+
+    def finish(self, now_s: float) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._stream.put(END_MARK)
+
+    @property
+    def waits_for_us(self) -> bool:
+        return self._is_ended or self._stream.has_audio_waiting
 
 
 def asr_parameters(model: ServedModel) -> SamplingParameters:

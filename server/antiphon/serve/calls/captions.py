@@ -17,15 +17,12 @@ from antiphon.ipc.values import SessionState
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
-from antiphon.serve.calls.asr_stream import AsrStream, asr_parameters
+from antiphon.serve.calls.asr_stream import END_MARK, AsrStream, asr_parameters
 from antiphon.serve.calls.participant import Place
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_BEHIND_S: Final = 10.0
 """Audio that waits for the recogniser: one that cannot keep up would never catch up, and 10 s are 1 MB."""
-
-END_MARK: Final = 0
-"""The marker after the caller's last audio: it comes back when all that was said before it is written."""
 
 UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 

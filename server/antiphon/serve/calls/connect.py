@@ -1,4 +1,4 @@
-"""The two ways from a request for a WebSocket to a call: admitted before the upgrade, or after it."""
+"""From a request to a call: a WebSocket admitted before the upgrade or after it, or the answer to a POST."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from antiphon.errors import AntiphonError
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
+from antiphon.serve.transport.http_body import HttpBody
 from antiphon.serve.transport.socket import Socket
 
 Refusal: TypeAlias = Callable[[AntiphonError], tuple[bytes, int]]
@@ -43,7 +44,7 @@ async def admit_then_upgrade(
             headers=headers,
         )
         with metrics.sockets.track_inprogress():
-            await call.run(socket)
+            await _run(call, socket)
         return socket.response
     finally:
         call.abandon()
@@ -76,11 +77,30 @@ async def upgrade_then_admit(
             await refuse(socket, metrics, error, refusal)
         else:
             if call is not None:
-                try:
-                    await call.run(socket)
-                finally:
-                    call.abandon()
+                await _run(call, socket)
     return socket.response
+
+
+async def _run(call: Call, socket: Socket) -> None:
+    try:
+        await call.run(socket)
+    finally:
+        call.model.metrics.closed(socket.close_code)
+        call.abandon()
+
+
+async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamResponse:
+    """The answer to a request that came whole.
+
+    Raises:
+        AntiphonError: there is no place, or the call ended before anything was sent.
+    """
+    await call.admit(**facts)
+    try:
+        await call.run(body)
+    finally:
+        call.abandon()
+    return body.answer(call.error)
 
 
 async def upgrade_to_refuse(

@@ -6,57 +6,22 @@ participant become frames. The defaults are those of a protocol that has no word
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
-from antiphon.models.sampling import SamplingParameters
 from antiphon.models.tokenizer import Tokenizer
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol.live_events import Info
 from antiphon.serve.calls.actions import Action
-from antiphon.serve.calls.resume import ResumedCall
+from antiphon.serve.calls.policy import HelloFacts, Policy
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a call of this protocol is held.
-
-    ``is_live``: what one side cannot take in time gives way; else nothing is dropped. ``awaits`` names the
-    input in errors. ``expects_input``: the first input has to come within the limit of a handshake; else the
-    client asks for its microphone first. ``has_answers``: messages have answers, so that all but audio wait
-    while the client does not read. ``at_once`` is the first byte of messages that are followed where they are
-    read.
-    """
-
-    is_live: bool = True
-    awaits: str = "audio"
-    expects_input: bool = True
-    has_answers: bool = False
-    at_once: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class HelloFacts:
-    """What a client may be told when its call begins.
-
-    ``terms`` say how to resume it, None where that cannot be. ``resumed`` is set where it goes on with a call
-    of another connection, whose next input frame is ``next_frame``.
-    """
-
-    session: str
-    parameters: SamplingParameters
-    now_s: float
-    is_recorded: bool = False
-    terms: Mapping[str, Any] | None = None
-    resumed: ResumedCall | None = None
-    next_frame: int = 0
 
 
 class Dialect(ABC, Generic[R]):
@@ -64,12 +29,19 @@ class Dialect(ABC, Generic[R]):
 
     ``is_quiet``: the client has announced to send nothing. ``is_speaking``: the participant speaks, or has
     just spoken. ``words`` of text so far. ``has_more``: ``feed("")`` goes on with the last message.
+    ``marks`` are new places in the client's audio: their markers come back once it is written down so far.
+    The participant waits for the client's first message until ``listens_at_s``.
     """
 
     policy = Policy()
     tokenizer: Tokenizer | None = None
+    listens_at_s = -math.inf
     is_quiet = is_speaking = has_more = False
     words = 0
+
+    def __init__(self) -> None:
+        """Begin without markers."""
+        self.marks: list[int] = []
 
     @abstractmethod
     def hello(self, facts: HelloFacts) -> bytes:
@@ -107,6 +79,14 @@ class Dialect(ABC, Generic[R]):
     def encode(self, event: Any) -> bytes:
         """An event of a :class:`Send`, framed."""
         raise NotImplementedError
+
+    def listening(self) -> bytes:
+        """From now on the participant hears."""
+        return b""
+
+    def heard(self, pcm: FloatArray) -> Sequence[Action]:
+        """The participant hears this now, float32 ``[N]``; asked where the policy says so."""
+        return ()
 
     def draining(self, deadline_s: float) -> bytes:
         """The call may go on for ``deadline_s`` seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +28,7 @@ class Participant(ABC, Generic[R]):
     """What answers a call with replies of the type ``R``; used on the event loop, where no method waits.
 
     ``is_full``: the client is to be read no further for now. ``is_done``: no reply comes any more.
-    ``waits_for_us``: the client has reason to be quiet. ``kept_from`` is the first input frame whose reply
+    ``words`` were given to it, or written by it. ``kept_from`` is the first input frame whose reply
     may still come, after some were thrown away; None once the client knows. At ``due_s`` :meth:`advance` has
     something to do, whatever else happens. ``session`` is the engine's, where there is one.
     """
@@ -36,7 +36,8 @@ class Participant(ABC, Generic[R]):
     session: CallSession | None = None
     kept_from: int | None = None
     due_s = math.inf
-    is_full = is_done = waits_for_us = False
+    is_full = is_done = False
+    words = 0
 
     @abstractmethod
     async def open(self, notify: Notify) -> None:
@@ -46,9 +47,30 @@ class Participant(ABC, Generic[R]):
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
         """
 
-    @abstractmethod
     def put(self, pcm: FloatArray, received_s: float) -> None:
         """Audio of the client, float32 ``[N]``, that came at ``received_s`` of the engine's clock."""
+        raise NotImplementedError
+
+    def read(self, text: str) -> Iterator[int]:
+        """Words of the client, a piece at each step, which yields how many there are in it."""
+        raise NotImplementedError
+
+    def mark(self, marker: int) -> None:
+        """A place in the audio: its marker is a reply once all before it is written."""
+
+    def prime(self, prompt: Prompt) -> None:
+        """Read a prompt before anything else.
+
+        Raises:
+            AntiphonError: it comes too late, or is not taken.
+        """
+        if self.session is not None:
+            self.session.prime(prompt)
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether the client's input waits to be answered, so that it has reason to be quiet."""
+        return False
 
     @abstractmethod
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[R]:
@@ -142,11 +164,13 @@ class Talker(Participant[FrameReply]):
         self.listener: Callable[[FloatArray], Any] | None = None
         self._place, self._fills_gaps = place, fills_gaps
         self._clock: InputClock | None = None
+        self._has_begun = False
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
 
     def begin(self, now_s: float) -> None:
+        self._has_begun = True
         if self._fills_gaps:
             self.fill_gaps(now_s)
 
@@ -157,6 +181,8 @@ class Talker(Participant[FrameReply]):
             self.due_s = self._clock.due_s
 
     def put(self, pcm: FloatArray, received_s: float) -> None:
+        if not self._has_begun:
+            return
         if self._clock is not None:
             pcm = self._clock.arrive(pcm, received_s)
             self.due_s = self._clock.due_s

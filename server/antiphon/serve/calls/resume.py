@@ -10,6 +10,8 @@ from typing import Any, Final
 from antiphon.errors import ResumeError
 from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
+from antiphon.ipc.values import SessionState
+from antiphon.log import Log
 from antiphon.protocol import resume
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
@@ -73,7 +75,8 @@ class CallResume:
         self.window_s = services.config.engine.resume_window_s
         self._replay_frames = round(resume.REPLAY_MS / frame_ms)
         self.sequence = OutboundSequence(self._replay_frames)
-        self.parted = asyncio.Event()  # the call is over, or goes on with another connection
+        self.is_detached = False
+        self._is_parted = asyncio.Event()
 
     def arm(self, session: CallSession) -> dict[str, Any] | None:
         """Let the call be resumed; the terms for the client, None where this server keeps no calls."""
@@ -107,6 +110,28 @@ class CallResume:
         session.skip_to(min(claim.input_frame, furthest))
         self.sequence.go_on(found)
         return model, session, ResumedCall(claim, found, self._terms(token))
+
+    def look(self, session: CallSession, *, is_ending: bool) -> bool:
+        """Whether the call is detached: from then on nothing of the session is touched.
+
+        The end of the session says where the call is.
+        """
+        if session.is_moving and not is_ending and not self.is_detached:
+            self._detach(session)
+        if self.is_detached and session.state is SessionState.CLOSED:
+            self._is_parted.set()
+        return self.is_detached
+
+    async def wait(self, session: CallSession, log: Log) -> None:
+        """The connection is gone: wait until another one has the call, or none can have it."""
+        if not self.is_detached:
+            log.info("session detached", window_s=self.window_s)
+            self._detach(session)
+        await self._is_parted.wait()
+
+    def _detach(self, session: CallSession) -> None:
+        self.is_detached = True
+        session.detach()
 
     def _terms(self, token: bytes) -> dict[str, Any]:
         worker = self._services.config.worker

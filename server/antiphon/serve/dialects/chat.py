@@ -15,7 +15,8 @@ from antiphon.protocol import events, moshi, resume
 from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Acknowledged, Action, ChangeParameters, Close, Flush, PushAudio, Send
-from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.frames import frame
@@ -41,6 +42,7 @@ class ChatDialect(Dialect[FrameReply]):
         sequence: OutboundSequence | None = None,
     ) -> None:
         """Prepare for what a ``request`` asks of a ``model``."""
+        super().__init__()
         self.tokenizer = model.tokenizer
         self._request, self._sequence = request, sequence
         self._name, self._info = model.name, model.engine.info

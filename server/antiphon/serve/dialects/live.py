@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Acknowledged, Action, Close, PushAudio, Send
-from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.hosting.served import ServedModel
@@ -45,16 +46,8 @@ UNNUMBERED: Final = (
 """Events of one connection alone: audio has frames of its own, a usage follows another."""
 
 
-class Watcher(Protocol):
-    """A connection that watches a session."""
-
-    def see(self, event: events.ServerEvent) -> None:
-        """Pass an event on, or leave it out when the peer reads too slowly."""
-        ...
-
-    def end(self) -> None:
-        """The session is over."""
-        ...
+Watcher: TypeAlias = Callable[[events.ServerEvent | None], None]
+"""Sees each event of a session, and None when it is over."""
 
 
 class LiveDialect(Dialect[FrameReply]):
@@ -71,6 +64,7 @@ class LiveDialect(Dialect[FrameReply]):
         sequence: OutboundSequence | None = None,
     ) -> None:
         """Prepare. ``notices`` say what of the wishes has no effect."""
+        super().__init__()
         self.watchers: set[Watcher] = set()
         self.live_id = ""  # what the protocol calls the session, on every connection
         self.tokenizer = model.tokenizer
@@ -200,7 +194,7 @@ class LiveDialect(Dialect[FrameReply]):
 
     def _show(self, event: events.ServerEvent) -> None:
         for watcher in self.watchers:
-            watcher.see(event)
+            watcher(event)
 
     def _shown(self) -> dict[str, object]:
         return self._config.shown(session_id=self.live_id, expires_at=self._expires_at)
@@ -239,7 +233,7 @@ class LiveDialect(Dialect[FrameReply]):
             lost = events.CloseReason.CONNECTION_LOST
             self._show(events.SessionClosed(lost, self._shown(), self._seconds(stats)))
         for watcher in self.watchers:
-            watcher.end()
+            watcher(None)
 
 
 def _refusal(words: str, code: str, event_id: str | None) -> FieldError:

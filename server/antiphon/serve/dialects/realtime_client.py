@@ -6,39 +6,41 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 from antiphon.audio.vad import DetectorRules
+from antiphon.protocol.realtime import CreateItem, DeleteItem, RetrieveItem
 from antiphon.protocol.realtime_events import Event, Ids, encode
 from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_session import Detection, RealtimeSession
 from antiphon.serve.transport.frames import TEXT, frame
-from antiphon.serve.transport.socket import Socket
 
 LIFE_S: Final = 86_400
 """From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 
 class RealtimeClient:
-    """The client of one session, who reads events. ``socket`` is there once the connection is open."""
+    """What one session has of its client's view: ids, items, and when it ends."""
 
     def __init__(self) -> None:
         """Name the session."""
         self.ids = Ids(secrets.token_hex(6))
         self.items = Items(self.ids)
-        self.socket: Socket | None = None
         self.session_id, self.expires_at = self.ids.new("sess"), int(time.time()) + LIFE_S
 
-    @property
-    def is_congested(self) -> bool:
-        """Whether the client does not read what was written."""
-        return self.socket is not None and self.socket.is_congested()
+    def change_items(self, asked: CreateItem | RetrieveItem | DeleteItem) -> list[Event]:
+        """Follow an event about items.
 
-    def say(self, events: Iterable[Event]) -> None:
-        """Send events, in one write."""
-        if self.socket is not None and (written := b"".join(map(self.framed, events))):
-            self.socket.write(written)
+        Raises:
+            FieldError: there is such an item, or none.
+        """
+        match asked:
+            case CreateItem():
+                return self.items.create(asked.item, asked.previous, asked.event_id)
+            case RetrieveItem():
+                return self.items.retrieve(asked.item_id, asked.event_id)
+            case DeleteItem():
+                return self.items.delete(asked.item_id, asked.event_id)
 
     def framed(self, event: Event) -> bytes:
         """The next event, as it is written."""

@@ -14,7 +14,8 @@ from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Action, Close, PushAudio, Send
-from antiphon.serve.calls.dialect import Dialect, HelloFacts, Policy
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.dialects.event_audio import decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
@@ -34,6 +35,7 @@ class TranslationDialect(Dialect[FrameReply]):
 
     def __init__(self, session: TranslationSession, model: ServedModel) -> None:
         """Prepare ``session``."""
+        super().__init__()
         self.tokenizer = model.tokenizer
         self._session, self._client = session, RealtimeClient()
         self._spec = model.engine.info.spec

@@ -8,6 +8,7 @@ conversation that floods its waker delays the others by one turn each, not by it
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,19 +27,34 @@ BUDGET_S: Final = 0.005
 class Waker:
     """Queues the turns of one conversation."""
 
-    __slots__ = ("_fault", "_is_closed", "_is_waiting", "_turn", "_turns")
+    __slots__ = ("_due_s", "_fault", "_is_closed", "_is_waiting", "_timer", "_turn", "_turns")
 
     def __init__(self, turns: Turns, turn: Turn, fault: Fault) -> None:
         """Give ``turn`` a place in ``turns``; :meth:`close` gives it back."""
         self._turns = turns
         self._turn, self._fault = turn, fault
         self._is_waiting = self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = math.inf
 
     def wake(self) -> None:
         """Ask for a turn; asking again before it began changes nothing. Never raises."""
         if not (self._is_waiting or self._is_closed):
             self._is_waiting = True
             self._turns.put(self)
+
+    def wake_at(self, due_s: float, now_s: float) -> None:
+        """Ask for a turn at ``due_s``, or before, of whatever clock it is ``now_s`` by."""
+        if due_s < self._due_s and not self._is_closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due_s = due_s
+            delay_s = max(0.001, due_s - now_s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._due_s = math.inf
+        self.wake()
 
     def run(self) -> None:
         """Take one turn."""
@@ -54,6 +70,8 @@ class Waker:
     def close(self) -> None:
         """Take no more turns; the conversation's memory is freed now, though it holds its waker."""
         self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._turn, self._fault = _no_turn, _no_fault
 
 

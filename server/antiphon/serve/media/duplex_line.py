@@ -1,12 +1,9 @@
-"""Both directions of a live call on a line: decoded and kept in time on the way in, gated on the way out."""
+"""Both directions of a live call on a line: decoded on the way in, gated on the way out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from antiphon.audio.clock import CallersClock, InputClock
 from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray
@@ -24,24 +21,14 @@ class Said:
 
 
 class DuplexLine:
-    """The codecs, the input clock and the output gate of one call with a model of this ``spec``."""
+    """The codecs and the output gate of one call with a model of this ``spec``."""
 
     def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
-        """Prepare; time begins with :meth:`start`. What is ``said`` may have a format of its own."""
+        """Prepare. What is ``said`` may have a format of its own."""
         self._spec = spec
         self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
         self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
-        self.clock: InputClock | CallersClock | None = None
-        self.is_muted = False
-
-    def follow_caller(self) -> None:
-        """From now on the model hears audio, and waits for what is overdue."""
-        self.clock = CallersClock()
-
-    def start(self, now_s: float) -> None:
-        """From now on the model hears, audio or silence."""
-        self.clock = InputClock(self._spec.sample_rate, self._spec.frame_samples, now_s)
 
     def set_formats(self, heard: WireFormat, said: WireFormat) -> None:
         """From now on audio has these formats; what a resampler held back, 6.4 ms at most, is lost."""
@@ -60,12 +47,6 @@ class DuplexLine:
             AudioError: half a sample.
         """
         return self._decoder.feed(data)
-
-    def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
-        """What the model is to hear now of what came; nothing before the start."""
-        if self.clock is None:
-            return np.zeros(0, np.float32)
-        return self.clock.arrive(np.zeros_like(pcm) if self.is_muted else pcm, now_s)
 
     def say(self, reply: FrameReply) -> Said | None:
         """A frame of the model; None where it has no sound.

@@ -12,12 +12,14 @@ from antiphon.errors import ProtocolError, SessionError
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_wait
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.asr_stream import Transcriber
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_to_refuse
+from antiphon.serve.dialects.kyutai import AsrDialect, refusal
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.asr_conversation import AsrConversation
-from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
 from antiphon.serve.routes.upload import handle_recording
 from antiphon.serve.transport.upgrade import is_upgrade
 
@@ -36,7 +38,9 @@ async def handle_asr(
     except ProtocolError as error:
         raise plain_refusal(error) from error
     await check_upgrade(request, model, wait_s=wait_s)
-    return await AsrConversation(services, model, wait_s=wait_s, caller=caller).converse(request)
+    transcriber = Transcriber(model, services.clock, wait_s)
+    call = Call(services, model, AsrDialect(model), transcriber, caller=caller)
+    return await admit_then_upgrade(request, services, model.metrics, call, route="asr-streaming")
 
 
 async def refuse_asr(
@@ -49,7 +53,7 @@ async def refuse_asr(
     """
     if not is_upgrade(request):
         raise refusal_of(request, error)
-    return await tell(request, services, metrics, error, kyutai.encode(error_message(error)))
+    return await upgrade_to_refuse(request, services, metrics, error, refusal)
 
 
 ROUTES = (

@@ -84,7 +84,7 @@ class LiveWatcher:
 
     async def watch(self) -> None:
         """Pass on what happens, and follow what is asked, until one side is over."""
-        self._dialect.watchers.add(self)
+        self._dialect.watchers.add(self.see)
         try:
             while (message := await self._socket.receive_any()) is not None:
                 try:
@@ -93,18 +93,19 @@ class LiveWatcher:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)
         finally:
-            self._dialect.watchers.discard(self)
+            self._dialect.watchers.discard(self.see)
             if self._ending is not None:
                 await self._ending
 
-    def see(self, event: events.ServerEvent) -> None:
-        """Pass an event on, or leave it out when the peer reads too slowly."""
-        if not self._socket.is_congested():
+    def see(self, event: events.ServerEvent | None) -> None:
+        """Pass an event on, or leave it out when the peer reads too slowly; end where there is none."""
+        if event is None:
+            self._end()
+        elif not self._socket.is_congested():
             self._events += 1
             self._socket.write(frame(events.encode(event, f"event_{self._events}"), TEXT))
 
-    def end(self) -> None:
-        """The session is over."""
+    def _end(self) -> None:
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(
                 self._socket.close(CloseCode.NORMAL, "done")
@@ -118,4 +119,4 @@ class LiveWatcher:
                 code="unsupported_event",
                 event_id=event.event_id,
             )
-        await self._call.obey(self._dialect.obey(event), self._socket)
+        await self._call.exchange.obey(self._dialect.obey(event), self._socket)

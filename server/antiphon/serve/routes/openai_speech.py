@@ -13,12 +13,12 @@ from antiphon.models.spec import PipelineKind
 from antiphon.protocol import speech_request
 from antiphon.protocol.payload import MAX_JSON_BYTES
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.routing import Route
-from antiphon.serve.routes.speech_body import SpeechBody
 from antiphon.serve.routes.tts import voice_of
 from antiphon.serve.routes.tts_file import handle_text
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
-from typing import BinaryIO, Final
+from typing import Final
 
 from aiohttp import hdrs, web
 
@@ -17,7 +16,6 @@ from antiphon.errors import (
     ProtocolError,
     RecordingTooLongError,
     SessionError,
-    SessionFailedError,
 )
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai, transcript_file, transcription_request
@@ -31,7 +29,7 @@ from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.uploads import Spool
-from antiphon.serve.routes.asr_file import AsrFile, check_length
+from antiphon.serve.routes.asr_file import check_length, transcribe
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.openai_speech import ignored_header
@@ -72,7 +70,18 @@ async def _transcribe(
     order = form.order()
     model = named_in_body(request, services, caller, order.model, (PipelineKind.STT,))
     await form.check_recording(services)
-    return await TranscriptAnswer(services, model, request, caller, spool.file, order).give()
+    content_type = f"{transcript_file.CONTENT_TYPES[order.format]}; charset=utf-8"
+    return await transcribe(
+        request,
+        services,
+        model,
+        caller,
+        spool.file,
+        TranscriptFile(order),
+        {hdrs.CONTENT_TYPE: EVENTS if order.is_stream else content_type, **ignored_header(order.ignored)},
+        route="audio transcriptions",
+        event_of=(lambda error: api_error(error, param="file").event) if order.is_stream else None,
+    )
 
 
 def _file_error(words: str, code: str) -> FieldError:
@@ -152,73 +161,32 @@ class _Form:
         self._values[piece.name][-1] += piece.data
 
 
-class TranscriptAnswer(AsrFile):
-    """A recording that is answered with its transcript."""
+class TranscriptFile:
+    """A transcript as a file, or as events as its words are heard."""
 
-    def __init__(
-        self,
-        services: Services,
-        model: ServedModel,
-        request: web.Request,
-        caller: Caller,
-        file: BinaryIO,
-        order: TranscriptionRequest,
-    ) -> None:
-        """Prepare to answer ``request``, whose recording is in ``file``."""
-        super().__init__(services, model, request, caller)
-        self._file, self._order = file, order
-        self._headers = ignored_header(order.ignored)
+    def __init__(self, order: TranscriptionRequest) -> None:
+        """Begin without words."""
+        self._order = order
         self._words: list[TimedWord] = []
 
-    async def _answer(self) -> web.StreamResponse:
-        if self._order.is_stream:
-            return await self._stream()
-        async with aclosing(self._hear(self._file, "audio transcriptions")) as heard:
-            async for message in heard:
-                self._note(message)
-        return web.Response(
-            body=transcript_file.encode_transcript(self._order, self._written),
-            headers=self._headers,
-            content_type=transcript_file.CONTENT_TYPES[self._order.format],
-            charset="utf-8",
-        )
-
-    async def _stream(self) -> web.StreamResponse:
-        """Words as they are heard; an error after the first ends the events.
-
-        Raises:
-            AntiphonError: before the first event.
-        """
-        self._headers = {hdrs.CONTENT_TYPE: EVENTS, **self._headers}
-        try:
-            async with aclosing(self._hear(self._file, "audio transcriptions stream")) as heard:
-                async for message in heard:
-                    self._note(message)
-                    if isinstance(message, kyutai.Word):
-                        is_first = len(self._words) == 1
-                        await self._write(transcript_file.text_delta(message.text.strip(), is_first=is_first))
-            await self._write(transcript_file.text_done(self._written), is_last=True)
-        except AntiphonError as error:
-            if self._response is None:
-                raise
-            return await self._end_with(api_error(error, param="file").event, error)
-        except TimeoutError:
-            return self._cut(SessionFailedError("the client stopped reading"))
-        assert self._response is not None
-        return self._response
-
-    @property
-    def _written(self) -> Written:
-        return Written(self._words, self.heard_s)
-
-    def _note(self, message: kyutai.Word | kyutai.EndWord) -> None:
-        """Keep a word, or learn where the last one ended."""
+    def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
+        """Keep a word, or learn where the last one ended; the event of a word."""
         if isinstance(message, kyutai.Word):
             start_s = round(message.start_time, 3)
             self._words.append(TimedWord(message.text, start_s, round(start_s + WORD_S, 3)))
+            if self._order.is_stream:
+                return transcript_file.text_delta(message.text.strip(), is_first=len(self._words) == 1)
         elif self._words:
             last = self._words[-1]
             self._words[-1] = replace(last, stop_s=max(last.start_s, round(message.stop_time, 3)))
+        return b""
+
+    def finish(self, seconds: float) -> bytes:
+        """The file, or the last event."""
+        written = Written(self._words, seconds)
+        if self._order.is_stream:
+            return transcript_file.text_done(written)
+        return transcript_file.encode_transcript(self._order, written)
 
 
 ROUTES = (Route("POST", transcription_request.PATH, handle_form),)

@@ -7,6 +7,7 @@ A wrong key, a foreign origin and a wrong query are refused before the upgrade. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -23,16 +24,19 @@ from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
+from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
 from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.dialects.realtime import RealtimeDialect
+from antiphon.serve.dialects.realtime_transcription import TranscriptionDialect
 from antiphon.serve.dialects.translation import TranslationDialect
-from antiphon.serve.hosting.dialogue import SocketConversation
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.client_secrets import TALKERS, handle_client_secrets, prepared_session, session_of
-from antiphon.serve.routes.realtime_call import RealtimeCall
-from antiphon.serve.routes.realtime_transcription import RealtimeTranscription
+from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.routing import (
     ELSEWHERE,
     Route,
@@ -66,10 +70,27 @@ async def handle_realtime(
         raise plain_refusal(error) from error
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
-        call: SocketConversation = RealtimeTranscription(services, model, session, caller=caller)
+        transcriber = Transcriber(model, services.clock)
+        call = Call(services, model, TranscriptionDialect(session, model), transcriber, caller=caller)
     else:
-        call = RealtimeCall(services, model, session, rules=rules, caller=caller)
-    return await converse(request, services, model, call)
+        dialect = RealtimeDialect(
+            session,
+            model,
+            prompt_of=partial(prompt_of_session, services, model),
+            captions_of=partial(_captions_of, services, model),
+            rules=rules,
+        )
+        talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
+        call = Call(services, model, dialect, talker, caller=caller)
+    return await _hold(request, services, model, call)
+
+
+def _captions_of(services: Services, talker: ServedModel, named: str | None) -> Captions | None:
+    """What writes down the caller's words, where a client names a recogniser that is here."""
+    fitting = (it for it in services.models if it.kind is PipelineKind.STT and it.name == named)
+    model = next(fitting, None)
+    rate = talker.engine.info.spec.sample_rate
+    return None if model is None else Captions(model, rate, services.clock)
 
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
@@ -100,32 +121,32 @@ async def handle_translation(
     dialect = TranslationDialect(TranslationSession(model.name), model)
     talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
     call = Call(services, model, dialect, talker, caller=caller)
-    return await converse(request, services, model, call)
+    return await _hold(request, services, model, call)
 
 
-async def converse(
-    request: web.Request, services: Services, model: ServedModel, call: SocketConversation | Call
+async def _hold(
+    request: web.Request, services: Services, model: ServedModel, call: Call
 ) -> web.StreamResponse:
-    """Upgrade, and hold a conversation; a refusal by the engine comes as an event."""
-    await check_upgrade(request, model, wait_s=0.0)
-    if ELSEWHERE in request.headers:
-        await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
-    socket = await Socket.open(
-        request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
-    )
-    with model.metrics.sockets.track_inprogress():
-        try:
-            await call.admit()
-        except AntiphonError as error:
-            kind = type(error).__name__
-            services.provoked.info(
-                "session refused", of=kind, path=request.path, error=kind, reason=str(error)
-            )
-            await refuse(socket, model.metrics, error)
-            call.abandon()
-        else:
-            await call.run(socket)
-    return socket.response
+    """Upgrade, and hold a call; a refusal by the engine comes as an event."""
+    try:
+        await check_upgrade(request, model, wait_s=0.0)
+        if ELSEWHERE in request.headers:
+            await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
+
+        async def begin(_socket: Socket) -> Call:
+            await call.admit(route=request.path)
+            return call
+
+        return await upgrade_then_admit(
+            request, services, model.metrics, begin, refusal, max_message_bytes=MAX_EVENT_CHARS
+        )
+    finally:
+        call.abandon()
+
+
+def refusal(error: AntiphonError) -> tuple[bytes, int]:
+    """An ``error`` event, and the close code that belongs to it."""
+    return frame(encode(error_event(error), "event_1"), TEXT), wire_form(error).openai_close
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:
@@ -152,17 +173,7 @@ async def refuse_realtime(
     """
     if not is_upgrade(request):
         raise refusal_of(request, error)
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        await refuse(socket, metrics, error)
-    return socket.response
-
-
-async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError) -> None:
-    """An ``error`` event, and the close that belongs to it."""
-    socket.write(frame(encode(error_event(error), "event_1"), TEXT))
-    await socket.close(wire_form(error).openai_close, str(error))
-    metrics.closed(socket.close_code)
+    return await upgrade_to_refuse(request, services, metrics, error, refusal)
 
 
 REALTIME = Route("GET", PATH, handle_realtime, refuse_realtime)

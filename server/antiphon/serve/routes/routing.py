@@ -30,8 +30,6 @@ from antiphon.serve.routes.openai_errors import (
     api_error,
     is_openai,
 )
-from antiphon.serve.transport.frames import frame
-from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import is_upgrade
 
 Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
@@ -241,20 +239,3 @@ async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: flo
     raise web.HTTPUpgradeRequired(
         text="this is a WebSocket: connect with ws:// or wss://\n", headers={"Upgrade": "websocket"}
     )
-
-
-async def tell(
-    request: web.Request,
-    services: Services,
-    metrics: ServeMetrics,
-    error: SessionError,
-    message: bytes | None,
-) -> web.StreamResponse:
-    """Upgrade only to say no: in a message, where the protocol has one, and with a code and a reason."""
-    socket = await Socket.open(request, services.config.limits, services.clock)
-    with metrics.sockets.track_inprogress():
-        if message is not None:
-            socket.write(frame(message))
-        await socket.close(wire_form(error).close, str(error))
-    metrics.closed(socket.close_code)
-    return socket.response

@@ -15,20 +15,22 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from antiphon.errors import CheckpointError, ProtocolError, SessionError, SessionFailedError
+from antiphon.errors import AntiphonError, CheckpointError, ProtocolError, SessionError, SessionFailedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import PipelineKind
-from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import TtsQuery
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_to_refuse
+from antiphon.serve.calls.tts_stream import Synthesiser
+from antiphon.serve.dialects.kyutai import TtsDialect, refusal
+from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.kyutai import error_message
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of, tell
-from antiphon.serve.routes.speech_body import SpeechBody
-from antiphon.serve.routes.tts_conversation import TtsConversation
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
 from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.transport.upgrade import is_upgrade
 
@@ -55,11 +57,16 @@ async def handle_tts(
     except SessionFailedError as error:
         return await _tell(request, services, model.metrics, speech, error)
     limits = services.config.limits
-    synthesis = TtsConversation(services, model, speech, voice.prompt, wait_s=wait_s, caller=caller)
-    return await synthesis.converse(
+    speaker = Synthesiser(model, services.clock, voice.prompt, wait_s)
+    call = Call(services, model, TtsDialect(speech.format, model), speaker, caller=caller)
+    return await admit_then_upgrade(
         request,
+        services,
+        model.metrics,
+        call,
         max_message_bytes=max(limits.max_message_bytes, limits.max_voice_bytes),
         headers=voice.headers,
+        route="tts_streaming",
     )
 
 
@@ -122,8 +129,12 @@ async def _tell(
     speech: TtsQuery,
     error: SessionError,
 ) -> web.StreamResponse:
-    message = kyutai.encode(error_message(error)) if speech.format.is_packed else None
-    return await tell(request, services, metrics, error, message)
+    def told(error: AntiphonError) -> tuple[bytes, int]:
+        """Formats of bare audio have no messages."""
+        frames, code = refusal(error)
+        return frames if speech.format.is_packed else b"", code
+
+    return await upgrade_to_refuse(request, services, metrics, error, told)
 
 
 async def handle_post(

@@ -7,18 +7,18 @@ only when the recording has come whole and its header was read: it lies in a fil
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
-from contextlib import aclosing
-from typing import BinaryIO, Final
+from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.asr_file import AsrFile, check_length
+from antiphon.serve.routes.asr_file import check_length, transcribe
 from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
@@ -40,7 +40,16 @@ async def handle_recording(
                 await receive(request, services, spool.write, spare_bytes=0)
                 spool.flush()
                 await check_length(spool.file, services)
-                return await UploadAnswer(services, model, request, caller, spool.file).give()
+                return await transcribe(
+                    request,
+                    services,
+                    model,
+                    caller,
+                    spool.file,
+                    UploadBody(),
+                    {hdrs.CONTENT_TYPE: "application/json; charset=utf-8"},
+                    route="asr-streaming upload",
+                )
     except AudioError as error:
         raise plain_refusal(error) from error
     except SessionFailedError as error:
@@ -85,16 +94,18 @@ def too_large(limit: int, size: int | None = None) -> web.HTTPException:
     return web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size or 0, text=text)
 
 
-class UploadAnswer(AsrFile):
-    """A recording that is answered with its words once all are heard."""
+class UploadBody:
+    """A JSON array of Kyutai's messages, once all is transcribed."""
 
-    def __init__(
-        self, services: Services, model: ServedModel, request: web.Request, caller: Caller, file: BinaryIO
-    ) -> None:
-        """Prepare to answer ``request``, whose recording is in ``file``."""
-        super().__init__(services, model, request, caller)
-        self._file = file
+    def __init__(self) -> None:
+        """Begin without words."""
+        self._messages: list[dict[str, Any]] = []
 
-    async def _answer(self) -> web.StreamResponse:
-        async with aclosing(self._hear(self._file, "asr-streaming upload")) as heard:
-            return web.json_response([kyutai.to_json(message) async for message in heard])
+    def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
+        """Keep a message."""
+        self._messages.append(kyutai.to_json(message))
+        return b""
+
+    def finish(self, _seconds: float) -> bytes:
+        """All of them."""
+        return json.dumps(self._messages).encode()

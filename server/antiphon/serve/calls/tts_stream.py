@@ -12,11 +12,13 @@ from typing import Final, TypeAlias
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ProtocolError, UnsupportedError
-from antiphon.ipc.engine_client import CallSession
+from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import SessionState
+from antiphon.models.prompt import Prompt
 from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken
+from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_PENDING_WORDS: Final = 1024
@@ -154,3 +156,54 @@ class TtsStream:
     @property
     def _now_s(self) -> float:
         return round(self._frames * self._frame_s, 3)
+
+
+class Synthesiser(Participant[Piece]):
+    """A row of a synthesiser: words in, audio and the words' times out, and nothing is dropped."""
+
+    def __init__(
+        self, model: ServedModel, clock: Callable[[], float], voice: Prompt | None, wait_s: float = 0.0
+    ) -> None:
+        """Prepare to speak with a ``voice``; a place in the queue is waited for as long.
+
+        Raises:
+            UnsupportedError: the model has no tokenizer.
+        """
+        self._stream = TtsStream(model, clock)
+        self._place = Place(model.engine, model.parameters(), wait_s, voice)
+        self._rate = model.checkpoint.spec.sample_rate
+
+    async def open(self, notify: Notify) -> None:
+        self.session = self._stream.session = await self._place.take(notify)
+
+    def read(self, text: str) -> Iterator[int]:
+        for words in self._stream.put(text):
+            self.is_full = self._stream.is_full
+            yield words
+
+    def prime(self, prompt: Prompt) -> None:
+        if self._stream.has_text or self._stream.is_ended:
+            raise ProtocolError("Voice came after text; Voice must precede the first Text")
+        try:
+            super().prime(prompt)
+        except UnsupportedError as error:
+            raise ProtocolError(str(error)) from error
+
+    def advance(self, now_s: float, *, may_take: bool) -> list[Piece]:
+        pieces = self._stream.advance(may_take=may_take)
+        self.is_full, self.is_done, self.words = (
+            self._stream.is_full,
+            self._stream.is_done,
+            self._stream.words,
+        )
+        return pieces
+
+    def sent(self, reply: Piece, now_s: float, stalled_s: StalledSince) -> float:
+        return 0.0 if isinstance(reply, Spoken) else reply.size / self._rate
+
+    def finish(self, now_s: float) -> None:
+        self._stream.finish()
+
+    @property
+    def waits_for_us(self) -> bool:
+        return self._stream.has_text and not self._stream.is_idle

@@ -1,0 +1,524 @@
+"""What goes over one connection of a call: messages to actions, replies to frames, and the time of both.
+
+The reader follows messages; the waker, woken by the client and by the participant, takes turns, which move
+what can be moved and notice what changed. Replies stay in the engine's queue while the client does not read:
+there the oldest gives way before it is encoded, since an Opus stream must not lose packets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AntiphonError, FieldError, SessionFailedError, SessionTimeoutError
+from antiphon.ipc.values import SessionState
+from antiphon.log import Log, SparseLog
+from antiphon.serve.calls.actions import (
+    Acknowledged,
+    Action,
+    ChangeParameters,
+    Close,
+    EndInput,
+    Flush,
+    PushAudio,
+    PushText,
+    ReadPrompt,
+    Send,
+    Transcribe,
+)
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.participant import Participant, Talker
+from antiphon.serve.calls.policy import HelloFacts
+from antiphon.serve.calls.resume import CallResume, ResumedCall
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.media.recording import CallRecording
+from antiphon.serve.transport.liveness import LivenessRules
+from antiphon.serve.transport.transport import Transport
+
+TICK_S: Final = 1.0
+"""The clock of all timeouts, unless they are shorter."""
+
+RECHECK_S: Final = 0.02
+"""How often a congested socket is looked at: a quarter of a frame."""
+
+MESSAGES_A_TURN: Final = 8
+"""Messages of one client that are read before the others have their turn: a millisecond at most."""
+
+REPLIES_A_TURN: Final = 4
+"""Replies encoded for one client before the others have their turn: half a millisecond of Opus."""
+
+_SLOW: Final = frozenset({PushText, ReadPrompt, Transcribe})
+"""Actions that take longer than a turn."""
+
+
+class Exchange:
+    """The exchange of one call, which ``end`` ends.
+
+    ``is_ready``: the client was greeted. ``waiting`` are replies that were taken and not written yet.
+    ``is_ending``: nothing is read and no turn is taken any more. ``resumed`` is the call that this one goes
+    on with, ``recording`` keeps its audio where it is there.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        dialect: Dialect[Any],
+        participant: Participant[Any],
+        end: Callable[[AntiphonError | None], None],
+        *,
+        resume: CallResume | None = None,
+        captions: Captions | None = None,
+        log: Log,
+        provoked: SparseLog,
+    ) -> None:
+        """Prepare. :meth:`hold` begins."""
+        self.dialect, self.participant = dialect, participant
+        self.transport: Transport | None = None
+        self.resumed: ResumedCall | None = None
+        self.recording: CallRecording | None = None
+        self.captions = captions
+        self.log, self.provoked = log, provoked
+        self.waiting: deque[Any] = deque()
+        self.is_ready = self.is_ending = False
+        self._end, self._resume = end, resume
+        self._clock, self._tracer, self._reading = services.clock, services.tracer, services.reading
+        self._limits = services.config.limits
+        self._waker = services.turns.waker(self.turn, self._fail)
+        self.wake = self._waker.wake
+        self._liveness = LivenessRules(self._limits, dialect.policy.awaits)
+        self._is_listening = self._is_preparing = self._is_finished = False
+        self._told_ahead: int | None = None
+        self._close_s: tuple[float, float] | None = None  # the earliest end and the latest
+        self._congested_since_s: float | None = None
+        self._read_in_a_row = 0
+        self._room = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_error: AntiphonError | None = None
+
+    async def open(self) -> None:
+        """There is a session: let captions and the dialect hear what it hears, where they follow it."""
+        self._listen_in()
+        if self.captions is not None and (notice := await self.captions.admit(self.wake)):
+            self._do_all(self.dialect.caption(notice))
+
+    async def hold(self, transport: Transport) -> None:
+        """Read what the client sends until it has left, or it is over.
+
+        Raises:
+            AntiphonError: what ends the call.
+        """
+        self.transport = transport
+        self._tick()
+        self.wake()
+        try:
+            self.turn()  # the hello comes before any answer, however early the client asks
+            await self._read(transport)
+        except AntiphonError:
+            self.turn()  # what was made before is heard before it
+            raise
+
+    async def part(self) -> None:
+        """The client has left, or all is over: a call that can be resumed waits for another connection."""
+        resume, session = self._resume, self.participant.session
+        may_wait = self.is_ready and not self.is_ending and self._close_s is None
+        if resume is None or session is None or not may_wait:
+            return
+        if self.transport is not None and self.transport.was_cut:
+            await resume.wait(session, self.log)
+
+    def stop(self) -> None:
+        """Read nothing more, and take no more turns."""
+        self.is_ending = True
+        self._room.set()  # the reader goes on, and sees that it is over
+
+    def write_waiting(self) -> None:
+        """Write what was taken: never more than the engine lets wait, a few milliseconds of Opus."""
+        if self.transport is not None:
+            with contextlib.suppress(AntiphonError):  # it ends anyway, and has its reason
+                self._write(self.transport, len(self.waiting))
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.captions is not None:
+            self.captions.close()
+        if self.recording is not None:
+            self.recording.close()
+        self._waker.close()
+
+    def _fail(self, error: Exception) -> None:
+        """A turn failed; without a word for it the fault is our own."""
+        if not isinstance(error, AntiphonError):
+            self.log.error("turn failed", exc_info=error)
+            error = SessionFailedError(f"the server could not go on: {type(error).__name__}")
+        self._end(error)
+
+    # What comes in.
+
+    async def _read(self, transport: Transport) -> None:
+        at_once = transport.taking_at_once(self._take) if self.dialect.policy.at_once else None
+        with at_once or contextlib.nullcontext():
+            while not self.is_ending and (message := await transport.receive_any()) is not None:
+                if self._resume is None or not self._resume.is_detached:
+                    await self._follow(message, transport)
+                self._read_in_a_row = (self._read_in_a_row + 1) % MESSAGES_A_TURN
+                if not self._read_in_a_row:
+                    await asyncio.sleep(0)
+
+    def _take(self, message: bytes | str) -> bytes | str | None:
+        """Follow a message where it is read; what takes more than a step is left for a turn."""
+        if message[:1] != self.dialect.policy.at_once or self.is_ending:
+            return message
+        if self._resume is not None and self._resume.is_detached:
+            return None
+        self._do_all(self.dialect.feed(message) if self._tracer is None else self._feed(message))
+        return "" if self.dialect.has_more else None
+
+    def _feed(self, message: bytes | str) -> Sequence[Action]:
+        if self._tracer is None:
+            return self.dialect.feed(message)
+        start_s = self._clock()
+        actions = self.dialect.feed(message)
+        if any(isinstance(it, PushAudio) for it in actions):
+            self._tracer.span("decode", start_s, self._clock(), track="loop", session=self.participant.id)
+        return actions
+
+    async def _follow(self, message: bytes | str, transport: Transport) -> None:
+        try:
+            await self.obey(transport.timed(self._feed, message), transport)
+            while self.dialect.has_more and not transport.has_ended:
+                await asyncio.sleep(0)
+                await self.obey(transport.timed(self._feed, ""), transport)
+        except FieldError as error:
+            if not transport.is_congested():
+                self.send(self.dialect.error(error)[0])
+
+    async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
+        """Do what a message asks for that came over ``transport``, the client's or another one.
+
+        An answer can be 1 MiB long: while the client does not read, messages that have one wait.
+        """
+        own = self.transport if self.dialect.policy.has_answers else None
+        if own is not None and own.is_congested() and not all(type(it) is PushAudio for it in actions):
+            await self._wait_for_room(transport)
+        for action in actions:
+            if type(action) in _SLOW:
+                self._is_preparing = True
+                try:
+                    await self._prepare(action, transport)
+                finally:
+                    self._is_preparing = False
+            else:
+                if not self._is_listening:
+                    self._follow_admission(self._clock())  # the client's first message may begin it
+                self._do(action)
+        if self.dialect.marks:
+            self._set_marks()
+        if not self.dialect.policy.is_live:
+            self.wake()
+            if self.participant.is_full:
+                await self._wait_for_room(transport)
+        elif not self._is_listening:
+            self._follow_admission(self._clock())
+
+    async def _prepare(self, action: Action, transport: Transport) -> None:
+        """Do what takes longer than a turn."""
+        match action:
+            case PushText(text):
+                pieces = self.participant.read(text)
+                while await self._reading.step(pieces):
+                    self.wake()
+                    if self.participant.is_full:
+                        await self._wait_for_room(transport)
+                    if self.is_ending or transport.has_ended:
+                        break
+            case ReadPrompt(make):
+                if (prompt := await make()) is not None:
+                    self.participant.prime(prompt)
+            case Transcribe(captions, then) if self.captions is None and not self.is_ending:
+                self.captions = captions
+                if (notice := await captions.admit(self.wake)) is None:
+                    self._listen_in()
+                    then()
+                else:
+                    self.provoked.info("no transcript", of="no transcript", reason=notice.message)
+
+    def _listen_in(self) -> None:
+        """Let captions and the dialect hear what the participant hears, where they follow it."""
+        if isinstance(self.participant, Talker) and (self.captions or self.dialect.policy.hears):
+            self.participant.listener = self._heard
+
+    def _heard(self, pcm: FloatArray) -> None:
+        if self.captions is not None:
+            self.captions.hear(pcm)
+        if self.dialect.policy.hears:
+            self._do_all(self.dialect.heard(pcm))
+
+    def _set_marks(self) -> None:
+        marks, self.dialect.marks = self.dialect.marks, []
+        for marker in marks:
+            if self.captions is None:
+                self.participant.mark(marker)
+            else:
+                self.captions.mark(marker)
+        self.wake()  # the marker is to be heard, whether or not audio follows
+
+    async def _wait_for_room(self, transport: Transport) -> None:
+        """Read nothing more until there is room, or it is over, or the client has left."""
+        if not self.is_ending:  # else it is never set
+            self._room.clear()
+            await transport.wait_for(self._room)
+
+    def _do_all(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if type(action) is PushAudio:
+                self._push(action)
+            else:
+                self._do(action)
+        if self.dialect.marks:
+            self._set_marks()
+
+    def _push(self, action: PushAudio) -> None:
+        transport, pcm = self.transport, action.pcm
+        assert transport is not None
+        received_s = transport.seen_s if self.dialect.policy.at_once else self._clock()
+        self._liveness.heard(received_s, action.seconds)
+        if pcm.size:
+            if self.recording is not None:
+                self.recording.heard(pcm)
+            self.participant.put(pcm, received_s)
+            if self.participant.due_s < math.inf:
+                self._waker.wake_at(self.participant.due_s, received_s)
+
+    def _do(self, action: Action) -> None:
+        session, participant = self.participant.session, self.participant
+        match action:
+            case PushAudio():
+                self._push(action)
+            case EndInput():
+                participant.finish(self._clock())
+            case Send(event, is_optional):
+                if not (is_optional and self.transport is not None and self.transport.is_congested()):
+                    self.send(self.dialect.encode(event))
+            case ChangeParameters(change):
+                if session is not None:
+                    session.set_parameters(change(session.parameters))
+            case Flush():
+                self.waiting.clear()
+                if isinstance(participant, Talker):
+                    participant.flush()
+                self.wake()  # told with the next replies: of many flushes only the last is news
+            case Acknowledged(seq):
+                if session is not None:
+                    session.acknowledge(seq)
+            case Close(0.0):
+                self._end(None)
+            case Close(drain_s, lag_s):
+                self._begin_close(drain_s, lag_s)
+
+    def _begin_close(self, drain_s: float, lag_s: float) -> None:
+        """The client asks to end: what is being said may go on for so long, without its audio."""
+        if self._close_s is None:
+            now_s = self._clock()
+            self._close_s = now_s + lag_s, now_s + drain_s
+            if self.captions is not None:
+                self.captions.finish()
+            if isinstance(self.participant, Talker):
+                self.participant.fill_gaps(now_s)
+            self.wake()
+
+    # What goes out.
+
+    def turn(self) -> bool:
+        """Move what can be moved, and notice what changed; true when there is more to do at once."""
+        transport = self.transport
+        if transport is None or (self._resume is not None and self._is_elsewhere(self._resume, transport)):
+            return False
+        if self.is_ending:
+            return False
+        participant, now_s = self.participant, self._clock()
+        # Asked before writing: what was made before the end is written, whatever comes in between.
+        is_closed = participant.state is SessionState.CLOSED
+        is_congested = transport.is_congested()
+        if not self._is_listening:
+            self._follow_admission(now_s)
+        if self._is_listening:
+            replies = participant.advance(now_s, may_take=not (is_congested or self.waiting))
+            self.waiting.extend(replies)
+            if self.captions is not None:
+                for told in self.captions.advance(may_tell=not is_congested):
+                    self._do_all(self.dialect.caption(told))
+            if not is_congested and self._write(transport, REPLIES_A_TURN):
+                return True
+        if is_closed:
+            self._end(participant.reason)
+        elif participant.is_done and not self.waiting:
+            self._finish(transport)
+        elif self._close_s is not None and self._is_drained(now_s, *self._close_s):
+            participant.finish(now_s)
+        self._notice(transport, is_congested=is_congested)
+        return False
+
+    def _is_elsewhere(self, resume: CallResume, transport: Transport) -> bool:
+        """Whether the call is detached from this connection, or is to be."""
+        session = self.participant.session
+        if session is None or not resume.look(session, is_ending=self.is_ending):
+            return False
+        if self.captions is not None:
+            self.captions.close()  # its row is not frozen: it would wait at the cost of another caller
+        if session.state is SessionState.CLOSED and not transport.was_cut:
+            self._end(session.error)
+        return True
+
+    def _follow_admission(self, now_s: float) -> None:
+        """Tell the place in the queue when it changes; once there is a row, greet, and begin to listen."""
+        participant, dialect, session = self.participant, self.dialect, self.participant.session
+        state = participant.state
+        has_row = state is SessionState.ACTIVE or (
+            state is SessionState.PRIMING and not dialect.policy.is_live
+        )
+        if has_row and not self.is_ready:
+            self.is_ready = True
+            self._liveness.begin(now_s, has_spoken=not dialect.policy.expects_input)
+            self.send(dialect.hello(self._facts(now_s)))
+        if has_row and not self._is_preparing:
+            if now_s < dialect.listens_at_s:
+                self._waker.wake_at(dialect.listens_at_s, now_s)
+                return
+            self._is_listening = True
+            participant.begin(now_s)
+            self.send(dialect.listening())
+        elif session is not None and (ahead := session.position) not in (None, self._told_ahead):
+            assert ahead is not None
+            self._told_ahead = ahead
+            self.send(dialect.queued(ahead, session.retry_after_s))
+
+    def _facts(self, now_s: float) -> HelloFacts:
+        resume, session, resumed = self._resume, self.participant.session, self.resumed
+        can_arm = resume is not None and resumed is None and session is not None
+        return HelloFacts(
+            session=self.participant.id if resumed is None else resumed.found.call,
+            parameters=self.participant.parameters,
+            now_s=now_s,
+            is_recorded=self.recording is not None,
+            terms=resume.arm(session) if can_arm and resume is not None and session is not None else None,
+            resumed=resumed,
+            next_frame=0 if resumed is None or session is None else session.next_frame,
+        )
+
+    def _write(self, transport: Transport, most: int) -> bool:
+        """Send some replies in one write; true when more are ready and can go."""
+        waiting, participant, dialect = self.waiting, self.participant, self.dialect
+        parts: list[bytes] = []
+        if participant.kept_from is not None:
+            parts.append(dialect.interrupted(participant.kept_from))
+            participant.kept_from = None
+        elif not waiting:
+            return False
+        sent = [waiting.popleft() for _ in range(min(most, len(waiting)))]
+        start_s = self._clock()
+        for reply in sent:
+            if self.recording is not None and reply.pcm is not None:
+                self.recording.said(reply.pcm)
+            parts.append(dialect.frames(reply))
+        encoded_s = self._clock()
+        if data := b"".join(parts):
+            if self._resume is not None and participant.session is not None:
+                told_frame = sent[-1].frame + 1 if sent else 0
+                self._resume.sequence.note(participant.session, told_frame)
+            transport.write(data)
+        if dialect.marks:
+            self._set_marks()
+        now_s = self._clock()
+        for reply in sent:
+            if seconds := participant.sent(reply, now_s, transport.stalled_s):
+                self._liveness.heard(now_s, seconds)
+        if self._tracer is not None:
+            self._tracer.span("encode", start_s, encoded_s, track="loop", session=participant.id)
+            self._tracer.span("send", encoded_s, now_s, track="loop", frames=len(sent))
+        return bool(waiting)
+
+    def send(self, data: bytes) -> None:
+        """Write frames that are no replies."""
+        if data and self.transport is not None:
+            if self._resume is not None and self.participant.session is not None:
+                self._resume.sequence.note(self.participant.session, 0)
+            self.transport.write(data)
+
+    def _finish(self, transport: Transport) -> None:
+        """All is answered: say the last words, and end; nothing is cut off where nothing may be dropped."""
+        if not self._is_finished:
+            self._is_finished = True
+            data, self._last_error = self.dialect.finish(self.participant.stats())
+            self.send(data)
+        if self.dialect.policy.is_live or not transport.has_unsent:
+            self._end(self._last_error)
+
+    def _is_drained(self, now_s: float, earliest_s: float, latest_s: float) -> bool:
+        """Whether all that came is answered and the participant is silent, or has had its time."""
+        if now_s >= latest_s:
+            return True
+        is_written = self.captions is None or self.captions.is_idle
+        is_silent = self.participant.is_idle and not self.dialect.is_speaking
+        return is_silent and is_written and now_s >= earliest_s
+
+    # Time.
+
+    def _notice(self, transport: Transport, *, is_congested: bool) -> None:
+        """Remember since when the client takes nothing, open the room for more, and look again in time."""
+        due_s = self.participant.due_s
+        if is_congested or (self._is_finished and transport.has_unsent):
+            now_s = self._clock()
+            self._congested_since_s = self._congested_since_s or now_s
+            due_s = min(due_s, now_s + RECHECK_S)
+        else:
+            self._congested_since_s = None
+            if not self.participant.is_full:
+                self._room.set()
+        self._waker.wake_at(due_s, self._clock())
+
+    def _tick(self) -> None:
+        """Look now and then."""
+        period_s = min(TICK_S, self._liveness.period_s)
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
+        if self.transport is None or self.is_ending:
+            return
+        try:
+            self._watch(self.transport, self._clock())
+        except SessionTimeoutError as error:
+            self._end(error)
+        self.wake()  # a session that ends without a last reply is noticed here alone
+
+    def _watch(self, transport: Transport, now_s: float) -> None:
+        """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
+
+        Raises:
+            SessionTimeoutError: the client was waited for long enough.
+        """
+        silent_s, limit_s, liveness = transport.silent_s(), self._limits.liveness_timeout_s, self._liveness
+        if self._resume is not None:
+            if self._resume.is_detached:
+                return
+            if silent_s > limit_s:
+                transport.cut()  # the client may come back another way
+                return
+        is_live, since_s = self.dialect.policy.is_live, self._congested_since_s
+        if self.participant.waits_for_us and since_s is None:
+            liveness.excuse(now_s)
+        liveness.is_quiet = self.dialect.is_quiet
+        liveness.check(now_s, silent_s)
+        if not is_live and since_s is not None and now_s - since_s > limit_s:  # whether or not we still read
+            raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s")
+        if transport.is_congested():
+            return
+        if liveness.wants_ping(silent_s):
+            transport.ping()
+        if self.is_ready:
+            self.send(self.dialect.news(now_s, self.participant.stats))

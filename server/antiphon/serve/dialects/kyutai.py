@@ -1,0 +1,149 @@
+"""Kyutai's protocols over a WebSocket, recognition and synthesis: nothing is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from antiphon.audio.codec import Decoder
+from antiphon.audio.codecs import make_decoder, make_encoder
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import AntiphonError, AudioError, ProtocolError, SessionFailedError, UnsupportedError
+from antiphon.ipc.values import SessionStats
+from antiphon.models.prompt import Prompt
+from antiphon.models.speaker import SpeakerShape
+from antiphon.protocol import kyutai, kyutai_tts
+from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushText, ReadPrompt
+from antiphon.serve.calls.asr_stream import AsrNews
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.calls.tts_stream import Piece
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.transport.frames import frame
+
+
+def refusal(error: AntiphonError) -> tuple[bytes, int]:
+    """The words for a client: Kyutai's own where every row is taken, since its clients may look for them."""
+    form = wire_form(error)
+    return frame(kyutai.encode(kyutai.Error(form.kyutai or str(error)))), form.close
+
+
+class AsrDialect(Dialect[AsrNews]):
+    """Audio and markers in, a transcript out."""
+
+    policy = Policy(is_live=False)
+
+    def __init__(self, model: ServedModel) -> None:
+        """Prepare for a recogniser."""
+        super().__init__()
+        self._spec = model.engine.info.spec
+        self._decoder: Decoder | None = None
+        self._has_audio = False
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        return frame(kyutai.encode(kyutai.Ready()))
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        if isinstance(message, str):
+            return self._decode()
+        asked = kyutai.decode_client(message)
+        match asked:
+            case kyutai.Marker(marker):
+                self.marks.append(marker)
+            case kyutai.Audio(pcm):
+                self._has_audio = True
+                return self._push(pcm)
+            case kyutai.OggOpus(data):
+                self._has_audio = True
+                if self._decoder is None:
+                    self._decoder = make_decoder("ogg")
+                self._decoder.put(data)
+                return self._decode()
+            case _ if self._has_audio:
+                raise ProtocolError("Init came after audio; a session begins once")
+        return ()  # Ready goes to every client, without a request
+
+    def _decode(self) -> Sequence[Action]:
+        """Decode one step of a piece of Ogg."""
+        pcm = None if self._decoder is None else self._decoder.step()
+        self.has_more = pcm is not None
+        return () if pcm is None else self._push(pcm)
+
+    def _push(self, pcm: FloatArray) -> Sequence[Action]:
+        return (PushAudio(np.clip(pcm, -1.0, 1.0), pcm.size / self._spec.sample_rate),)
+
+    def frames(self, reply: AsrNews) -> bytes:
+        return b"".join(frame(kyutai.encode(message)) for message in reply.messages)
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        return refusal(error)
+
+    def over(self, stats: SessionStats, *, is_lost: bool) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+
+
+class TtsDialect(Dialect[Piece]):
+    """Text in, speech out, in the client's ``format``; those of bare audio have no messages."""
+
+    policy = Policy(is_live=False, awaits="text")
+
+    def __init__(self, audio_format: SpeechFormat, model: ServedModel) -> None:
+        """Prepare for a synthesiser."""
+        super().__init__()
+        self._format, self._model = audio_format, model
+        self._encoder = make_encoder("ogg" if audio_format.is_ogg else "pcm_f32le")
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        return frame(kyutai.encode(kyutai.Ready())) if self._format.is_packed else b""
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        asked = kyutai_tts.decode_client(message)
+        match asked:
+            case kyutai_tts.Text(text):
+                return (PushText(text),)
+            case kyutai_tts.Eos():
+                return (EndInput(),)
+            case kyutai_tts.Voice():
+                return (ReadPrompt(lambda: self._prompt(asked)),)
+
+    async def _prompt(self, voice: kyutai_tts.Voice) -> Prompt | None:
+        shape = SpeakerShape.of(self._model.checkpoint.spec)
+        if shape is None:
+            raise ProtocolError(f"{self._model.name} has one built-in voice and accepts no other")
+        try:
+            return shape.prompt(voice.array())
+        except UnsupportedError as error:
+            raise ProtocolError(str(error)) from error
+
+    def frames(self, reply: Piece) -> bytes:
+        """What stands for a piece in the client's format."""
+        is_packed = self._format.is_packed
+        if isinstance(reply, Spoken):
+            return frame(kyutai_tts.encode_server(reply)) if is_packed else b""
+        clipped = reply.clip(-1.0, 1.0)
+        if is_packed and not self._format.is_ogg:
+            return frame(kyutai.encode(kyutai.Audio(clipped)))
+        try:
+            return self._framed(self._encoder.encode(clipped))
+        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+
+    def _framed(self, payloads: list[bytes]) -> bytes:
+        """Encoded audio, in messages where the format has them."""
+        if self._format.is_packed:
+            payloads = [kyutai.encode(kyutai.OggOpus(page)) for page in payloads]
+        return b"".join(map(frame, payloads))
+
+    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+        return self._framed(self._encoder.finish()), None
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        frames, code = refusal(error)
+        return frames if self._format.is_packed else b"", code
+
+    def over(self, stats: SessionStats, *, is_lost: bool) -> None:
+        self._encoder.close()

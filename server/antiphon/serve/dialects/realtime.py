@@ -1,0 +1,220 @@
+"""The protocol of OpenAI Realtime with a model that talks: a call in turns, made of one without.
+
+The model hears and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses of what it
+voices, :mod:`antiphon.protocol.realtime_input` turns of what it hears. The caller's voice informs the client
+and cuts nothing by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.vad import SpeechDetector, SpeechStarted
+from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
+from antiphon.ipc.values import FrameReply, SessionStats
+from antiphon.models.prompt import Prompt
+from antiphon.models.transcript import Marked
+from antiphon.models.words import Word
+from antiphon.protocol import realtime
+from antiphon.protocol.event_text import text_of
+from antiphon.protocol.live_events import Info
+from antiphon.protocol.realtime_events import Event, error_event, event
+from antiphon.protocol.realtime_input import InputTurns
+from antiphon.protocol.realtime_reply import ReplyRules, ResponseRequest, Responses
+from antiphon.protocol.realtime_session import RealtimeSession, change
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Action, PushAudio, ReadPrompt, Send, Transcribe
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.dialects.event_audio import decoded, line_of
+from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.media.duplex_line import DuplexLine
+
+SETTLE_S: Final = 1.0
+"""How long the model waits for the client's first event, which may say who it is to be."""
+
+MAX_OWED: Final = 8
+"""Changes that are confirmed when the model hears; a client makes two or three before."""
+
+PromptMaker: TypeAlias = Callable[[str, str | None, str | None], Awaitable[Prompt | None]]
+"""A prompt of instructions, of a voice, for the event of an id."""
+
+
+class RealtimeDialect(Dialect[FrameReply]):
+    """One session of a talker."""
+
+    policy = Policy(expects_input=False, has_answers=True, hears=True)
+
+    def __init__(
+        self,
+        session: RealtimeSession,
+        model: ServedModel,
+        *,
+        prompt_of: PromptMaker,
+        captions_of: Callable[[str | None], Captions | None],
+        rules: ReplyRules | None = None,
+    ) -> None:
+        """Prepare ``session``; ``rules`` say when a response ends, ``captions_of`` finds a recogniser."""
+        super().__init__()
+        self.tokenizer = model.tokenizer
+        self.listens_at_s = math.inf  # until then the model waits for its persona
+        self._session, self._prompt_of, self._captions_of = session, prompt_of, captions_of
+        self._spec = spec = model.engine.info.spec
+        self._client = client = RealtimeClient()
+        self._line = DuplexLine(line_of(session.input_format), spec, line_of(session.output.format))
+        self._replies = Responses(
+            client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
+        )
+        self._turns = InputTurns(client.ids, client.items)
+        self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
+        self._numbers = itertools.count(1)
+        self._is_begun = self._is_listening = self._has_captions = False
+        self._owed = 0  # changes that are not confirmed yet
+        self.is_quiet = session.detection is None  # it sends nothing between its turns
+
+    # What comes in.
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        asked = realtime.decode(text_of(message))
+        self.listens_at_s = 0.0
+        match asked:
+            case realtime.AppendAudio():
+                return self._hear(asked)
+            case realtime.Update():
+                return self._update(asked)
+            case realtime.CreateResponse():
+                return (Send(self._replies.create(self._wish(asked))),)
+            case realtime.CancelResponse():
+                return (Send(self._replies.cancel(asked.response_id, asked.event_id)),)
+            case realtime.Commit():
+                self._detector.reset()
+                return (Send(self._end_turn(self._turns.commit(self._detector.now_ms, asked.event_id))),)
+            case realtime.Clear():
+                return (Send(self._turns.clear()),)
+            case realtime.TruncateItem():
+                place = {"content_index": asked.content_index, "audio_end_ms": asked.audio_end_ms}
+                return (Send([event("conversation.item.truncated", item_id=asked.item_id, **place)]),)
+            case realtime.Unsupported():
+                words = f"type is {asked.type}, which is for WebRTC and SIP"
+                raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
+            case _:
+                return (Send(self._client.change_items(asked)),)
+
+    def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
+        if not self._is_begun:
+            return ()
+        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
+        self._turns.appended()
+        return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
+
+    def _wish(self, asked: realtime.CreateResponse) -> ResponseRequest:
+        output = self._session.output
+        if asked.modalities:
+            output = replace(output, modalities=asked.modalities)
+        return ResponseRequest(asked.metadata, output)
+
+    def _update(self, asked: realtime.Update) -> Sequence[Action]:
+        before, after = self._session, change(self._session, asked.session)
+        if self._is_listening and after.output.voice != before.output.voice:
+            after = replace(after, output=replace(after.output, voice=before.output.voice))  # it is frozen
+        if (before.input_format, before.output.format) != (after.input_format, after.output.format):
+            self._line.set_formats(line_of(after.input_format), line_of(after.output.format))
+        if before.detection != after.detection:
+            self._detector.rules = rules_of(after.detection)
+            if after.detection is None:
+                self._detector.reset()
+        self._session, self._replies.output = after, after.output
+        self.is_quiet = after.detection is None
+        actions: list[Action] = []
+        captions = None if self._has_captions else self._captions_of(after.transcription_model)
+        if captions is not None:
+            self._has_captions = True
+            actions.append(Transcribe(captions, self._turns.transcribe))
+        if not self._is_listening:
+            actions.append(ReadPrompt(lambda: self._prompt(after, asked.event_id)))
+        return (*actions, Send(None))
+
+    async def _prompt(self, session: RealtimeSession, event_id: str | None) -> Prompt | None:
+        """Who the model is to be, unless it hears something by then."""
+        prompt = await self._prompt_of(session.instructions, session.output.voice, event_id)
+        return None if self._is_listening else prompt
+
+    def _end_turn(self, committed: list[Event]) -> list[Event]:
+        """A turn is over, if there was one: its transcript ends here."""
+        if committed and self._has_captions:
+            self.marks.append(next(self._numbers))
+        return committed
+
+    def caption(self, told: Word | Marked | Info) -> Sequence[Action]:
+        if isinstance(told, Marked):
+            return (Send(self._turns.transcribed()),)
+        if isinstance(told, Info):
+            return (Send(self._turns.failed(told.message)),)
+        events = self._turns.word(told.text)
+        if cut := self._turns.cut(self._detector.now_ms):
+            self._detector.reset()
+            events += self._end_turn(cut)
+        return (Send(events),)
+
+    def heard(self, pcm: FloatArray) -> Sequence[Action]:
+        detection, events = self._session.detection, list[Event]()
+        for found in self._detector.feed(pcm):
+            if detection is None:
+                continue
+            if isinstance(found, SpeechStarted):
+                events += self._turns.started(found.ms)
+                if detection.interrupt_response:
+                    events += self._replies.interrupted()
+            else:
+                events += self._end_turn(self._turns.stopped(found.ms))
+        return (Send(events),) if events else ()
+
+    # What goes out.
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        self._is_begun = True
+        self.listens_at_s = min(self.listens_at_s, facts.now_s + SETTLE_S)
+        conversation = {"id": self._replies.conversation, "object": "realtime.conversation"}
+        created = event("session.created", session=self._client.shown(self._session))
+        return self.encode([created, event("conversation.created", conversation=conversation)])
+
+    def listening(self) -> bytes:
+        """Confirm changes now that the model hears: a client takes it as its sign to speak."""
+        self._is_listening = True
+        owed, self._owed = self._owed, 0
+        return self.encode([self._updated()] * owed)
+
+    def _updated(self) -> Event:
+        return event("session.updated", session=self._client.shown(self._session))
+
+    def frames(self, reply: FrameReply) -> bytes:
+        said, text = self._line.say(reply), self.text_of(reply)
+        self.is_speaking = self._line.is_speaking
+        events: list[Event] = []
+        if self.is_speaking and not self._replies.has_spoken and (stopped := self._detector.end()):
+            events += self._end_turn(self._turns.stopped(stopped.ms))  # the model answers
+        audio = b"" if said is None else said.data
+        return self.encode(events + self._replies.frame(audio, is_speaking=self.is_speaking, text=text))
+
+    def encode(self, event: Sequence[Event] | None) -> bytes:
+        """Events, or for None the confirmation of a change."""
+        if event is None:
+            if not self._is_listening:
+                self._owed = min(self._owed + 1, MAX_OWED)
+                return b""
+            event = [self._updated()]
+        return b"".join(map(self._client.framed, event))
+
+    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+        error = SessionTimeoutError("the session has had all its steps")
+        return self.encode(self._replies.finish()), error
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        return self._client.framed(error_event(error)), wire_form(error).openai_close

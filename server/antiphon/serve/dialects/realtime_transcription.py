@@ -1,0 +1,123 @@
+"""Transcription sessions of OpenAI Realtime: audio in, the words of each turn out. Nothing is dropped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from antiphon.audio.codecs import make_decoder
+from antiphon.audio.vad import SpeechDetector, SpeechStarted
+from antiphon.errors import AntiphonError, FieldError
+from antiphon.models.transcript import Marked
+from antiphon.models.words import Word
+from antiphon.protocol import realtime
+from antiphon.protocol.event_text import text_of
+from antiphon.protocol.realtime_events import Event, error_event, event
+from antiphon.protocol.realtime_input import InputTurns
+from antiphon.protocol.realtime_session import RealtimeSession, change
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Action, PushAudio, Send
+from antiphon.serve.calls.asr_stream import AsrNews
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.dialects.event_audio import decoded, line_of
+from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
+from antiphon.serve.hosting.served import ServedModel
+
+
+class TranscriptionDialect(Dialect[AsrNews]):
+    """One session of a recogniser."""
+
+    policy = Policy(is_live=False, expects_input=False, has_answers=True)
+
+    def __init__(self, session: RealtimeSession, model: ServedModel) -> None:
+        """Prepare ``session``."""
+        super().__init__()
+        self._session, self._client = session, RealtimeClient()
+        self._rate = model.engine.info.spec.sample_rate
+        self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
+        self._detector = SpeechDetector(self._rate, rules_of(session.detection))
+        self._decoder = make_decoder(line_of(session.input_format), self._rate)
+        self._numbers = itertools.count(1)
+        self.is_quiet = session.detection is None
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        return self.encode([event("session.created", session=self._client.shown(self._session))])
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        asked = realtime.decode(text_of(message))
+        match asked:
+            case realtime.AppendAudio():
+                return self._hear(asked)
+            case realtime.Update():
+                return (Send(self._update(asked)),)
+            case realtime.Commit():
+                committed = self._turns.commit(self._detector.now_ms, asked.event_id)
+                self._detector.reset()
+                return (Send(self._end_turn(committed)),)
+            case realtime.Clear():
+                self._detector.reset()
+                return (Send(self._turns.clear()),)
+            case realtime.CreateItem() | realtime.RetrieveItem() | realtime.DeleteItem():
+                return (Send(self._client.change_items(asked)),)
+            case _:
+                words = "type is for conversations, and this is a transcription session"
+                raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
+
+    def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
+        pcm = decoded(self._decoder.feed, asked.audio, asked.event_id)
+        self._turns.appended()
+        events: list[Event] = []
+        for found in self._detector.feed(pcm):
+            if self._session.detection is None:
+                continue
+            if isinstance(found, SpeechStarted):
+                events += self._turns.started(found.ms)
+            else:
+                events += self._end_turn(self._turns.stopped(found.ms))
+        pushed = PushAudio(pcm, pcm.size / self._rate)
+        return (pushed, Send(events)) if events else (pushed,)
+
+    def _end_turn(self, committed: list[Event]) -> list[Event]:
+        """The words so far are those of one turn: the marker comes back when all of them are written."""
+        if committed:
+            self.marks.append(next(self._numbers))
+        return committed
+
+    def _update(self, asked: realtime.Update) -> list[Event]:
+        before, after = self._session, change(self._session, asked.session)
+        named = after.transcription_model
+        if named not in (None, before.model):
+            raise FieldError(
+                f"session.audio.input.transcription.model is {named!r}, and this session's is "
+                f"{before.model!r}: another one is named in the query or in the path",
+                param="session.audio.input.transcription.model",
+                code="model_not_found",
+                event_id=asked.event_id,
+            )
+        if before.input_format != after.input_format:
+            self._decoder = make_decoder(line_of(after.input_format), self._rate)
+        if before.detection != after.detection:
+            self._detector.rules = rules_of(after.detection)
+            self._detector.reset()
+        self._session = after
+        self.is_quiet = after.detection is None  # a turn begins when the client says so
+        return [event("session.updated", session=self._client.shown(after))]
+
+    def frames(self, reply: AsrNews) -> bytes:
+        events: list[Event] = []
+        for told in reply.events:
+            if isinstance(told, Word):
+                events += self._turns.word(told.text)
+                if cut := self._turns.cut(self._detector.now_ms):
+                    self._detector.reset()
+                    events += self._end_turn(cut)
+            elif isinstance(told, Marked):
+                events += self._turns.transcribed()
+        return self.encode(events)
+
+    def encode(self, event: Sequence[Event]) -> bytes:
+        return b"".join(map(self._client.framed, event))
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        return self._client.framed(error_event(error)), wire_form(error).openai_close

@@ -1,0 +1,107 @@
+"""What comes whole by POST: a text, answered with speech; a recording, answered with its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from antiphon.errors import AntiphonError
+from antiphon.ipc.values import SessionStats
+from antiphon.protocol import kyutai
+from antiphon.protocol.kyutai_tts import Spoken
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushText
+from antiphon.serve.calls.asr_stream import AsrNews
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.calls.tts_stream import Piece
+from antiphon.serve.dialects.speech_body import SpeechBody
+from antiphon.serve.hosting.served import ServedModel
+
+
+class SpeechDialect(Dialect[Piece]):
+    """One text of so many words, and its speech as a ``body``; ``event_of`` an error ends events."""
+
+    policy = Policy(is_live=False, awaits="reading of the speech", expects_input=False)
+
+    def __init__(self, body: SpeechBody, words: int, event_of: Callable[[AntiphonError], bytes]) -> None:
+        """Begin a body."""
+        super().__init__()
+        self._body, self._words, self._event_of = body, words, event_of
+        self._frames = 0
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        return b""
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        assert isinstance(message, str)
+        return PushText(message), EndInput()
+
+    def frames(self, reply: Piece) -> bytes:
+        if isinstance(reply, Spoken):
+            return b""
+        self._frames += 1
+        return self._body.feed(reply)
+
+    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+        return self._body.finish(self._words, self._frames), None
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        is_told = self._body.is_sse and self._frames > 0
+        return self._event_of(error) if is_told else b"", wire_form(error).close
+
+    def over(self, stats: SessionStats, *, is_lost: bool) -> None:
+        self._body.close()
+
+
+class TranscriptBody(Protocol):
+    """How the words of a recording are answered."""
+
+    def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
+        """What one more word, or the end of the last one, adds now."""
+        ...
+
+    def finish(self, seconds: float) -> bytes:
+        """The end, after so many seconds of audio."""
+        ...
+
+
+class RecordingDialect(Dialect[AsrNews]):
+    """One recording, float32 samples in pieces and "" for its end; its words as a ``body``."""
+
+    policy = Policy(is_live=False, expects_input=False)
+
+    def __init__(
+        self, body: TranscriptBody, model: ServedModel, event_of: Callable[[AntiphonError], bytes] | None
+    ) -> None:
+        """Begin a body; ``event_of`` an error ends one of events."""
+        super().__init__()
+        self._body, self._event_of = body, event_of
+        self._rate = model.checkpoint.spec.sample_rate
+        self._samples = 0
+        self._has_begun = False
+
+    def hello(self, facts: HelloFacts) -> bytes:
+        return b""
+
+    def feed(self, message: bytes | str) -> Sequence[Action]:
+        if isinstance(message, str):
+            return (EndInput(),)
+        pcm = np.frombuffer(message, np.float32)
+        self._samples += pcm.size
+        return (PushAudio(pcm, pcm.size / self._rate),)
+
+    def frames(self, reply: AsrNews) -> bytes:
+        told = [it for it in reply.messages if isinstance(it, kyutai.Word | kyutai.EndWord)]
+        data = b"".join(map(self._body.take, told))
+        self._has_begun = self._has_begun or bool(data)
+        return data
+
+    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+        return self._body.finish(self._samples / self._rate), None
+
+    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+        is_told = self._event_of is not None and self._has_begun
+        return self._event_of(error) if is_told and self._event_of else b"", wire_form(error).close

@@ -1,0 +1,152 @@
+"""The answer to a POST as a transport: what was sent is received message by message, frames are the body."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from aiohttp import web
+
+from antiphon.config import Limits
+from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.serve.transport.transport import M, T, Taker
+
+LOOK_S: Final = 0.5
+"""How often to check that the client of a POST is still connected."""
+
+
+class HttpBody:
+    """One request, which came whole, and its answer. Only the event loop touches it.
+
+    An answer begins with the first frame; until then an error is a status. One that breaks off later is cut,
+    so that its client does not take it for a whole one, unless it ``tells_errors`` at its end.
+    """
+
+    close_code: int | None = None
+    was_cut = False
+
+    def __init__(
+        self,
+        request: web.Request,
+        limits: Limits,
+        clock: Callable[[], float],
+        messages: AsyncIterator[bytes | str],
+        headers: Mapping[str, str],
+        *,
+        is_whole: bool = False,
+        tells_errors: bool = False,
+    ) -> None:
+        """Answer with ``headers``; an answer that ``is_whole`` is sent when all of it is there."""
+        self._request, self._limits, self._clock = request, limits, clock
+        self._messages, self._headers = messages, headers
+        self._is_whole, self._tells_errors = is_whole, tells_errors
+        self.seen_s = clock()
+        self._unsent: list[bytes] = []
+        self._has_news, self._is_drained, self._is_over = (asyncio.Event() for _ in range(3))
+        self._writer: asyncio.Task[None] | None = None
+        self._response: web.StreamResponse | None = None
+
+    def answer(self, error: AntiphonError | None) -> web.StreamResponse:
+        """What the handler of the request returns; ``error`` is what the call has ended with.
+
+        Raises:
+            AntiphonError: nothing was sent before it.
+        """
+        if self._response is None:
+            raise error or SessionFailedError("the client has disconnected")
+        return self._response
+
+    @property
+    def has_ended(self) -> bool:
+        transport = self._request.transport
+        return self._is_over.is_set() or transport is None or transport.is_closing()
+
+    async def receive_any(self) -> bytes | str | None:
+        message = await anext(self._messages, None)
+        while message is None and not self.has_ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._is_over.wait()
+        return None if self.has_ended else message
+
+    def timed(self, work: Callable[[M], T], message: M) -> T:
+        return work(message)
+
+    def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def wait_for(self, room: asyncio.Event) -> None:
+        while not (room.is_set() or self.has_ended):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await room.wait()
+
+    def write(self, frames: bytes) -> None:
+        if frames and not self.has_ended:
+            self._unsent.append(frames)
+            self._is_drained.clear()
+            self._has_news.set()
+            if self._writer is None and not self._is_whole:
+                self._writer = asyncio.get_running_loop().create_task(self._write_on())
+
+    def is_congested(self) -> bool:
+        return self.has_unsent
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent) and not self._is_whole
+
+    def stalled_s(self, since_s: float) -> float:
+        return 0.0
+
+    def silent_s(self) -> float:
+        return 0.0
+
+    def ping(self) -> None:
+        """HTTP has none."""
+
+    def cut(self) -> None:
+        self._is_over.set()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    async def close(self, code: int, reason: str) -> None:
+        """End the answer: whole after the code of a normal end, else with its error, or cut."""
+        is_done = code == CloseCode.NORMAL
+        if self._is_whole and is_done:
+            self._response = web.Response(body=b"".join(self._unsent), headers=dict(self._headers))
+        elif self._response is not None or self._writer is not None:
+            try:
+                async with asyncio.timeout(self._limits.liveness_timeout_s):
+                    await self._end(is_whole=is_done or self._tells_errors)
+            except (TimeoutError, ConnectionError):
+                self.cut()
+        self._is_over.set()
+
+    async def _end(self, *, is_whole: bool) -> None:
+        if is_whole and not self.has_ended:
+            await self._is_drained.wait()
+        if self._writer is not None:
+            self._writer.cancel()
+        if is_whole and self._response is not None:
+            await self._response.write_eof()
+        else:
+            self.cut()
+
+    async def _write_on(self) -> None:
+        """Send what there is, as fast as the client takes it."""
+        with contextlib.suppress(ConnectionError):  # the client has left
+            response: Any = web.StreamResponse(headers=dict(self._headers))
+            self._response = response
+            await response.prepare(self._request)
+            while not self.has_ended:
+                await self._has_news.wait()
+                self._has_news.clear()
+                while self._unsent:
+                    await response.write(self._unsent[0])
+                    del self._unsent[0]
+                self._is_drained.set()
