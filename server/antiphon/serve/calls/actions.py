@@ -24,7 +24,7 @@ class PushAudio:
 
 
 @dataclass(frozen=True, slots=True)
-class PushText:
+class PushWords:
     """Words of the client; they are read as there is room."""
 
     text: str
@@ -87,7 +87,7 @@ class Send:
 
 Action: TypeAlias = (
     PushAudio
-    | PushText
+    | PushWords
     | EndInput
     | ReadPrompt
     | Transcribe

@@ -26,7 +26,7 @@ from antiphon.serve.calls.actions import (
     EndInput,
     Flush,
     PushAudio,
-    PushText,
+    PushWords,
     ReadPrompt,
     Send,
     Transcribe,
@@ -53,7 +53,7 @@ MESSAGES_A_TURN: Final = 8
 REPLIES_A_TURN: Final = 4
 """Replies encoded for one client before the others have their turn: half a millisecond of Opus."""
 
-_SLOW: Final = frozenset({PushText, ReadPrompt, Transcribe})
+_SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 """Actions that take longer than a turn."""
 
 
@@ -231,7 +231,7 @@ class Exchange:
     async def _prepare(self, action: Action, transport: Transport) -> None:
         """Do what takes longer than a turn."""
         match action:
-            case PushText(text):
+            case PushWords(text):
                 pieces = self.participant.read(text)
                 while await self._reading.step(pieces):
                     self.wake()
@@ -241,7 +241,7 @@ class Exchange:
                         break
             case ReadPrompt(make):
                 if (prompt := await make()) is not None:
-                    self.participant.prime(prompt)
+                    self.participant.read_prompt(prompt)
             case Transcribe(captions, then) if self.captions is None and not self.is_ending:
                 self.captions = captions
                 if (notice := await captions.admit(self.wake)) is None:

@@ -58,7 +58,7 @@ class Participant(ABC, Generic[R]):
     def mark(self, marker: int) -> None:
         """A place in the audio: its marker is a reply once all before it is written."""
 
-    def prime(self, prompt: Prompt) -> None:
+    def read_prompt(self, prompt: Prompt) -> None:
         """Read a prompt before anything else.
 
         Raises:

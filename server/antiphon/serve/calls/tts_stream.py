@@ -181,11 +181,11 @@ class Synthesiser(Participant[Piece]):
             self.is_full = self._stream.is_full
             yield words
 
-    def prime(self, prompt: Prompt) -> None:
+    def read_prompt(self, prompt: Prompt) -> None:
         if self._stream.has_text or self._stream.is_ended:
             raise ProtocolError("Voice came after text; Voice must precede the first Text")
         try:
-            super().prime(prompt)
+            super().read_prompt(prompt)
         except UnsupportedError as error:
             raise ProtocolError(str(error)) from error
 

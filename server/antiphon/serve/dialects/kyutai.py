@@ -16,7 +16,7 @@ from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushText, ReadPrompt
+from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushWords, ReadPrompt
 from antiphon.serve.calls.asr_stream import AsrNews
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.policy import HelloFacts, Policy
@@ -104,7 +104,7 @@ class TtsDialect(Dialect[Piece]):
         asked = kyutai_tts.decode_client(message)
         match asked:
             case kyutai_tts.Text(text):
-                return (PushText(text),)
+                return (PushWords(text),)
             case kyutai_tts.Eos():
                 return (EndInput(),)
             case kyutai_tts.Voice():

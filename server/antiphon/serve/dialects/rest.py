@@ -12,7 +12,7 @@ from antiphon.ipc.values import SessionStats
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushText
+from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushWords
 from antiphon.serve.calls.asr_stream import AsrNews
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.policy import HelloFacts, Policy
@@ -37,7 +37,7 @@ class SpeechDialect(Dialect[Piece]):
 
     def feed(self, message: bytes | str) -> Sequence[Action]:
         assert isinstance(message, str)
-        return PushText(message), EndInput()
+        return PushWords(message), EndInput()
 
     def frames(self, reply: Piece) -> bytes:
         if isinstance(reply, Spoken):

@@ -15,7 +15,8 @@ from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, nearest
 from antiphon.ipc.engine_client import CallSession
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.hosting.observation import Observation, SpeechListener
+from antiphon.serve.calls.output_listener import OutputListener
+from antiphon.serve.hosting.observation import Observation
 from antiphon.serve.hosting.served import Models, ServedModel, on_trial
 
 BY_CALLER: Final = "caller"
@@ -77,7 +78,7 @@ class CanaryDesk:
         config: ServerConfig,
         book: CanaryBook,
         *,
-        listen: Callable[[ServedModel], SpeechListener | None],
+        listen: Callable[[ServedModel], OutputListener | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
         """``listen`` gives a recogniser for a call of a model, where one is served; ``draw`` a number

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import deque
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
@@ -46,30 +47,10 @@ LISTEN_FRAMES: Final = 250
 WORD: Final = re.compile(r"\w+")
 
 
-class SpeechListener(Protocol):
-    """A recogniser that hears what the model says."""
-
-    def hear(self, pcm: FloatArray) -> None:
-        """A frame of the model's audio."""
-        ...
-
-    def stop(self) -> None:
-        """No more audio comes: what is left is written, and the row given back."""
-        ...
-
-    async def finish(self) -> str | None:
-        """The transcript, once all of it is there; None where there is none to be had."""
-        ...
-
-    def close(self) -> None:
-        """Give its row back; again changes nothing."""
-        ...
-
-
 class Observation:
     """One call of a version on trial, used on the event loop alone."""
 
-    def __init__(self, model: ServedModel, listener: SpeechListener | None) -> None:
+    def __init__(self, model: ServedModel, listener: OutputListener | None) -> None:
         """Begin with the call; ``listener`` hears its beginning, where there is one."""
         self._model, self._listener = model, listener
         self._frames = self._active = 0
