@@ -294,7 +294,7 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
     post.send(messages.PushText("good", (word,), 0.0))
     post.send(messages.Check(0, 1, 0.0))
     assert post.answer() == messages.Checked(1, None)
-    assert (served.dropped, served.fleet.do(served.fleet.server.call_counts)) == ([], {0: 1})
+    assert (served.dropped, served.engine.health().active) == ([], 1)
     post.close()
 
 

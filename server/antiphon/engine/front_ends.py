@@ -271,7 +271,6 @@ class FrontEndServer:
             self._drop(pool, "the engine's process leaves")
             self.take_back(pool)
         close_all(tuple(self._bells.values()))
-        self._bells.clear()
 
     def add(self, pool: int, control: socket.socket) -> None:
         """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
@@ -321,10 +320,6 @@ class FrontEndServer:
             elif not posted.is_congested:
                 for notice in health:
                     posted.send(notice)
-
-    def call_counts(self) -> dict[int, int]:
-        """The calls of each front end, by its pool."""
-        return {pool: len(connection.calls) for pool, (connection, _) in self._front_ends.items()}
 
     def _handle(
         self, connection: FrontEndConnection, request: messages.Request, descriptors: Sequence[int]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -242,11 +241,8 @@ class HandingOver:
 
     def _state_of(self, call: ResumableCall) -> CallState:
         host, session = self._host, call.session
-        deadline_s = time.monotonic() + LET_GO_S
-        while call.detached_s is None:
-            if time.monotonic() > deadline_s:
-                raise HandOverError(f"its connection did not let it go within {LET_GO_S:g} s")
-            time.sleep(0.001)
+        if not call.has_let_go.wait(LET_GO_S):
+            raise HandOverError(f"its connection did not let it go within {LET_GO_S:g} s")
         facts: list[CallFacts] = []
 
         def beside(lease: int) -> Mapping[str, NDArray[Any]]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Event
+from types import MappingProxyType
 from typing import Final
 
 from antiphon.engine.call_state import CallFacts
@@ -19,11 +23,34 @@ MOVED = "moved to "
 NOTHING: Final = FramesUsed(0, 0)
 
 
+class ResumeState(StrEnum):
+    """Where a call is that can be resumed; :data:`TRANSITIONS` are drawn in docs/engine.md."""
+
+    ATTACHED = "attached"  # a connection has it
+    DETACHED = "detached"  # none has it, and its row waits
+    CLAIMED = "claimed"  # another connection waits for its row, or is getting it
+    MOVING = "moving"  # another worker is to have it, and a claim waits for how that ends
+    GONE = "gone"  # it cannot be resumed any more
+
+
+TRANSITIONS: Final[Mapping[ResumeState, frozenset[ResumeState]]] = MappingProxyType(
+    {
+        ResumeState.ATTACHED: frozenset(ResumeState) - {ResumeState.ATTACHED},
+        ResumeState.DETACHED: frozenset(ResumeState) - {ResumeState.DETACHED, ResumeState.ATTACHED},
+        ResumeState.CLAIMED: frozenset(ResumeState) - {ResumeState.CLAIMED, ResumeState.MOVING},
+        ResumeState.MOVING: frozenset(ResumeState) - {ResumeState.MOVING},
+        ResumeState.GONE: frozenset(),
+    }
+)
+"""What may follow each state."""
+
+
 @dataclass(eq=False, slots=True)
 class ResumableCall:
     """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one.
 
-    ``recorded`` is what was used before its connection, or before those of front ends that were killed.
+    ``has_let_go`` is set while no connection has it. ``recorded`` is what was used before its connection, or
+    before those of front ends that were killed.
     """
 
     session: EngineSession
@@ -33,10 +60,11 @@ class ResumableCall:
     former_key: bytes | None = None
     successor: EngineSession | None = None
     claim: ResumeClaim | None = None
+    state: ResumeState = ResumeState.ATTACHED
     detached_s: float | None = None
+    has_let_go: Event = field(default_factory=Event)
     is_leaving: bool = False  # its connection was asked to let go
-    is_moving: bool = False  # another worker is to have it: who claims it waits for how that ends
-    is_changing: bool = False  # its row is on the way to the session
+    is_changing: bool = False  # claimed, and its row is on the way to the session
     notes: deque[Note] = field(default_factory=deque)
     notes_bytes: int = 0
     next_seq: int = 0
@@ -48,6 +76,18 @@ class ResumableCall:
     def keys(self) -> tuple[bytes, ...]:
         """The hashes of the tokens that are good."""
         return (self.key,) if self.former_key is None else (self.key, self.former_key)
+
+    def enter(self, state: ResumeState) -> None:
+        """Go to another state."""
+        self.state = state
+
+    def settle(self) -> None:
+        """Go to the state that the call is in when no other worker is to have it."""
+        state = ResumeState.ATTACHED if self.detached_s is None else ResumeState.DETACHED
+        if self.successor is not None or self.is_changing:
+            state = ResumeState.CLAIMED
+        if state is not self.state:
+            self.enter(state)
 
     def drop_until(self, seq: int) -> None:
         """The client has got everything up to this number."""

@@ -32,10 +32,6 @@ class ResumeKeys:
         """Every call that can be resumed, once."""
         return tuple(dict.fromkeys(self._calls.values()))
 
-    def is_of(self, call: ResumableCall) -> bool:
-        """Whether a call can still be resumed."""
-        return self._calls.get(call.key) is call
-
     def was_here(self, key: bytes) -> bool:
         """Whether it is, or was, good for a call here that did not go to another worker."""
         return key in self or not self._gone.get(key, MOVED).startswith(MOVED)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from antiphon.engine.call_state import CallFacts
-from antiphon.engine.resumable_call import MOVED, ResumableCall, call_of, replaced, too_late
+from antiphon.engine.resumable_call import MOVED, ResumableCall, ResumeState, call_of, replaced, too_late
 from antiphon.engine.resume_keys import ResumeKeys
 from antiphon.engine.rows import FramesUsed, Rows
 from antiphon.engine.sessions import EngineSession
@@ -95,7 +95,7 @@ class Resuming:
     def note(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
         call = call_of(session)
-        if call is None or call.session is not session:
+        if call is None or call.session is not session or call.has_let_go.is_set():
             return
         successor = None
         with self._lock:
@@ -128,6 +128,9 @@ class Resuming:
             if call.detached_s is None:
                 call.detached_s = self._clock()
                 self._detached[call] = None
+            if call.state is ResumeState.ATTACHED:
+                call.enter(ResumeState.DETACHED)
+            call.has_let_go.set()
             if call.successor is not None:
                 self._claimed.append(call)
         session.freeze(is_frozen=True)
@@ -135,24 +138,24 @@ class Resuming:
         return True
 
     def keeps(self, session: EngineSession) -> bool:
-        """Whether the row is not the session's to give back: the call has an successor, or had one."""
+        """Whether the row is not the session's to give back: the call has a successor, or had one."""
         call = call_of(session)
         if call is None or call.successor is session:
             return False
-        is_left = (
-            call.is_leaving and not self._is_draining
-        )  # for an successor that is gone: the next one has it
-        is_wanted = call.successor is not None or call.is_moving or call.is_changing
+        is_left = call.is_leaving and not self._is_draining  # for a successor that is gone: the next has it
+        is_wanted = call.state in (ResumeState.CLAIMED, ResumeState.MOVING)
         return call.session is not session or is_wanted or is_left
 
     def forget(self, session: EngineSession, reason: str = "unknown") -> None:
-        """The session has ended, and with it its call, unless it was an successor that came to nothing."""
+        """The session has ended, and with it its call, unless it was a successor that came to nothing."""
         call, successor = call_of(session), None
         with self._lock:
             if call is None:
                 return
             if call.successor is session:
                 call.successor = call.claim = None
+                if call.state is ResumeState.CLAIMED:
+                    call.settle()
             elif call.session is session:
                 successor = self._forget(call, reason)
         if successor is not None:
@@ -182,6 +185,8 @@ class Resuming:
                     "every place of this front end is taken; try again in 1 s", retry_after_s=1
                 )
             call.successor, call.claim, successor.resumable = successor, claim, call
+            if call.state is not ResumeState.MOVING:
+                call.settle()
             is_detached = call.detached_s is not None
             call.is_leaving = not is_detached
             if is_detached:
@@ -213,11 +218,11 @@ class Resuming:
         ending: list[tuple[EngineSession, ResumeError]] = []
         with self._lock:
             for call in tuple(self._detached):
-                if call.is_moving:
+                if call.state is not ResumeState.DETACHED:
                     continue
                 away_s = now_s - (call.detached_s or now_s)
                 is_over = away_s >= self.window_s
-                if call.successor is None and (is_over or (away_s >= self._yield_s and len(ending) < wanted)):
+                if is_over or (away_s >= self._yield_s and len(ending) < wanted):
                     why = "" if is_over else ", and a caller waits for its row"
                     error = ResumeError(f"expired: no connection for {away_s:.1f} s{why}")
                     ending.append((call.session, error))
@@ -238,7 +243,9 @@ class Resuming:
     def _handover(self, call: ResumableCall) -> _Handover | None:
         """What is to be moved now; None where that is over, or comes after the next tick."""
         successor, claim, source = call.successor, call.claim, call.session.lease
-        if successor is None or claim is None or successor.lease is None or source is None or call.is_moving:
+        if call.state is not ResumeState.CLAIMED or successor is None or claim is None:
+            return None
+        if successor.lease is None or source is None:
             return None
         if not (self._rows.is_attached(source) and self._rows.is_attached(successor.lease)):
             self._claimed.append(call)  # taken since the engine thread looked at leases
@@ -251,6 +258,7 @@ class Resuming:
         call.drop_until(claim.seq)
         call.session, call.successor, call.claim, call.detached_s = successor, None, None, None
         call.is_leaving, call.is_changing = False, True
+        call.has_let_go.clear()
         self._detached.pop(call, None)
 
     def _move(self, call: ResumableCall, handover: _Handover) -> None:
@@ -268,9 +276,8 @@ class Resuming:
         successor.send(Resumed(successor.id, resumption))
         successor.announce(target)
         with self._lock:
-            call.is_changing = (
-                False  # until now an successor whose connection broke could not give the row back
-            )
+            call.is_changing = False  # until now a connection that broke could not give the row back
+            call.settle()
         self._resumed()
         self._nudge()
 
@@ -290,14 +297,13 @@ class Resuming:
     def begin_move(self, call: ResumableCall) -> bool:
         """Have a call let go for another worker; false where it has ended, or is being resumed.
 
-        Its row is frozen once ``detached_s`` is set. It is resumed by no one before :meth:`end_move`.
+        Its row is frozen once it ``has_let_go``. It is resumed by no one before :meth:`end_move`.
         """
         with self._lock:
-            is_busy = call.successor is not None or call.is_moving or call.is_changing
-            if is_busy or not self._keys.is_of(call):
+            if call.state not in (ResumeState.ATTACHED, ResumeState.DETACHED):
                 return False
-            call.is_moving, call.is_leaving = True, call.detached_s is None
-            is_connected = call.is_leaving
+            call.enter(ResumeState.MOVING)
+            is_connected = call.is_leaving = call.detached_s is None
         if is_connected:
             call.session.send(Moving(call.session.id))
         return True
@@ -306,20 +312,21 @@ class Resuming:
         """The call can be resumed at ``worker``: at another one when it ``is_gone``, else here, as before."""
         error = MovedError(f"{worker}: the call goes on at this worker")
         with self._lock:
-            if not self._keys.is_of(call):
+            if call.state is not ResumeState.MOVING:  # it has ended meanwhile
                 return
-            call.is_moving, session, successor = False, call.session, None
+            session, successor = call.session, None
             if is_gone:
                 successor = self._forget(call, MOVED + worker)
             else:
                 call.is_leaving = True
                 call.detached_s = call.detached_s and self._clock()
+                call.settle()
                 if call.successor is not None:
                     self._claimed.append(call)
         if is_gone:
             session.end(error)
         else:
-            session.send(Ended(session.id, error))  # which lets go, as for an successor
+            session.send(Ended(session.id, error))  # which lets go, as for a successor
         if successor is not None:
             successor.end(error)
         self._nudge()
@@ -342,7 +349,8 @@ class Resuming:
             if _is_full(call):
                 raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
             call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
-            call.detached_s = self._clock()
+            call.detached_s, call.state = self._clock(), ResumeState.DETACHED
+            call.has_let_go.set()
             assert session.lease is not None
             came = self._rows.used(session.lease).came
             call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
@@ -353,6 +361,7 @@ class Resuming:
 
     def _forget(self, call: ResumableCall, reason: str) -> EngineSession | None:
         """The call cannot be resumed from now on; returns the successor that waited for it, for its end."""
+        call.enter(ResumeState.GONE)
         self._keys.give_up(call, reason)
         self._detached.pop(call, None)
         call.session.resumable = None
