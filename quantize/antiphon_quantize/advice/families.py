@@ -158,7 +158,7 @@ class SpeechFamily:
             frame_bytes=round(2 * self.dim * self.layers * kept),
             context=self.context,
             row_bytes=4 * self.dim * self.layers * self.cross_context,
-            passes=2 if self.kind is PipelineKind.DUPLEX else 1,
+            passes=self.kind.codec_passes,
             layers=self.layers,
             cross_layers=self.layers if self.cross_context else 0,
             steps=0 if dep is None else self.dep_q,

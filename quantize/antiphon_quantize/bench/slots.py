@@ -23,7 +23,6 @@ from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
 from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.spec import PipelineKind
 from antiphon.option import Parser
 from antiphon.serve.hosting.engines import backend_factory
 from antiphon_quantize.bench.options import add_backend_options, make_subjects, one_entry
@@ -97,7 +96,7 @@ def ready_rows(backend: Backend, config: EngineConfig) -> int:
     """The rows of a tick when all slots are busy: what the search counted on, or all of them."""
     slots = backend.info.slots
     is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
-    if not is_packed or backend.info.kind is PipelineKind.TTS:
+    if not is_packed or not backend.info.kind.has_deadlines:
         return slots
     reserve = config.tick_reserve_fraction
     return next(

@@ -11,7 +11,6 @@ import numpy as np
 from antiphon.backends.base import Backend, StepInputs
 from antiphon.errors import ConfigError
 from antiphon.models.script import TextEntry
-from antiphon.models.spec import PipelineKind
 
 LEVEL = 0.1
 """Standard deviation of the noise every row hears: about that of speech."""
@@ -106,7 +105,7 @@ class _Feed:
         spec, self._backend = backend.info.spec, backend
         self._rows, self._reset = np.arange(rows, dtype=np.int32), np.ones(rows, np.bool_)
         self._pcm, self._text = None, ()
-        if spec.kind is PipelineKind.TTS:
+        if not spec.kind.takes_audio:
             self._text = ((TextEntry((SPOKEN_TOKEN,), SPOKEN_TEXT),),) * rows
         else:
             noise = np.random.default_rng(0).standard_normal((rows, spec.frame_samples), np.float32)

@@ -21,7 +21,7 @@ from antiphon.config import MODEL_HELP, ModelConfig
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 from antiphon.option import Parser
 from antiphon_quantize.bench.card import Card
 from antiphon_quantize.bench.options import (
@@ -144,7 +144,7 @@ def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> Verif
 
 def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
     """Why upstream cannot be asked about a model, or None if it can."""
-    if checkpoint.spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
+    if not checkpoint.spec.kind.is_live:
         return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
     recipe = checkpoint.quantization_for(subject.backend)
     if recipe is not None:

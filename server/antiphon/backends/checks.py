@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo, RowSnapshot, StepInputs
 from antiphon.errors import AudioError, ConfigError, UnsupportedError
-from antiphon.models.spec import PipelineKind
 
 
 def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
@@ -28,7 +27,7 @@ def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
         raise UnsupportedError(
             f"reset is {reset.dtype} {list(reset.shape)}, but this step needs bool [{count}]"
         )
-    if info.kind is PipelineKind.TTS:
+    if not info.kind.takes_audio:
         if inputs.pcm is not None or len(inputs.text) != count:
             raise UnsupportedError(f"a tts step over {count} rows needs {count} text tuples and no PCM")
         return

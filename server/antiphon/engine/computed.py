@@ -38,7 +38,7 @@ def slots_on(
     A tts model's rows are all ready in every tick, which may take the frame, less the reserve. Of another,
     two ticks must fit, and more calls than ready rows do (:func:`calls_in_time`).
     """
-    reserve, is_spoken = config.tick_reserve_fraction, kind is PipelineKind.TTS
+    reserve, is_spoken = config.tick_reserve_fraction, not kind.has_deadlines
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=reserve, models=models)
     rows = rows_computed(work, card, 1000 * limit_s * (2 if is_spoken else 1), config.max_slots)
     is_packed = not is_spoken and not config.fixed_batch

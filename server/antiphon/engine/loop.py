@@ -28,9 +28,7 @@ from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import Wake
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
 from antiphon.ipc.arena import Counts
-from antiphon.ipc.policy import POLICIES
 from antiphon.log import Log
-from antiphon.models.spec import PipelineKind
 
 TRACK = "engine"
 
@@ -80,8 +78,8 @@ class EngineLoop:
         self._tracer = tracer
         spec = backend.info.spec
         self._frame_s = spec.frame_ms / 1000.0
-        self._has_deadlines = spec.kind is not PipelineKind.TTS
-        self._is_live = POLICIES[spec.kind].is_live
+        self._has_deadlines = spec.kind.has_deadlines
+        self._is_live = spec.kind.is_live
         self._priming = PrimingQueue(backend, rows, metrics)
         self._saving = SavingQueue(backend, rows)
         self._results = Results(rows, spec, metrics)

@@ -9,9 +9,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.rows import Rows
 from antiphon.engine.tick import EVERY, Chosen, Tick, TickTimes, chosen
 from antiphon.ipc.arena import Counts, Times
-from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import RingReplies
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 
 class Results:
@@ -20,8 +19,8 @@ class Results:
     def __init__(self, rows: Rows, spec: ModelSpec, metrics: EngineMetrics) -> None:
         """Publish into the leases of ``rows``."""
         self._rows, self._metrics = rows, metrics
-        self._takes_audio = POLICIES[spec.kind].takes_audio
-        self._has_deadlines = spec.kind is not PipelineKind.TTS
+        self._takes_audio = spec.kind.takes_audio
+        self._has_deadlines = spec.kind.has_deadlines
         self._delay_frames = spec.delay_frames
 
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:

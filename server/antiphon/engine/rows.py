@@ -24,7 +24,6 @@ from antiphon.engine.sessions import NO_LIMIT, EngineSession, LeaseMarks
 from antiphon.engine.tick import EVERY, Tick
 from antiphon.ipc.arena import Arena, Counts, Shape
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
-from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import NOT_PADDING, InputRings, OutputRings
 from antiphon.models.spec import ModelSpec
 
@@ -61,7 +60,6 @@ class Rows:
         pools: int | None = None,
     ) -> None:
         """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
-        policy = POLICIES[spec.kind]
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         self.arena: Arena
         if pools is None:
@@ -93,7 +91,7 @@ class Rows:
         self._is_fresh = np.zeros(leases, np.bool_)
         self._sessions: list[EngineSession | None] = [None] * leases
         self._frame_s = spec.frame_ms / 1000.0
-        self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
+        self._takes_audio, self._is_live = spec.kind.takes_audio, spec.kind.is_live
         self._metrics, self._pressure = metrics, pressure
 
     # The engine thread's side.

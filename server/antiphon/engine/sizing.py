@@ -25,7 +25,7 @@ from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.memory import RingBytes
 from antiphon.log import Log
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 BackendFactory: TypeAlias = Callable[[int], Backend]
 """Makes a backend with so many rows."""
@@ -103,7 +103,7 @@ def make_sized(
         for each in facts
     )
     expected = _expected(backend.info, config, share, fitting)
-    if backend.info.kind is PipelineKind.TTS:
+    if not backend.info.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, share)
         return _remake(backend, factory, min(fitting, expected or fitting, spoken))
     limit_s = tick_limit_s(

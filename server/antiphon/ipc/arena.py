@@ -16,8 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.ipc.policy import POLICIES
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 Counts = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -51,13 +50,12 @@ class Shape:
     @classmethod
     def of(cls, spec: ModelSpec, *, input_frames: int, output_frames: int) -> Shape:
         """What a model's calls need."""
-        is_stt = spec.kind is PipelineKind.STT
         return cls(
             input_frames,
             output_frames,
-            spec.frame_samples if POLICIES[spec.kind].takes_audio else 0,
-            0 if is_stt else spec.frame_samples,
-            spec.lm.extra_heads if is_stt and spec.lm is not None else 0,
+            spec.frame_samples if spec.kind.takes_audio else 0,
+            spec.frame_samples if spec.kind.gives_audio else 0,
+            spec.heads,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.ipc import messages
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 BATCH_S: Final = 0.02
 """LatencyReport are reported at most so often: a quarter of a frame."""
@@ -28,7 +28,7 @@ class SendStats:
         """Start with nothing counted; ``deliveries`` are shared by all sessions."""
         self._deliveries = deliveries
         self._frame_s = spec.frame_ms / 1000.0
-        self._has_deadlines = spec.kind is not PipelineKind.TTS  # text is complete long before it is spoken
+        self._has_deadlines = spec.kind.has_deadlines  # text is complete long before it is spoken
         self._is_live = is_live
         self.is_heard = False
         self.due_s = float("-inf")

@@ -13,7 +13,6 @@ from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.client_context import ClientContext
-from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.resumption import Note, Resumption
 from antiphon.ipc.session_buffers import SessionBuffers
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
@@ -70,7 +69,7 @@ class Session:
         self._watcher: Callable[[FrameReply], None] | None = None
         self._parameters = parameters
         self._prompts, self._is_primed = 0, is_primed
-        self._is_live = POLICIES[side.spec.kind].is_live
+        self._is_live = side.spec.kind.is_live
 
     @property
     def lease(self) -> int | None:

@@ -12,7 +12,6 @@ from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.ipc import messages
 from antiphon.ipc.client_context import ClientContext
-from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
 from antiphon.ipc.sends import SendStats
 from antiphon.ipc.stats import read_stats
@@ -26,12 +25,11 @@ class SessionBuffers:
     def __init__(self, call: str, side: ClientContext, send: Callable[[messages.CallRequest], None]) -> None:
         """Start with none."""
         spec, arena = side.spec, side.arena
-        policy = POLICIES[spec.kind]
         self._kind, self._side = spec.kind, side
         self._call, self._send = call, send
         self._caller, self._engine = arena.caller, arena.engine
         self._inputs, self._outputs = side.inputs, side.outputs
-        self._takes_audio, self._is_live = policy.takes_audio, policy.is_live
+        self._takes_audio, self._is_live = spec.kind.takes_audio, spec.kind.is_live
         self._writer: InputWriter | None = None
         self._first_kept = 0  # replies to earlier frames were flushed
         self._has_gap = False  # replies were given up since the last one taken
@@ -43,7 +41,7 @@ class SessionBuffers:
         self._words = self._words_void = 0  # sent, and flushed
         self._lease: int | None = None
         self._final: SessionStats | None = None
-        self.sends = SendStats(spec, side.deliveries, is_live=policy.is_live)
+        self.sends = SendStats(spec, side.deliveries, is_live=spec.kind.is_live)
 
     @property
     def lease(self) -> int | None:

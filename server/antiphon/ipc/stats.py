@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from antiphon.ipc.arena import RECENT_TICKS
 from antiphon.ipc.client_context import ClientContext
-from antiphon.ipc.policy import POLICIES
 from antiphon.ipc.rings import InputWriter
 from antiphon.ipc.sends import SendStats
 from antiphon.ipc.values import SessionStats, percentile
@@ -20,7 +19,7 @@ def read_stats(
     if writer is not None:
         frames_in = writer.frames
         flushed_in += max(0, int(rings.discarded[lease] - rings.taken[lease]))
-        over = writer.waiting - queue if POLICIES[side.spec.kind].is_live else 0
+        over = writer.waiting - queue if side.spec.kind.is_live else 0
         dropped_in = int(counts.dropped_in[lease]) + writer.refused + over
     recent = slice(0, min(taken, RECENT_TICKS))
     step_ms, wait_ms = map(sorted, side.arena.blocks["recent_ms"][lease, recent].T.tolist())

@@ -5,16 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Self
 
 
 class PipelineKind(StrEnum):
-    """What goes in and what comes out of one row, once a frame."""
+    """The table of kinds: what goes in and what comes out of one row, once a frame.
 
-    CODEC = "codec"  # PCM in, PCM out: an echo through Mimi
-    DUPLEX = "duplex"  # PCM in, PCM and text tokens out
-    STT = "stt"  # PCM in, text tokens and pause probabilities out
-    TTS = "tts"  # text in, PCM out
+    ``takes_audio``: the input is PCM, not text; ``gives_audio``: PCM comes out. ``is_live``: audio that is
+    late is worthless, so full queues drop their oldest, in and out; otherwise nothing is ever dropped, a full
+    input queue refuses (the caller stops reading its socket) and a full output queue keeps the session out of
+    the tick. ``has_deadlines``: a frame has to be answered before the next one is due; text is complete long
+    before it is spoken. ``has_heads``: pause probabilities come out.
+    """
+
+    takes_audio: bool
+    gives_audio: bool
+    is_live: bool
+    has_deadlines: bool
+    has_heads: bool
+
+    CODEC = "codec", True, True, True, True, False  # an echo through Mimi
+    DUPLEX = "duplex", True, True, True, True, False  # text tokens out, too
+    STT = "stt", True, False, False, True, True  # text tokens out
+    TTS = "tts", False, True, False, False, False
+
+    def __new__(cls, name: str, *traits: bool) -> Self:
+        """A kind and its row."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.takes_audio, kind.gives_audio, kind.is_live, kind.has_deadlines, kind.has_heads = traits
+        return kind
+
+    @property
+    def codec_passes(self) -> int:
+        """Directions of Mimi that a row runs."""
+        return self.takes_audio + self.gives_audio
+
+
+LIVE_KINDS: Final = tuple(kind for kind in reversed(PipelineKind) if kind.is_live)
+"""The kinds that hold a conversation, those that understand it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +130,11 @@ class ModelSpec:
     def frame_ms(self) -> float:
         """Milliseconds in one frame: 80 at 12.5 Hz."""
         return 1000.0 / self.mimi.frame_rate
+
+    @property
+    def heads(self) -> int:
+        """Pause probabilities that come with each frame."""
+        return self.lm.extra_heads if self.kind.has_heads and self.lm is not None else 0
 
     @property
     def delay_frames(self) -> int:

@@ -17,7 +17,6 @@ from antiphon.backends.torch.pipeline import (
 )
 from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.state import State
-from antiphon.models.spec import PipelineKind
 
 PASS_FRAMES = {"cpu": 8, "cuda": 32}
 """Frames of a prompt read in one pass: as many as cost little more than the weights one has to read too."""
@@ -34,7 +33,7 @@ class TorchFrames(TorchRows):
             self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
             places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
             decoded = None
-            if kind is not PipelineKind.STT and work.is_emitting.any():
+            if kind.gives_audio and work.is_emitting.any():
                 emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
                 decoded = self._place(*emitting, is_fixed=work.is_fixed)
             self._arrive(places, work.pcm, decoded)
@@ -46,7 +45,7 @@ class TorchFrames(TorchRows):
                 self._run("decode", pipeline.decode, decoded)
             stage_ms = self._leave(places)
         pcm = tokens = vad = None
-        if kind is not PipelineKind.STT:
+        if kind.gives_audio:
             pcm = np.zeros_like(work.pcm)
             if decoded is not None:
                 pcm[work.is_emitting] = self._pcm(decoded)
@@ -63,7 +62,7 @@ class TorchFrames(TorchRows):
         if self.pipeline.generator is not None:
             self._run("lm", self.pipeline.think, places)
             self._choose("forget", FORGOTTEN, everyone, self.pipeline.forget)
-        if self._spec.kind is not PipelineKind.STT:
+        if self._spec.kind.gives_audio:
             self._run("decode", self.pipeline.decode, places)
 
     @property

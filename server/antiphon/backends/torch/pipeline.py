@@ -62,7 +62,7 @@ class Buffers:
         """Allocate them for ``rows`` rows."""
         heads, voice = 0, spec.mimi.codebooks
         if spec.lm is not None:
-            heads = spec.lm.extra_heads if spec.kind is PipelineKind.STT else 0
+            heads = spec.heads
             voice = spec.lm.dep_q
         samples = spec.frame_samples
         return cls(

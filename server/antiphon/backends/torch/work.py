@@ -13,9 +13,6 @@ from antiphon.backends.torch.quantised.int8 import Int8Linear
 from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
 
-PASSES: Final = {PipelineKind.DUPLEX: 2, PipelineKind.STT: 1, PipelineKind.TTS: 1}
-"""Directions of Mimi that a model of a kind runs."""
-
 SCALE_BYTES: Final = 4
 """Of a head's keys, or values, of one position in INT8."""
 
@@ -33,7 +30,7 @@ def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
         frame_bytes=sequences * 2 * config.layers * config.kv_heads * head_bytes,
         context=config.context,
         row_bytes=sequences * cross,
-        passes=PASSES[kind],
+        passes=kind.codec_passes,
         layers=config.layers,
         cross_layers=config.layers if config.cross_positions else 0,
         steps=depformer.steps if depformer else 0,

@@ -7,7 +7,6 @@ from typing import Any
 from antiphon.errors import MovedError, ReplacedError
 from antiphon.ipc.engine_client import CallSession
 from antiphon.ipc.resumption import Resumption
-from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.usage import UsageRecord
 from antiphon.serve.calls.dialect import Dialect
@@ -53,8 +52,8 @@ class Account:
         """What was used so far."""
         participant, spec = self._participant, self.model.engine.info.spec
         stats, session = participant.stats(), participant.session
-        heard = 0 if spec.kind is PipelineKind.TTS else stats.frames_in - self._first_frame
-        said = 0 if spec.kind is PipelineKind.STT else max(0, stats.frames_out - self._first_reply)
+        heard = stats.frames_in - self._first_frame if spec.kind.takes_audio else 0
+        said = max(0, stats.frames_out - self._first_reply) if spec.kind.gives_audio else 0
         found = None if session is None else session.resumption
         return UsageRecord(
             ended=self._services.access.usage.stamp(),

@@ -29,7 +29,7 @@ class OutputListeners:
     def open(self, model: ServedModel) -> OutputListener | None:
         """What hears a call of a model that has text beside its audio; None where none can."""
         recogniser = self._models.default_of((PipelineKind.STT,))
-        if recogniser is None or model.kind is not PipelineKind.DUPLEX or model.tokenizer is None:
+        if recogniser is None or not model.kind.is_live or model.tokenizer is None:
             return None
         is_busy = self._current is not None and not self._current.is_closed
         if is_busy or not recogniser.engine.health().ready:

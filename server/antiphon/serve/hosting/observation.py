@@ -14,7 +14,6 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.canary.signals import CallSignals
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
-from antiphon.models.spec import PipelineKind
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.output_listener import OutputListener
@@ -77,7 +76,7 @@ class Observation:
         frame_s = self._model.engine.info.spec.frame_ms / 1000
         seconds = stats.frames_taken * frame_s
         late_share = (stats.late + stats.lost) / max(1, stats.frames_taken)
-        is_live = self._model.kind in (PipelineKind.CODEC, PipelineKind.DUPLEX)
+        is_live = self._model.kind.is_live
         is_judged = self._frames * frame_s >= MIN_JUDGED_S
         return CallSignals(
             late=min(1.0, late_share / LATE_SHARE),
@@ -111,13 +110,13 @@ class Observation:
         return self._listener is not None
 
     def _silence(self) -> float:
-        share = WRITTEN_SHARE if self._model.kind is PipelineKind.STT else SPOKEN_SHARE
+        share = SPOKEN_SHARE if self._model.kind.gives_audio else WRITTEN_SHARE
         return 1.0 - min(1.0, self._active / (share * self._frames))
 
     def _piece(self, token: int | None) -> str:
         tokenizer = self._model.tokenizer
         # A tts model's numbers are those of words that it was given.
-        if token is None or tokenizer is None or self._model.kind is PipelineKind.TTS:
+        if token is None or tokenizer is None or not self._model.kind.takes_audio:
             return ""
         return tokenizer.piece(token)
 

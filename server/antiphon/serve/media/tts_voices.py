@@ -21,7 +21,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape, read_speaker
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20
 """Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used stays anyhow."""
@@ -115,7 +115,7 @@ def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolde
     Raises:
         ConfigError: the configured folder is not there.
     """
-    readers = _readers(checkpoint.spec) if checkpoint.spec.kind is PipelineKind.TTS else {}
+    readers = _readers(checkpoint.spec) if not checkpoint.spec.kind.takes_audio else {}
     if not readers:
         return None
     if folder is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
 from antiphon.errors import FieldError, ProtocolError
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.payload import decode_object
@@ -20,8 +20,6 @@ from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SE
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-
-TALKERS: Final = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def session_of(services: Services, fields: Fields, named: str | None = None) -> 
     )
     if None not in (name, named) and name != named:
         raise fields.error("model", INVALID_VALUE, f"is {name!r}, and the connection names {named!r}")
-    model = services.models.find(name or named, (PipelineKind.STT,) if is_written else TALKERS)
+    model = services.models.find(name or named, (PipelineKind.STT,) if is_written else LIVE_KINDS)
     return change(RealtimeSession(model.name, kind), fields)
 
 

@@ -20,7 +20,7 @@ from antiphon.errors import (
     ServerFullError,
     SessionFailedError,
 )
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
 from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
@@ -29,7 +29,6 @@ from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096
 
-KINDS = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 """The models whose calls can be resumed."""
 
 Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
@@ -79,7 +78,7 @@ async def say_facts(_request: web.Request, services: Services, _secret: SharedSe
     models = {
         model.name: asdict(identity_of(model.checkpoint, model.engine.info))
         for model in services.models
-        if model.kind in KINDS
+        if model.kind.is_live
     }
     return {"worker": services.config.worker, "models": models}
 
@@ -102,7 +101,7 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
 async def take_call(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
     """Take a call of another worker; its client can resume it once this is answered."""
     limits = services.config.limits
-    model = services.models.find(request.query.get("model"), KINDS)
+    model = services.models.find(request.query.get("model"), LIVE_KINDS)
     if services.arrivals >= limits.max_hand_overs:
         raise ServerFullError(
             f"{services.arrivals} calls arrive, which is the most at once (max_hand_overs)", retry_after_s=1

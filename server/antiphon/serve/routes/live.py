@@ -14,7 +14,7 @@ from aiohttp import web
 from antiphon.errors import AntiphonError, FieldError, SessionError, SessionTimeoutError
 from antiphon.models.persona import takes_persona
 from antiphon.models.prompt import Prompt
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.chat import ResumeMode
@@ -40,8 +40,6 @@ from antiphon.serve.transport.upgrade import is_upgrade
 
 MAX_EVENT_BYTES = MAX_EVENT_CHARS
 """A WebSocket message beyond it ends the connection with 1009, before it is read."""
-
-KINDS = (PipelineKind.DUPLEX, PipelineKind.CODEC)
 
 
 async def handle_live(
@@ -146,7 +144,7 @@ async def _begin(
             event_id=start.event_id,
         )
     is_again = isinstance(start, live.ResumeSession)
-    model = services.model_for(session.model, caller, KINDS, resumes=is_again)
+    model = services.model_for(session.model, caller, LIVE_KINDS, resumes=is_again)
     prompt, notices = (None, []) if is_again else await _prompt_of(services, model, session)
     spec, recogniser = model.engine.info.spec, services.models.default_of((PipelineKind.STT,))
     resume = None if mode is ResumeMode.NO else CallResume(services, caller, spec.frame_ms)

@@ -54,7 +54,7 @@ async def list_voices(
             "model": model.name,
         }
         for model in models
-        if model.kind is PipelineKind.TTS and model.speakers is not None
+        if model.speakers is not None
         for name in model.speakers.names()
     ]
     return web.json_response({"object": "list", "data": voices, "voices": voices})

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, FieldError, SessionError, UnknownModelError
 from antiphon.models.published import TRANSLATING
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.realtime_events import encode, error_event
@@ -35,7 +35,7 @@ from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.client_secrets import TALKERS, handle_client_secrets, prepared_session, session_of
+from antiphon.serve.routes.client_secrets import handle_client_secrets, prepared_session, session_of
 from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.routing import (
     ELSEWHERE,
@@ -87,7 +87,7 @@ async def handle_realtime(
 
 def _captions_of(services: Services, talker: ServedModel, named: str | None) -> Captions | None:
     """What writes down the caller's words, where a client names a recogniser that is here."""
-    fitting = (it for it in services.models if it.kind is PipelineKind.STT and it.name == named)
+    fitting = (it for it in services.models if not it.kind.gives_audio and it.name == named)
     model = next(fitting, None)
     rate = talker.engine.info.spec.sample_rate
     return None if model is None else Captions(model, rate, services.clock)
@@ -95,8 +95,8 @@ def _captions_of(services: Services, talker: ServedModel, named: str | None) -> 
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
     """The kind of session that a connection asks for; ``model`` is what answers its path."""
-    is_named = named_model(request) is not None or services.models.default_of(TALKERS) is None
-    is_writer = is_named and model.kind is PipelineKind.STT
+    is_named = named_model(request) is not None or services.models.default_of(LIVE_KINDS) is None
+    is_writer = is_named and not model.kind.gives_audio
     if is_writer or request.query.get("intent") == SessionType.TRANSCRIPTION:
         return {"type": SessionType.TRANSCRIPTION}
     return {"type": SessionType.REALTIME}

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from antiphon.errors import AntiphonError, CheckpointError, ProtocolError, SessionError, SessionFailedError
 from antiphon.models.prompt import Prompt
-from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import TtsQuery
 from antiphon.serve.access.callers import Caller
@@ -180,7 +179,7 @@ async def list_voices(
         voices += [
             {"name": name, "model": model.name, "is_default": name == names[0]}
             for name in names
-            if model.kind is PipelineKind.TTS
+            if not model.kind.takes_audio
         ]
     return web.json_response({"voices": voices})
 
