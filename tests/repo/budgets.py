@@ -43,16 +43,16 @@ SEAM_VERBS: Final = (
 
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "antiphon": 1100,
+        "antiphon": 1250,
         "antiphon.audio": 1600,
         "antiphon.backends": 9100,
-        "antiphon.canary": 300,
-        "antiphon.engine": 3900,
+        "antiphon.canary": 250,
+        "antiphon.engine": 3750,
         "antiphon.ipc": 1900,
         "antiphon.models": 3450,
         "antiphon.protocol": 2850,
         "antiphon.serve": 9600,
-        "antiphon.supervisor": 1100,
+        "antiphon.supervisor": 1050,
         "antiphon_client": 3050,
         "antiphon_quantize": 4300,
         "antiphon_quantize.advice": 750,

@@ -20,7 +20,8 @@ from antiphon.backends.null import NullBackend, NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.engine.metrics import EngineMetrics, MetricFamilies
+from antiphon.engine.metrics import EngineMetrics
+from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.log import LINE_PERIOD_S, Log
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG, ListeningSockets
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES

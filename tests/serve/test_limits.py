@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
-from antiphon.engine.metrics import MetricFamilies
+from antiphon.metrics import MetricFamilies
 from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
 from antiphon.serve.hosting.connection_rules import connection_rules

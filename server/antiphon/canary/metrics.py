@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.canary.signals import TrialArm
 from antiphon.canary.trial import Phase, Trial
+from antiphon.metrics import read_family
 
 
 class TrialMetrics(Collector):
@@ -21,20 +22,8 @@ class TrialMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The phase, and by signal what both versions have and how far the evidence is."""
         trial = self._trial
-        calls = CounterMetricFamily(
-            "antiphon_canary_calls", "Ended calls that were compared.", labels=("arm",)
-        )
-        phase = GaugeMetricFamily(
-            "antiphon_canary_phase", "1 for the phase of the canary.", labels=("phase",)
-        )
-        fault = GaugeMetricFamily(
-            "antiphon_canary_fault", "Mean of a signal, from 0 to 1 (faulty).", labels=("arm", "signal")
-        )
-        evidence = GaugeMetricFamily(
-            "antiphon_canary_evidence",
-            "Capital of the bets against the canary, as a part of what withdraws it.",
-            labels=("signal",),
-        )
+        calls, phase = read_family("canary_calls"), read_family("canary_phase")
+        fault, evidence = read_family("canary_fault"), read_family("canary_evidence")
         for arm, count in trial.calls.items():
             calls.add_metric((arm.value,), count)
         for each in Phase:

@@ -21,26 +21,14 @@ def add_gauges(
 
     state_bytes = backend.state_bytes()
     metrics.facts(backend.info)
-    for name, what, read in (
-        ("active_sessions", "Sessions that own a row.", load_of("active")),
-        ("queued_sessions", "Callers that wait for a row.", load_of("queued")),
-        ("slots", "Rows there are.", load_of("slots")),
-        (
-            "detached_sessions",
-            "Sessions whose row waits for another connection of their caller.",
-            lambda: float(resuming.detached),
-        ),
-        ("admitting", "1 when a caller who came now would be admitted at once.", load_of("is_admitting")),
-        (
-            "input_queue_frames",
-            "Whole input frames waiting for the model, all sessions together.",
-            rows.waiting_frames,
-        ),
-        (
-            "output_queue_frames",
-            "Replies waiting for their sockets, all sessions together.",
-            rows.waiting_replies,
-        ),
-        ("state_bytes", "Model state of all rows: keys and values above all.", lambda: state_bytes),
+    for name, read in (
+        ("active_sessions", load_of("active")),
+        ("queued_sessions", load_of("queued")),
+        ("slots", load_of("slots")),
+        ("detached_sessions", lambda: float(resuming.detached)),
+        ("admitting", load_of("is_admitting")),
+        ("input_queue_frames", rows.waiting_frames),
+        ("output_queue_frames", rows.waiting_replies),
+        ("state_bytes", lambda: state_bytes),
     ):
-        metrics.gauge(name, what, read)
+        metrics.gauge(name, read)

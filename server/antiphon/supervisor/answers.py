@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from antiphon.metrics import read_family
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.dispatcher import FrontEndShare
 from antiphon.supervisor.messages import Body
@@ -76,18 +77,8 @@ class Answers(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The supervisor's state of its front ends."""
-        running = GaugeMetricFamily("antiphon_front_ends", "Front-end processes that take calls.")
-        load = GaugeMetricFamily(
-            "antiphon_front_end_connections",
-            "Connections at work in a front end, or under way to it.",
-            labels=("front_end",),
-        )
-        lag = GaugeMetricFamily(
-            "antiphon_front_end_lag_seconds",
-            "How late a front end's event loop runs.",
-            labels=("front_end",),
-        )
-        running.add_metric((), len(self._shares()))
+        running = read_family("front_ends", len(self._shares()))
+        load, lag = read_family("front_end_connections"), read_family("front_end_lag_seconds")
         for share in self._shares():
             load.add_metric((share.child.name,), share.load)
             lag.add_metric((share.child.name,), share.child.lag_s)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.log import Log, SparseLog
+from antiphon.metrics import make_metric
 from antiphon.supervisor.address import cannot_listen, listen
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
@@ -82,11 +83,7 @@ class Dispatcher:
         self._bounds = ConnectionBounds(limits, self._loop.time())
         self._numbers = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._turned_away = Counter(
-            "antiphon_turned_away_connections",
-            "Connections closed at once, since their address had, or opened, as many as it may.",
-            registry=registry,
-        )
+        self._turned_away = make_metric(Counter, "turned_away_connections", registry)
 
     @property
     def shares(self) -> Sequence[FrontEndShare]:

@@ -17,6 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.log import Log
+from antiphon.metrics import make_metric
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
@@ -82,11 +83,7 @@ class Supervisor:
         self._trial = FrontEndTrial(
             plan.canary, registry=registry, log=self._log, front_ends=self._running_front_ends
         )
-        self._restarts = Counter(
-            "antiphon_front_end_restarts",
-            "Front-end processes that ended and were replaced.",
-            registry=registry,
-        )
+        self._restarts = make_metric(Counter, "front_end_restarts", registry)
         self.answers = Answers(
             registry,
             engine=self._running_engine,

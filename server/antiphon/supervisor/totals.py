@@ -14,21 +14,9 @@ import msgpack
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
+from antiphon.metrics import merge_of
+
 SUMMED: Final = frozenset({"counter", "histogram"})
-
-LARGEST: Final = frozenset(
-    {
-        "antiphon_device_memory_bytes",
-        "antiphon_device_memory_limit_bytes",
-        "antiphon_loop_lag_seconds",
-        "antiphon_memory_limit_bytes",
-        "antiphon_model_info",
-        "process_max_fds",
-    }
-)
-"""Gauges of which every process sees the same thing, or the worst one counts. All others are summed."""
-
-EARLIEST: Final = frozenset({"process_start_time_seconds"})
 
 Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -43,16 +31,8 @@ class Family:
 
     def add(self, key: Key, value: float) -> None:
         """Join a sample with those of other processes."""
-        name = key[0]
         known = self.samples.get(key)
-        if known is None:
-            self.samples[key] = value
-        elif name in EARLIEST or name.endswith("_created"):
-            self.samples[key] = min(known, value)
-        elif name in LARGEST:
-            self.samples[key] = max(known, value)
-        else:
-            self.samples[key] = known + value
+        self.samples[key] = value if known is None else merge_of(key[0]).joined(known, value)
 
 
 Families: TypeAlias = dict[str, Family]

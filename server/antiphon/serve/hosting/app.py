@@ -12,10 +12,10 @@ from aiohttp import web
 
 from antiphon.canary.kept import KeptTrial
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH

@@ -6,7 +6,7 @@ from aiohttp import web
 from prometheus_client import Counter
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import MetricFamilies
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.addresses import counted_addresses
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.transport.listening_sockets import ConnectionRules
@@ -23,12 +23,7 @@ def connection_rules(
     """
     server = runner.server
     assert server is not None
-    turned_away = families.get(
-        Counter,
-        "turned_away_connections",
-        "Connections closed at once, since their address had, or opened, as many as it may.",
-        (),
-    )
+    turned_away = families.get(Counter, "turned_away_connections")
     return ConnectionRules(
         ConnectionBounds(connection_limits(config), now_s),
         counted_addresses(config.trusted_proxy),

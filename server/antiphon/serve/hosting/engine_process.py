@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.engine.front_ends import FrontEndServer
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.tracing import make_tracer, trace_of

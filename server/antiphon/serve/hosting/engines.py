@@ -14,12 +14,13 @@ from antiphon.backends.registry import make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.engine.metrics import EngineMetrics, MetricFamilies
+from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError
 from antiphon.ipc.engine_client import Loop, ModelFacts
+from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan

@@ -21,11 +21,11 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.ipc.engine_connection import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central

@@ -16,10 +16,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.ipc.health import Health
 from antiphon.log import Log
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.banner import banner

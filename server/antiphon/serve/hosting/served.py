@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ConfigError, UnknownModelError
 from antiphon.ipc.engine_client import EnginePort
 from antiphon.ipc.health import Health, together
+from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters

@@ -9,10 +9,10 @@ from typing import Protocol
 from aiohttp import web
 
 from antiphon.config import ServerConfig
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
+from antiphon.metrics import MetricFamilies
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.canary_desk import CanaryDesk

@@ -9,9 +9,9 @@ from typing import BinaryIO, Final, cast
 
 from prometheus_client import Counter, Gauge
 
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.errors import ServerFullError
 from antiphon.log import SparseLog
+from antiphon.metrics import MetricFamilies
 
 MAX_UPLOADS: Final = 32
 """Recordings being received or transcribed at once."""
@@ -32,12 +32,8 @@ class Uploads:
         """Register the metrics; ``log`` gets a line now and then while the disk has no room."""
         self._max_upload_bytes, self._log = max_upload_bytes, log
         self._count = self._disk_bytes = 0
-        self._gauge = families.get(
-            Gauge, "spooled_upload_bytes", "Bytes on disk of recordings sent by POST.", ()
-        )
-        self._refused = families.get(
-            Counter, "spool_refusals", "Recordings refused for want of room on disk.", ()
-        )
+        self._gauge = families.get(Gauge, "spooled_upload_bytes")
+        self._refused = families.get(Counter, "spool_refusals")
 
     @contextlib.contextmanager
     def one(self, stated_bytes: int | None) -> Iterator[Spool]:

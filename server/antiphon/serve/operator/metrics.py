@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.engine.memory import host_bytes, process_bytes
-from antiphon.engine.metrics import MetricFamilies
+from antiphon.metrics import MetricFamilies, read_family
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.turns import Turns
@@ -27,13 +27,9 @@ class ServeMetrics:
     def __init__(self, families: MetricFamilies, *, model: str) -> None:
         """Register under the label ``model``."""
         self._model = model
-        self._refused = families.get(
-            Counter, "refused_requests", "Requests refused before the upgrade.", ("model", "status")
-        )
-        self._closed = families.get(
-            Counter, "closed_sockets", "WebSockets closed, by close code.", ("model", "code")
-        )
-        self.sockets = families.get(Gauge, "open_sockets", "WebSockets open now.", ("model",)).labels(model)
+        self._refused = families.get(Counter, "refused_requests")
+        self._closed = families.get(Counter, "closed_sockets")
+        self.sockets = families.get(Gauge, "open_sockets").labels(model)
 
     def refused(self, status: int) -> None:
         """Count a request refused with an HTTP status."""
@@ -63,16 +59,8 @@ class _MemoryCollector(Collector):
     """Reads the memory of the process, and of the device it may use."""
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            "antiphon_process_memory_bytes",
-            "Resident memory of the server's process.",
-            value=process_bytes(),
-        )
-        yield GaugeMetricFamily(
-            "antiphon_memory_limit_bytes",
-            "Memory the process may use: the machine's, or its container's limit.",
-            value=host_bytes(),
-        )
+        yield read_family("process_memory_bytes", process_bytes())
+        yield read_family("memory_limit_bytes", host_bytes())
         yield from _device_memory()
 
 
@@ -85,54 +73,22 @@ class _ProcessCollector(Collector):
         self._recorder = recorder
 
     def collect(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(
-            "antiphon_loop_busy_seconds",
-            "Time the event loop spent on sessions' turns.",
-            value=self._turns.busy_s,
-        )
-        yield GaugeMetricFamily(
-            "antiphon_loop_lag_seconds",
-            "Lag of the event loop: the largest value of the last 5 seconds.",
-            value=self._lag.worst_s,
-        )
+        yield read_family("loop_busy_seconds", self._turns.busy_s)
+        yield read_family("loop_lag_seconds", self._lag.worst_s)
         yield from _MemoryCollector().collect()
-
-        yield from _key_sessions(self._access)
-        yield from _recordings(self._recorder)
-
-
-def _key_sessions(access: Access) -> Iterable[Metric]:
-    """Sessions by key; no key is named where the metrics are public."""
-    keys = GaugeMetricFamily(
-        "antiphon_key_sessions",
-        "Sessions that each API key has now, by its name; empty unless protect has metrics.",
-        labels=("key",),
-    )
-    if not access.is_open("metrics"):
-        for name, sessions in access.ledger.sessions_of_keys():
-            keys.add_metric((name,), sessions)
-    yield keys
-
-
-def _recordings(recorder: CallRecorder | None) -> Iterable[Metric]:
-    """What is missing from recordings; nothing is where nothing is recorded."""
-    yield CounterMetricFamily(
-        "antiphon_recording_left_out_pieces",
-        "Pieces of audio missing from recordings because the disk was too slow.",
-        value=recorder.left_out if recorder is not None else 0,
-    )
-    yield CounterMetricFamily(
-        "antiphon_failed_recordings",
-        "Recording files abandoned after a write error.",
-        value=recorder.failed_files if recorder is not None else 0,
-    )
+        keys = read_family("key_sessions")
+        if not self._access.is_open("metrics"):  # no key is named where the metrics are public
+            for name, sessions in self._access.ledger.sessions_of_keys():
+                keys.add_metric((name,), sessions)
+        yield keys
+        left_out, failed = (0, 0) if (it := self._recorder) is None else (it.left_out, it.failed_files)
+        yield read_family("recording_left_out_pieces", left_out)
+        yield read_family("failed_recordings", failed)
 
 
 def _device_memory() -> Iterable[Metric]:
-    used = GaugeMetricFamily(
-        "antiphon_device_memory_bytes", "Memory of a GPU in use, by all processes.", labels=("device",)
-    )
-    limit = GaugeMetricFamily("antiphon_device_memory_limit_bytes", "Memory a GPU has.", labels=("device",))
+    used = read_family("device_memory_bytes")
+    limit = read_family("device_memory_limit_bytes")
     # Loaded by backends that run on torch, and only by them: this layer imports no framework.
     devices = sys.modules.get("antiphon.backends.torch_devices")
     for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():

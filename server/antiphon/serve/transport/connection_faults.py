@@ -20,8 +20,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
-from antiphon.engine.metrics import MetricFamilies
 from antiphon.log import Log, SparseLog
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.transport.open_files import open_file_limit
 
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -42,16 +42,9 @@ class ConnectionFaults:
 
     def __init__(self, families: MetricFamilies, log: Log, clock: Callable[[], float]) -> None:
         """Register the counters."""
-        failed = families.get(
-            Counter, "failed_connections", "Connections that failed because of their peer.", ("kind",)
-        )
+        failed = families.get(Counter, "failed_connections")
         self._failed = {kind: failed.labels(kind.value) for kind in ConnectionFault}
-        self._shortages = families.get(
-            Counter,
-            "resource_shortages",
-            "Times the system gave no file or memory: each second while connections wait, and by request.",
-            (),
-        )
+        self._shortages = families.get(Counter, "resource_shortages")
         # One line and then a pause: a single failure of a peer is of no interest, their number is.
         self._log = SparseLog(log, clock, burst=1)
 

@@ -1,0 +1,260 @@
+"""The table of metrics: what each one is called and means, its labels, and how processes join their values.
+
+Every exposition, the sums over the processes of a server and docs/metrics.md read :data:`METRICS`. To add a
+metric, write its row and ask for it by its name, where it is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+PREFIX: Final = "antiphon_"
+
+M = TypeVar("M")
+
+
+class MetricType(StrEnum):
+    """Prometheus' type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Merge(StrEnum):
+    """What the values of several processes are together."""
+
+    SUM = "sum"
+    LARGEST = "largest"  # every process sees the same thing, or the worst one counts
+    EARLIEST = "earliest"
+
+    def joined(self, one: float, other: float) -> float:
+        """The value of two processes."""
+        match self:
+            case Merge.SUM:
+                return one + other
+            case Merge.LARGEST:
+                return max(one, other)
+            case Merge.EARLIEST:
+                return min(one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric. ``values`` of the last label read 0 from the start; ``buckets`` are upper bounds."""
+
+    type: MetricType
+    help: str
+    labels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    merge: Merge = Merge.SUM
+    buckets: tuple[float, ...] = ()
+
+
+def _counter(help_text: str, *labels: str, values: tuple[str, ...] = ()) -> MetricRow:
+    return MetricRow(MetricType.COUNTER, help_text, labels, values)
+
+
+def _gauge(help_text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricRow:
+    return MetricRow(MetricType.GAUGE, help_text, labels, merge=merge)
+
+
+def _histogram(buckets: tuple[float, ...], help_text: str, *labels: str) -> MetricRow:
+    return MetricRow(MetricType.HISTOGRAM, help_text, labels, buckets=buckets)
+
+
+# Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
+_FRAME_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.075),
+    *(0.08, 0.085, 0.09, 0.1, 0.12, 0.16, 0.24, 0.4, 0.8, 1.6, 5.0),
+)
+_STAGE_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.16)
+_FIRST_AUDIO_S: Final = (0.05, 0.08, 0.1, 0.16, 0.2, 0.24, 0.32, 0.4, 0.5, 0.64, 0.8, 1.0, 1.6, 3.0, 10.0)
+_SESSION_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
+_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
+
+METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
+    {
+        # The engine.
+        "tick_seconds": _histogram(_FRAME_S, "Time of one backend step.", "model"),
+        "stage_seconds": _histogram(_STAGE_S, "Time of each stage of a tick.", "model", "stage"),
+        "frame_latency_seconds": _histogram(
+            _FRAME_S, "From an input frame's last sample to its reply handed to the socket.", "model"
+        ),
+        "frame_wait_seconds": _histogram(
+            _FRAME_S, "From an input frame's last sample to the step that takes it.", "model"
+        ),
+        "first_audio_seconds": _histogram(
+            _FIRST_AUDIO_S,
+            "From a session's first whole input frame to its first audio handed to the socket.",
+            "model",
+        ),
+        "session_seconds": _histogram(_SESSION_S, "How long sessions owned a row.", "model"),
+        "batch_rows": _histogram(_ROWS, "Sessions that took part in a tick.", "model"),
+        "physical_rows": _histogram(
+            _ROWS, "Rows the backend computed in a tick, idle ones included.", "model"
+        ),
+        "frames_taken": _counter("Input frames that took part in a tick.", "model"),
+        "padding_frames": _counter("Frames of flush padding to bring markers back (stt).", "model"),
+        "replies": _counter("Replies queued for a socket.", "model"),
+        "late_frames": _counter("Frames whose latency was over one frame's length.", "model"),
+        "lost_frames": _counter("Frames taken by the model that have no reply, against design.", "model"),
+        "dropped_frames": _counter(
+            "Frames dropped because a queue was full: in, before the model; out, before the client.",
+            "model",
+            "direction",
+            values=("in", "out"),
+        ),
+        "failed_steps": _counter("Steps that failed for some rows.", "model"),
+        "abandoned_sessions": _counter("Sessions that ended with their front end.", "model"),
+        "admissions": _counter(
+            "Admission decisions by outcome.",
+            "model",
+            "outcome",
+            values=("admitted", "queued", "promoted", "expired", "left", "full", "late", "draining"),
+        ),
+        "resumptions": _counter(
+            "Connections that asked to resume a call, by outcome.",
+            "model",
+            "outcome",
+            values=("resumed", "unknown", "expired", "replaced", "draining", "moved"),
+        ),
+        "hand_overs": _counter(
+            "Calls handed over to another worker, or taken from one, by outcome.",
+            "model",
+            "outcome",
+            values=("sent", "failed", "taken", "refused"),
+        ),
+        "prompts": _counter(
+            "Prompts given to sessions: computed, or copied from an earlier session's row.",
+            "model",
+            "how",
+            values=("computed", "copied"),
+        ),
+        "active_sessions": _gauge("Sessions that own a row.", "model"),
+        "queued_sessions": _gauge("Callers that wait for a row.", "model"),
+        "slots": _gauge("Rows there are.", "model"),
+        "detached_sessions": _gauge(
+            "Sessions whose row waits for another connection of their caller.", "model"
+        ),
+        "admitting": _gauge("1 when a caller who came now would be admitted at once.", "model"),
+        "input_queue_frames": _gauge(
+            "Whole input frames waiting for the model, all sessions together.", "model"
+        ),
+        "output_queue_frames": _gauge("Replies waiting for their sockets, all sessions together.", "model"),
+        "state_bytes": _gauge("Model state of all rows: keys and values above all.", "model"),
+        "model_info": _gauge(
+            "What runs here; always 1.",
+            "model",
+            "kind",
+            "backend",
+            "device",
+            "dtype",
+            "quantization",
+            "version",
+            merge=Merge.LARGEST,
+        ),
+        "model_memory_bytes": _gauge(
+            "Memory by purpose: weights; state_per_row, above all keys and values; total, of the device.",
+            "model",
+            "purpose",
+        ),
+        # Sockets and HTTP.
+        "refused_requests": _counter("Requests refused before the upgrade.", "model", "status"),
+        "closed_sockets": _counter("WebSockets closed, by close code.", "model", "code"),
+        "open_sockets": _gauge("WebSockets open now.", "model"),
+        "failed_connections": _counter("Connections that failed because of their peer.", "kind"),
+        "turned_away_connections": _counter(
+            "Connections closed at once, since their address had, or opened, as many as it may."
+        ),
+        "resource_shortages": _counter(
+            "Times the system gave no file or memory: each second while connections wait, and by request."
+        ),
+        "spooled_upload_bytes": _gauge("Bytes on disk of recordings sent by POST."),
+        "spool_refusals": _counter("Recordings refused for want of room on disk."),
+        "key_sessions": _gauge(
+            "Sessions that each API key has now, by its name; empty unless protect has metrics.", "key"
+        ),
+        "recording_left_out_pieces": _counter(
+            "Pieces of audio missing from recordings because the disk was too slow."
+        ),
+        "failed_recordings": _counter("Recording files abandoned after a write error."),
+        # Processes.
+        "loop_busy_seconds": _counter("Time the event loop spent on sessions' turns."),
+        "loop_lag_seconds": _gauge(
+            "Lag of the event loop: the largest value of the last 5 seconds.", merge=Merge.LARGEST
+        ),
+        "process_memory_bytes": _gauge("Resident memory of the server's process."),
+        "memory_limit_bytes": _gauge(
+            "Memory the process may use: the machine's, or its container's limit.", merge=Merge.LARGEST
+        ),
+        "device_memory_bytes": _gauge(
+            "Memory of a GPU in use, by all processes.", "device", merge=Merge.LARGEST
+        ),
+        "device_memory_limit_bytes": _gauge("Memory a GPU has.", "device", merge=Merge.LARGEST),
+        "front_ends": _gauge("Front-end processes that take calls."),
+        "front_end_connections": _gauge(
+            "Connections at work in a front end, or under way to it.", "front_end"
+        ),
+        "front_end_lag_seconds": _gauge("How late a front end's event loop runs.", "front_end"),
+        "front_end_restarts": _counter("Front-end processes that ended and were replaced."),
+        # A model on trial.
+        "canary_calls": _counter("Ended calls that were compared.", "arm"),
+        "canary_phase": _gauge("1 for the phase of the canary.", "phase"),
+        "canary_fault": _gauge("Mean of a signal, from 0 to 1 (faulty).", "arm", "signal"),
+        "canary_evidence": _gauge(
+            "Capital of the bets against the canary, as a part of what withdraws it.", "signal"
+        ),
+    }
+)
+"""By name, without the prefix ``antiphon_``."""
+
+_OF_THE_PROCESS: Final[Mapping[str, Merge]] = MappingProxyType(
+    {"process_max_fds": Merge.LARGEST, "process_start_time_seconds": Merge.EARLIEST}
+)
+"""Metrics of prometheus_client itself that are not summed."""
+
+
+def merge_of(sample: str) -> Merge:
+    """How processes join a sample of this name."""
+    if sample.endswith("_created"):
+        return Merge.EARLIEST
+    row = METRICS.get(sample.removeprefix(PREFIX))
+    return _OF_THE_PROCESS.get(sample, Merge.SUM) if row is None else row.merge
+
+
+def read_family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
+    """A metric that a collector reads when it is asked: with a value, or without any yet."""
+    row = METRICS[name]
+    kind = CounterMetricFamily if row.type is MetricType.COUNTER else GaugeMetricFamily
+    return kind(PREFIX + name, row.help, value=value, labels=None if value is not None else row.labels)
+
+
+def make_metric(kind: Callable[..., M], name: str, registry: CollectorRegistry) -> M:
+    """A metric that counts, of a class such as ``Counter``, registered on ``registry``."""
+    row = METRICS[name]
+    buckets = {"buckets": row.buckets} if row.buckets else {}
+    return kind(PREFIX + name, row.help, row.labels, registry=registry, **buckets)
+
+
+class MetricFamilies:
+    """The metrics of one registry by name, each made once however many models report in it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register on ``registry``."""
+        self.registry = registry
+        self._made: dict[str, Any] = {}
+
+    def get(self, kind: Callable[..., M], name: str) -> M:
+        """The metric of this name, made when it is first asked for."""
+        made: M | None = self._made.get(name)
+        if made is None:
+            made = self._made[name] = make_metric(kind, name, self.registry)
+        return made
