@@ -31,7 +31,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-TYPES = [*realtime.READERS, *realtime.UNSUPPORTED, *translation.TYPES]
+TYPES = [*realtime.READERS, *translation.READERS]
 NAMES = [
     *("session", "audio", "item", "item_id", "previous_item_id", "content_index", "audio_end_ms"),
     *("response", "response_id", "metadata", "event_id"),

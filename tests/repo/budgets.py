@@ -47,7 +47,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.audio": 1600,
         "antiphon.backends": 9100,
         "antiphon.canary": 250,
-        "antiphon.engine": 3750,
+        "antiphon.engine": 3800,
         "antiphon.ipc": 1900,
         "antiphon.models": 3450,
         "antiphon.protocol": 2850,

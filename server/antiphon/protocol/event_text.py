@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from antiphon.errors import FieldError, ProtocolError
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.payload import parse_object
+from antiphon.values import shown
+
+E = TypeVar("E")
 
 MAX_EVENT_CHARS = 1_048_576
 """16 seconds of audio at once, far more than clients send."""
@@ -64,6 +68,19 @@ def fields_of(text: str) -> Fields:
         raise FieldError(str(error), param=None, code="invalid_json") from error
     event_id = Fields(values).optional_text("event_id", max_chars=MAX_EVENT_ID_CHARS)
     return Fields(values, event_id=event_id)
+
+
+def read_event(text: str, readers: Mapping[str, Callable[[Fields], E]]) -> E:
+    """One event, by the reader of its type; fields that mean nothing here are ignored.
+
+    Raises:
+        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+    """
+    fields = fields_of(text)
+    kind = fields.text("type", max_chars=1000)
+    if kind not in readers:
+        raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
+    return readers[kind](fields)
 
 
 def _audio_of(text: str) -> Fields | None:

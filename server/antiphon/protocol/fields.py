@@ -110,14 +110,17 @@ class Fields:
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
-        """Bytes in base64, which have to be there."""
+        """Bytes in base64, at least one, which have to be there."""
         value = self._value(name, TEXT)
         if value is None:
             raise self.error(name, MISSING, "is missing")
         try:
-            return base64.b64decode(value, validate=True)
+            data = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
             raise self.error(name, INVALID_VALUE, f"is not base64: {error}") from error
+        if not data:
+            raise self.error(name, INVALID_VALUE, "is empty")
+        return data
 
     def _value(self, name: str, rule: ValueRule, default: Any = None) -> Any:
         value = self.values.get(name)

@@ -12,11 +12,10 @@ from typing import TypeAlias
 
 from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import ResumeMode
-from antiphon.protocol.event_text import fields_of, text_of
+from antiphon.protocol.event_text import read_event, text_of
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
 from antiphon.protocol.resume import Claim, token_of
-from antiphon.values import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +122,7 @@ def decode(message: str | bytes) -> ClientEvent:
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
-    fields = fields_of(text_of(message))
-    kind = fields.text("type", max_chars=1000)
-    if kind in UNSUPPORTED:
-        return Unsupported(kind, fields.event_id)
-    reader = READERS.get(kind)
-    if reader is None:
-        raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
-    return reader(fields)
-
-
-def _read_audio(fields: Fields) -> AppendAudio:
-    audio = fields.base64("audio")
-    if not audio:
-        raise fields.error("audio", INVALID_VALUE, "is empty")
-    return AppendAudio(audio, fields.event_id)
+    return read_event(text_of(message), READERS)
 
 
 def read_mode(query: Mapping[str, str]) -> ResumeMode:
@@ -170,9 +155,10 @@ READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.resume": _read_resume,
     "session.acknowledge": _read_acknowledge,
     "session.update": lambda it: Update(read_change(it.object("session")), it.event_id),
-    "session.input_audio.append": _read_audio,
+    "session.input_audio.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
     "session.input_audio.mute": lambda it: Mute(it.event_id),
     "session.input_audio.unmute": lambda it: Unmute(it.event_id),
     "session.close": lambda it: Close(it.event_id),
+    **dict.fromkeys(UNSUPPORTED, lambda it: Unsupported(it.values["type"], it.event_id)),
 }
 """The events that are followed, and how each is read."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from antiphon.errors import FieldError
-from antiphon.protocol.event_text import fields_of
+from antiphon.protocol.event_text import read_event
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.realtime_session import read_modalities
-from antiphon.values import shown
 
 MAX_METADATA: Final = 16
 MAX_METADATA_CHARS: Final = 512
@@ -136,21 +135,7 @@ def decode(text: str) -> ClientEvent:
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
-    fields = fields_of(text)
-    kind = fields.text("type", max_chars=1000)
-    if kind in UNSUPPORTED:
-        return Unsupported(kind, fields.event_id)
-    reader = READERS.get(kind)
-    if reader is None:
-        raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
-    return reader(fields)
-
-
-def _read_audio(fields: Fields) -> AppendAudio:
-    audio = fields.base64("audio")
-    if not audio:
-        raise fields.error("audio", INVALID_VALUE, "is empty")
-    return AppendAudio(audio, fields.event_id)
+    return read_event(text, READERS)
 
 
 def _read_item(fields: Fields) -> CreateItem:
@@ -196,7 +181,7 @@ def _read_metadata(fields: Fields) -> Mapping[str, str]:
 
 READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
     "session.update": lambda it: Update(it.object("session"), it.event_id),
-    "input_audio_buffer.append": _read_audio,
+    "input_audio_buffer.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
     "input_audio_buffer.commit": lambda it: Commit(it.event_id),
     "input_audio_buffer.clear": lambda it: Clear(it.event_id),
     "conversation.item.create": _read_item,
@@ -207,5 +192,6 @@ READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
     "response.cancel": lambda it: CancelResponse(
         it.optional_text("response_id", max_chars=MAX_NAME_CHARS), it.event_id
     ),
+    **dict.fromkeys(UNSUPPORTED, lambda it: Unsupported(it.values["type"], it.event_id)),
 }
 """The events that are followed, and how each is read."""

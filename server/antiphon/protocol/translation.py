@@ -6,15 +6,14 @@ both ways all the time, as 16-bit samples of 24 kHz.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from antiphon.protocol.event_text import fields_of
-from antiphon.protocol.fields import INVALID_VALUE, Fields
+from antiphon.protocol.event_text import read_event
+from antiphon.protocol.fields import Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.realtime_events import Event, event
-from antiphon.values import shown
 
 SAMPLE_RATE = 24_000
 
@@ -65,7 +64,12 @@ class Close:
 
 ClientEvent: TypeAlias = Update | AppendAudio | Close
 
-TYPES = ("session.update", "session.input_audio_buffer.append", "session.close")
+READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
+    "session.update": lambda it: Update(it.object("session"), it.event_id),
+    "session.input_audio_buffer.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
+    "session.close": lambda it: Close(it.event_id),
+}
+"""The events that are followed, and how each is read."""
 
 
 def decode(text: str) -> ClientEvent:
@@ -74,18 +78,7 @@ def decode(text: str) -> ClientEvent:
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
-    fields = fields_of(text)
-    match kind := fields.text("type", max_chars=1000):
-        case "session.update":
-            return Update(fields.object("session"), fields.event_id)
-        case "session.input_audio_buffer.append":
-            audio = fields.base64("audio")
-            if not audio:
-                raise fields.error("audio", INVALID_VALUE, "is empty")
-            return AppendAudio(audio, fields.event_id)
-        case "session.close":
-            return Close(fields.event_id)
-    raise fields.error("type", "unknown_event", f"is {shown(kind)}, which no client of this API sends")
+    return read_event(text, READERS)
 
 
 def change(session: TranslationSession, fields: Fields) -> TranslationSession:
