@@ -36,6 +36,9 @@ SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256
 # ONNX Runtime sends no usage data, whichever program of these loads it.
 export ORT_DISABLE_TELEMETRY := 1
 
+# Tests start hundreds of processes: each would compile every source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve demo test test-fast test-lab check docs bench stack train evaluate programs release clean
 

@@ -255,3 +255,9 @@ def test_moshi_and_torch_are_pinned_exactly() -> None:
     extras = (ROOT / "pyproject.toml").read_text()
     assert f'"moshi=={pins["moshi"]}"' in extras
     assert "+" not in pins["torch"]
+
+
+def test_what_make_starts_keeps_compiled_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    rule = "show: ; @echo $${PYTHONDONTWRITEBYTECODE-unset}"
+    assert run_make("--eval", rule, "show", cwd=ROOT).stdout == "unset\n"
