@@ -39,7 +39,10 @@ SILENT_FRAMES = {"duplex": 1, "echo": 0}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The size of a run; ``values`` are for the variables of compose.yaml."""
+    """The size of a run; ``values`` are for the variables of compose.yaml.
+
+    A worker that does not say within ``account_s`` how many calls it has is away.
+    """
 
     seconds: float = 600.0
     callers: int = 8
@@ -49,6 +52,7 @@ class Settings:
     shortest_s: float = 8.0
     longest_s: float = 60.0
     sample_s: float = 1.0
+    account_s: float = 2.0
     backend: str = "auto"
 
     @property
@@ -157,7 +161,8 @@ class Run:
     async def _used(self, worker: Worker) -> int | None:
         """The calls at a worker, by its own account; None while it is away."""
         try:
-            async with self.http.get(f"{worker.url}/api/build_info", timeout=_PATIENCE) as response:
+            limit = aiohttp.ClientTimeout(total=self.settings.account_s)
+            async with self.http.get(f"{worker.url}/api/build_info", timeout=limit) as response:
                 used: int = (await response.json())["slots"]["used"]
                 return used
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -182,9 +187,6 @@ class Run:
             lives.append(pid)
         place = lives.index(pid)
         return host if place == 0 else f"{host}, {place + 1}"
-
-
-_PATIENCE = aiohttp.ClientTimeout(total=2.0)
 
 
 def _resident_bytes(pid: int) -> int:
