@@ -1,27 +1,49 @@
-"""Folders that are made once a test run, by the first of its processes that needs them."""
+"""Folders that tests share, each made once until what it is made of changes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
-import pytest
 from filelock import FileLock
 
+from tests.repo.tracked import ROOT
 
-def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder ``name``, which ``make`` creates; no test may write to it.
+KEPT: Final = ROOT / ".pytest_cache" / "made"
+"""They outlive a run; ``make clean`` removes them."""
 
-    It lies in the temporary folder of this run, so that another run, perhaps of other code, makes its own.
+
+def made_once(name: str, fingerprint: str, make: Callable[[Path], object], room: Path = KEPT) -> Path:
+    """The folder ``name``, which ``make`` creates, unless a process or a run before did for this fingerprint.
+
+    No test may write to it. Folders of this name with other fingerprints are removed.
     """
-    base = folders.getbasetemp()
-    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder, done = run / "shared" / name, run / "shared" / f"{name}.done"
+    folder = room / f"{name}-{fingerprint}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not done.exists():
-            assert not folder.exists(), f"{folder} was begun and not finished; the first error says why"
-            make(folder)
-            done.touch()
+    with FileLock(room / f"{name}.lock"):
+        if not folder.exists():
+            for other in room.glob(f"{name}-{'[0-9a-f]' * len(fingerprint)}"):
+                shutil.rmtree(other)
+            begun = room / f"{name}.begun"
+            shutil.rmtree(begun, ignore_errors=True)
+            make(begun)
+            begun.rename(folder)
     return folder
+
+
+def fingerprint_of(paths: Iterable[Path], packages: Iterable[str]) -> str:
+    """16 hexadecimal digits that change with the files at or below ``paths`` and with packages' versions."""
+    found = hashlib.sha256()
+    for package in packages:
+        found.update(f"{package} {version(package)}\n".encode())
+    for path in paths:
+        files = sorted(it for it in path.rglob("*") if it.is_file()) if path.is_dir() else [path]
+        for file in files:
+            if "__pycache__" not in file.parts:
+                found.update(f"{file.relative_to(path.parent)}\n".encode())
+                found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:16]

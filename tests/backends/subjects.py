@@ -62,9 +62,9 @@ def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
     )
 
 
-def graphs(kind: str, folders: pytest.TempPathFactory, *, int8_ring_bytes: int | None = None) -> Subject:
+def graphs(kind: str, *, int8_ring_bytes: int | None = None) -> Subject:
     """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
-    checkpoint = exported(kind, folders, int8_ring_bytes=int8_ring_bytes)
+    checkpoint = exported(kind, int8_ring_bytes=int8_ring_bytes)
     return Subject(
         f"onnx {kind}",
         lambda slots: make_backend("onnx", checkpoint, slots=slots, options={"threads": 1}),
@@ -91,10 +91,10 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
     "reference-codec": lambda folders: model("reference", "codec", folders),
     "reference-duplex": lambda folders: model("reference", "moshi", folders),
-    "onnx-codec": lambda folders: graphs("codec", folders),
-    "onnx-duplex": lambda folders: graphs("moshi", folders),
-    "onnx-stt": lambda folders: graphs("stt", folders, int8_ring_bytes=0),
-    "onnx-tts": lambda folders: graphs("tts", folders),
+    "onnx-codec": lambda folders: graphs("codec"),
+    "onnx-duplex": lambda folders: graphs("moshi"),
+    "onnx-stt": lambda folders: graphs("stt", int8_ring_bytes=0),
+    "onnx-tts": lambda folders: graphs("tts"),
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),

@@ -30,10 +30,8 @@ FRAMES = 6
         ("mlx", "stt"),
     ],
 )
-def test_a_row_goes_on_in_another_process(
-    name: str, kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    model = (exported if name == "onnx" else source)(kind, tmp_path_factory).ref
+def test_a_row_goes_on_in_another_process(name: str, kind: str, tmp_path: Path) -> None:
+    model = (exported if name == "onnx" else source)(kind).ref
     backend, identity = transfer.make(name, model)
     frames = voice(40, WRAPPED_FRAMES + FRAMES, backend.info)
     driver = Driver(backend)

@@ -26,7 +26,7 @@ MATERIAL = Material(recordings=built_in_clips()[:3], frames=30, turns=1)
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint]:
     """A model in float32, and in 8 bits."""
-    whole = exported_on_a_trained_codec(tmp_path_factory)
+    whole = exported_on_a_trained_codec()
     return whole, rounded(whole, "int8", tmp_path_factory.mktemp("gate") / "int8")
 
 

@@ -79,8 +79,8 @@ def test_a_transposition_stays_where_it_moves_numbers(tmp_path: Path, heads: int
     np.testing.assert_array_equal(found, x.transpose(0, 2, 1, 3))
 
 
-def test_the_stages_of_a_model_have_no_small_pieces_left(tmp_path_factory: pytest.TempPathFactory) -> None:
-    checkpoint = exported("moshi", tmp_path_factory)
+def test_the_stages_of_a_model_have_no_small_pieces_left() -> None:
+    checkpoint = exported("moshi")
     spec = checkpoint.spec.lm
     assert spec is not None
     found = {

@@ -66,13 +66,12 @@ def test_the_float_recipe_rounds_nothing() -> None:
 
 def test_the_command_line_makes_a_model_in_4_bits_that_speaks(
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its float32 graphs are those that the command line made of the same model before."""
     out = tmp_path / "int4"
-    before, model = exported("moshi", tmp_path_factory), source("moshi", tmp_path_factory).ref
+    before, model = exported("moshi"), source("moshi").ref
 
     def export_stage(stage: ExportedStage, path: Path, role: str) -> GraphFormat:
         shutil.copy(before.file(role), path)

@@ -46,10 +46,8 @@ def greedy(checkpoint: Checkpoint) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", ["torch", "onnx"])
-async def test_everybody_is_told_what_upstream_would_say(
-    name: str, folder: Path, wanted: Wanted, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    found = load_checkpoint(str(folder)) if name == "torch" else exported("tts", tmp_path_factory)
+async def test_everybody_is_told_what_upstream_would_say(name: str, folder: Path, wanted: Wanted) -> None:
+    found = load_checkpoint(str(folder)) if name == "torch" else exported("tts")
     assert found.file("mimi").read_bytes() == (folder / "mimi.safetensors").read_bytes()
     checkpoint = greedy(found)
     backend = make_backend(name, checkpoint, slots=4, device="cpu", options={"threads": 1})

@@ -1,12 +1,11 @@
-"""Small seeded models as graphs, each exported once a test run; they share one codec, and its graphs."""
+"""Small seeded models as graphs, each exported once until its makers change; they share a codec's graphs."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from antiphon import cli
 from antiphon.backends.onnx.factory import stages
@@ -15,37 +14,51 @@ from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
 from antiphon_quantize.recipe import load_recipe
-from tests.shared import made_once
+from tests.repo.tracked import ROOT
+from tests.shared import fingerprint_of, made_once
 from tests.support.make_checkpoint import make_checkpoint
 
 FIRST = "moshi"
 """The kind whose codec graphs serve the others."""
 
+MAKERS = ("quantize/antiphon_quantize", "server/antiphon/backends", "server/antiphon/models")
+"""What exports a graph, beside the tests' own models."""
 
-def source(kind: str, folders: pytest.TempPathFactory) -> Checkpoint:
+PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxscript", "safetensors", "torch")
+
+
+@cache
+def fingerprint() -> str:
+    """Of all that these graphs are made of."""
+    support = ROOT / "tests" / "support"
+    paths = [*(ROOT / maker for maker in MAKERS), support / "make_checkpoint.py", support / "text.txt"]
+    return fingerprint_of([*paths, Path(__file__), builtin_folder("tiny")], PACKAGES)
+
+
+def source(kind: str) -> Checkpoint:
     """The small checkpoint itself, which the torch backend runs."""
     dtype = "float32" if kind == "tts" else "bfloat16"  # as the tests of the torch backend have it
     folder = made_once(
-        folders, f"onnx-source-{kind}", lambda out: make_checkpoint(out, kind=kind, dtype=dtype)
+        f"onnx-source-{kind}", fingerprint(), lambda out: make_checkpoint(out, kind=kind, dtype=dtype)
     )
     return load_checkpoint(str(folder))
 
 
-def exported(kind: str, folders: pytest.TempPathFactory, *, int8_ring_bytes: int | None = None) -> Checkpoint:
+def exported(kind: str, *, int8_ring_bytes: int | None = None) -> Checkpoint:
     """Its graphs, by the command line for the first kind, and for the others what differs."""
 
     def export(out: Path) -> None:
-        checkpoint = source(kind, folders)
+        checkpoint = source(kind)
         if kind == FIRST:
             line = ["--target", "onnx", "--recipe", "float32", "--model", checkpoint.ref, str(out)]
             assert cli.run(["quantize", "--no-gate", *line]) == 0
         else:
-            _borrow(checkpoint, exported(FIRST, folders), out, int8_ring_bytes)
+            _borrow(checkpoint, exported(FIRST), out, int8_ring_bytes)
 
-    return load_checkpoint(str(made_once(folders, f"onnx-{kind}-{int8_ring_bytes}", export)))
+    return load_checkpoint(str(made_once(f"onnx-{kind}-{int8_ring_bytes}", fingerprint(), export)))
 
 
-def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
+def exported_on_a_trained_codec() -> Checkpoint:
     """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
 
     def export(out: Path) -> None:
@@ -57,7 +70,7 @@ def exported_on_a_trained_codec(folders: pytest.TempPathFactory) -> Checkpoint:
         manifest = replace(whole, files=files, graphs=made, backends=backends)
         write_manifest(manifest, out / MANIFEST_NAME)
 
-    return load_checkpoint(str(made_once(folders, "onnx-on-tiny", export)))
+    return load_checkpoint(str(made_once("onnx-on-tiny", fingerprint(), export)))
 
 
 def _borrow(checkpoint: Checkpoint, lender: Checkpoint, out: Path, int8_ring_bytes: int | None) -> None:

@@ -26,8 +26,8 @@ ROWS = 5
 
 
 @pytest.fixture(scope="module")
-def duplex(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return exported("moshi", tmp_path_factory)
+def duplex() -> Checkpoint:
+    return exported("moshi")
 
 
 def graph_of(checkpoint: Checkpoint, name: str) -> Graph:

@@ -78,10 +78,10 @@ def given_a_voice(backend: Backend, inputs: StepInputs) -> StepInputs:
     ],
 )
 def test_sessions_that_join_pause_and_restart_are_those_of_torch(
-    kind: str, seed: int, parameters: SamplingParameters, tmp_path_factory: pytest.TempPathFactory
+    kind: str, seed: int, parameters: SamplingParameters
 ) -> None:
-    ours = run(make_onnx(exported(kind, tmp_path_factory), slots=ROWS, threads=1), seed, parameters)
-    oracle = make_torch(source(kind, tmp_path_factory), slots=ROWS, device="cpu", dtype="float32", threads=1)
+    ours = run(make_onnx(exported(kind), slots=ROWS, threads=1), seed, parameters)
+    oracle = make_torch(source(kind), slots=ROWS, device="cpu", dtype="float32", threads=1)
     emitted = 0
     for mine, theirs in zip(ours, run(oracle, seed, parameters), strict=True):
         np.testing.assert_array_equal(mine.consumed, theirs.consumed)

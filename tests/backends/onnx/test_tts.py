@@ -31,8 +31,8 @@ FRAMES = 24
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return exported("tts", tmp_path_factory)
+def checkpoint() -> Checkpoint:
+    return exported("tts")
 
 
 @pytest.fixture
