@@ -20,7 +20,8 @@ from antiphon_quantize.bench.options import (
     make_subjects,
     plan_of,
 )
-from antiphon_quantize.bench.output import can_draw, tell, write_card, write_check
+from antiphon_quantize.bench.output import can_draw, free_place, tell, write_card
+from antiphon_quantize.bench.page import summary
 from antiphon_quantize.bench.player import FarPlayer
 from antiphon_quantize.bench.quality_source import Gate, QualitySource
 from antiphon_quantize.bench.run import run
@@ -54,8 +55,7 @@ def main(argv: Sequence[str], gate: Gate) -> int:
     subjects, baseline = choose(options)
     judge = partial(gate, questions=options.questions, tell=tell)
     source = QualitySource(baseline, subjects, options.quality, judge)
-    out = Path(options.out)
-    write_check(out)
+    out = free_place(Path(options.out))
     has_figure = not options.no_figure and can_draw()
     card = run(
         [(subject.label, partial(FarPlayer, subject, plan, no_progress)) for subject in subjects],
@@ -66,8 +66,8 @@ def main(argv: Sequence[str], gate: Gate) -> int:
         now=datetime.now(UTC),
         tell=tell,
     )
-    for path in write_card(card, out, has_figure=has_figure):
-        print(path)  # noqa: T201
+    paths = write_card(card, out, has_figure=has_figure)
+    print(f"{summary(card)}\n\n" + "\n".join(map(str, paths)))  # noqa: T201
     return int(any(entry.quality is not None and entry.quality.is_passed is False for entry in card.entries))
 
 
@@ -108,6 +108,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "without it the gate is run",
     )
     add_plan_options(parser, seconds=10.0, rows="1,2,4")
-    parser.add_argument("--out", default="out/card", help="where the card goes, without a suffix [out/card]")
+    parser.add_argument(
+        "--out",
+        default="out/card",
+        metavar="FILE",
+        help="where the card goes, without a suffix; a number is added where it exists [out/card]",
+    )
     parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

@@ -1,7 +1,8 @@
-"""Output of a run: the three files of a card, which replace no other files, and lines of progress."""
+"""Output of a run: the three files of a card, numbered where they exist, and lines of progress."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -13,13 +14,10 @@ from antiphon_quantize.bench.page import render
 SUFFIXES = (".md", ".json", ".png")
 
 
-def write_check(out: Path) -> None:
-    """Find out before anything is measured whether the card can be written.
-
-    Raises:
-        ConfigError: a file of it exists.
-    """
-    check_absent(*_paths(out))
+def free_place(out: Path) -> Path:
+    """``out``, or ``out-2``, ``out-3`` and so on: the first place with none of a card's files."""
+    names = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not any(path.exists() for path in _paths(name)))
 
 
 def can_draw() -> bool:

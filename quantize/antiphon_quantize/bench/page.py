@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from antiphon_quantize.advice.show import table
 from antiphon_quantize.bench.card import Card, Entry, MeasuredMemory, RowsResult, Spread
 from antiphon_quantize.bench.quality import PREFERRED, Quality
 
@@ -37,6 +38,20 @@ def render(card: Card, figure: str | None = None) -> str:
     if figure is not None:
         parts.append(f"![quality against speed, tick times, memory]({figure})")
     return "\n\n".join(parts) + "\n"
+
+
+def summary(card: Card) -> str:
+    """What a terminal shows: the ticks of each model, and several models side by side."""
+    parts = [
+        f"{entry.label} ({entry.facts.backend}, {entry.facts.dtype})\n{table(list(_results(card, entry)))}\n"
+        + rows_in_time_sentence(entry)
+        for entry in card.entries
+    ]
+    if len(card.entries) > 1:
+        parts.append(table(list(_side_by_side(card))))
+    if is_busy(card):
+        parts.append("something else was running on this machine: read ratios, not milliseconds")
+    return "\n\n".join(parts)
 
 
 def speed_of(card: Card) -> str:

@@ -32,7 +32,7 @@ from antiphon_quantize.bench.options import (
     one_entry,
     plan_of,
 )
-from antiphon_quantize.bench.output import can_draw, tell, write_card, write_check
+from antiphon_quantize.bench.output import can_draw, free_place, tell, write_card
 from antiphon_quantize.bench.page import verdict
 from antiphon_quantize.bench.parity import compare, speak
 from antiphon_quantize.bench.player import FarPlayer
@@ -83,10 +83,9 @@ def main(argv: Sequence[str], gate: Gate) -> int:
         AntiphonError: an option that cannot be used, or a model that cannot be reached or run.
     """
     options = _parse(argv)
-    plan, out = plan_of(options), Path(options.out)
+    plan, out = plan_of(options), free_place(Path(options.out))
     if options.frames < 1:
         raise ConfigError(f"frames = {options.frames} is below 1, the least it can be")
-    write_check(out)
     has_figure = not options.no_figure and can_draw()
     (subject,) = make_subjects([one_entry(options)])
     checkpoint = load_checkpoint(options.model)

@@ -15,6 +15,7 @@ from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import builtin_folder
 from antiphon_quantize.bench.card import read_card
 from antiphon_quantize.bench.options import make_subjects, parse_rows
+from antiphon_quantize.bench.output import free_place
 from antiphon_quantize.measured import bench as main
 from tests.quantize.bench.test_quality import verdict
 
@@ -41,7 +42,10 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     line = ["bench", "--config", "models.toml", "--baseline", "plain", "--quality", "gate.json", *QUICK]
     assert cli.run(line) == 1
     said = capsys.readouterr()
-    assert said.out.split() == ["out/card.md", "out/card.json", "out/card.png"]
+    assert said.out.split()[-3:] == ["out/card.md", "out/card.json", "out/card.png"]
+    assert re.findall(r"^(plain|small) \(null, ", said.out, re.MULTILINE) == ["plain", "small"]
+    assert re.search(r"^rows +tick p50 ms \(turns\) +p95 ms +p99 ms", said.out, re.MULTILINE)
+    assert re.search(r"^2 +\d+\.\d\d \(", said.out, re.MULTILINE)
     assert re.findall(r"^turn (\d)/2, (\d) rows, (\w+): \d", said.err, re.MULTILINE) == [
         (turn, "2", label) for turn in "12" for label in ("plain", "small")
     ]
@@ -62,8 +66,13 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     assert ratio is not None
     assert ratio.high > 1
     assert "# Benchmark card: plain, small" in Path("out/card.md").read_text()
-    assert cli.run(line) == cli.EXIT_USAGE
-    assert "out/card.md exists and is not written over" in capsys.readouterr().err
+    before = Path("out/card.md").read_text()
+    assert free_place(Path("out/card")) == Path("out/card-2")
+    Path("out/card-2.png").touch()
+    assert free_place(Path("out/card")) == Path("out/card-3")
+    assert cli.run(line) == 1
+    assert capsys.readouterr().out.split()[-3:] == ["out/card-3.md", "out/card-3.json", "out/card-3.png"]
+    assert Path("out/card.md").read_text() == before
 
 
 @pytest.mark.parametrize(
