@@ -68,6 +68,40 @@ async def test_health_metrics_and_page_are_open_unless_they_are_protected(keys: 
                     assert (await server.get(path, **{"kyutai-api-key": BOB}))[0] == 200
 
 
+async def test_a_browser_is_asked_for_the_key_of_a_protected_page(keys: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html>the page")
+    browser = {"Accept": "text/html,*/*"}
+    async with serving(api_keys=keys, protect=("page",), page=tmp_path) as server:
+        for path in ("/", "/other.html"):
+            status, form, headers = await server.get(path, **browser)
+            assert (status, headers["Cache-Control"]) == (401, "no-store")
+            assert "asks for an access key" in form
+            assert "form-action 'self'" in headers["Content-Security-Policy"]
+        assert (await server.get("/", Accept="*/*"))[1].startswith("an API key is needed")
+        async with server.http.post(server.url("/"), data={"key": "a guess"}) as answer:
+            assert (answer.status, "This key is not known here" in await answer.text()) == (401, True)
+            assert not answer.cookies
+        async with server.http.post(server.url("/"), data={"key": CAROL}, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, ".")
+            (cookie,) = answer.cookies.values()
+        assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
+        kept = {"Cookie": f"{cookie.key}={cookie.value}"}
+        assert (await server.get("/", **browser, **kept))[1].endswith("the page")
+        assert (await server.get("/api/models", **kept))[0] == 200
+        assert (await server.get("/api/models", Origin="https://evil.example", **kept))[0] == 401
+        async with server.call("", **kept):
+            pass
+
+
+async def test_a_page_that_is_open_takes_no_key(keys: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    async with (
+        serving(api_keys=keys, page=tmp_path) as server,
+        server.http.post(server.url("/"), data={"key": CAROL}) as answer,
+    ):
+        assert answer.status == 405
+
+
 @pytest.mark.parametrize("query", ["", "ext=1", "auth_id=", "worker_auth_id=a+guess", "model=none"])
 async def test_without_a_key_there_is_no_upgrade(query: str, keys: str) -> None:
     async with serving(api_keys=keys) as server:

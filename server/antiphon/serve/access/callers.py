@@ -23,6 +23,7 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
 from antiphon.serve.access.addresses import Network, client_address, is_within, parse_networks
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
+from antiphon.serve.access.key_form import cookie_key
 from antiphon.serve.access.keys import KeyEntry, KeyFile, presented_key
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.address import is_own
@@ -103,6 +104,10 @@ class Access:
         """
         return Caller(self._key_of(request), self.address_of(request))
 
+    def knows(self, key: str) -> bool:
+        """Whether a key is in the file."""
+        return self._keys is not None and self._keys.find(key) is not None
+
     def address_of(self, request: web.Request) -> str:
         """Where a request comes from; what a proxy says counts when we trust that proxy."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
@@ -166,7 +171,7 @@ class Access:
     def _key_of(self, request: web.Request) -> KeyEntry | None:
         if self._keys is None:
             return None
-        presented = presented_key(request.headers, request.query)
+        presented = presented_key(request.headers, request.query) or cookie_key(request)
         if presented is None:
             words = "an API key is needed: as 'Authorization: Bearer KEY'"
             raise unauthorised(request.path, words, code="missing_authorization")

@@ -17,6 +17,7 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
+from antiphon.serve.access.key_form import keep_key, key_form
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
 from antiphon.serve.access.security import allowed_hosts, host_check, workers_port
@@ -189,10 +190,24 @@ def _add_page(app: web.Application, root: Path | None) -> None:
     async def handle(request: web.Request) -> web.Response:
         access = request.app[SERVICES].access
         if not access.is_open("page"):
-            access.identify(request)
+            try:
+                access.identify(request)
+            except web.HTTPUnauthorized:
+                if "text/html" not in request.headers.get("Accept", ""):
+                    raise
+                return key_form(request, "This server asks for an access key.")
         return await files.handle(request)
 
+    async def take_key(request: web.Request) -> web.Response:
+        access, key = request.app[SERVICES].access, (await request.post()).get("key", "")
+        if access.is_open("page"):
+            raise web.HTTPMethodNotAllowed("POST", ("GET", "HEAD"))
+        if not (isinstance(key, str) and access.knows(key.strip())):
+            return key_form(request, "This key is not known here.")
+        raise keep_key(request, key.strip())
+
     app.router.add_get("/{path:.*}", handle)
+    app.router.add_post("/", take_key)
 
 
 async def close_calls(app: web.Application, error: AntiphonError) -> None:
