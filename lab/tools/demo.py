@@ -3,7 +3,8 @@
 Usage: python -m lab.tools.demo [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
 
 The default model is asked the questions of the clips, by voice. Another model, or another clip, is a call of
-the probe. Exits with 0 when every frame was answered, in order and in time, and leaves no server behind.
+the probe. Exits with 0 when every answer was right, or every frame of a call answered in order and in time,
+and leaves no server behind.
 """
 
 from __future__ import annotations
@@ -38,16 +39,15 @@ def main(argv: list[str]) -> int:
     try:
         with running_server(command, port, log) as server:
             print(f"==> speaking to {server.url}", flush=True)
-            code = subprocess.run(
-                caller(server.url, args.audio, args.out, serve_options), check=False
-            ).returncode
+            command = caller(server.url, args.audio, args.out, serve_options)
+            code = subprocess.run(command, check=False).returncode
     except LaunchError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     if args.out.is_file():
         print(f"==> the reply: {args.out}")
     if code:
-        print("==> not every question was answered, or not every frame came back in time: see above")
+        print("==> the demonstration failed: see above")
     return code
 
 

