@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.log import LINE_PERIOD_S, Log, SparseLog, format_value, set_up_logging
+from antiphon.log import ERASE, LINE_PERIOD_S, Log, SparseLog, format_value, set_up_logging
+from antiphon.serve.hosting.progress import show_progress
 
 
 @pytest.fixture
@@ -29,6 +30,26 @@ def test_a_line_has_time_level_event_and_fields(stream: io.StringIO) -> None:
     line = stream.getvalue()
     assert line.startswith("time=20")
     assert line.endswith('level=info event="session opened" session=a1 seconds=1.5 path=/api/chat\n')
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_in_a_terminal_progress_and_lines_do_not_run_into_each_other(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    set_up_logging("info")
+    show = show_progress(terminal.isatty())
+    show(1, 2, "tiny: lm")
+    Log().info("slots chosen", slots=2)
+    show(2, 2, "tiny: ready")
+    shown = [line.rpartition(ERASE)[2] for line in terminal.getvalue().split("\n")]
+    assert [line.partition("event=")[2] for line in shown] == ['"slots chosen" slots=2', ""]
+    assert terminal.getvalue().startswith(f"{ERASE}tiny: lm 1/2{ERASE}time=")
 
 
 def test_bound_fields_are_on_every_line_and_levels_are_kept(stream: io.StringIO) -> None:

@@ -16,6 +16,9 @@ from typing import TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 
+ERASE = "\r\x1b[K"
+"""Erases the line of a terminal: progress leaves one that is not ended."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 
 
@@ -33,10 +36,11 @@ def format_value(value: object) -> str:
 class LogfmtFormatter(logging.Formatter):
     """``time=... level=... event=... key=value ...``, UTC with milliseconds."""
 
-    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
-        """``fields`` are on every line."""
+    def __init__(self, fields: Mapping[str, object] | None = None, *, prefix: str = "") -> None:
+        """``fields`` are on every line, behind ``prefix``."""
         super().__init__()
         self._fields = dict(fields or {})
+        self._prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as one line; an exception's traceback follows on its own lines."""
@@ -48,7 +52,7 @@ class LogfmtFormatter(logging.Formatter):
         }
         pairs.update(getattr(record, "fields", {}))
         pairs.update(self._fields)
-        line = " ".join(f"{key}={format_value(value)}" for key, value in pairs.items())
+        line = self._prefix + " ".join(f"{key}={format_value(value)}" for key, value in pairs.items())
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -147,8 +151,9 @@ def set_up_logging(level: str, stream: TextIO | None = None, **fields: object) -
 
     ``fields`` are on every line.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(LogfmtFormatter(fields))
+    to = stream or sys.stderr
+    handler = logging.StreamHandler(to)
+    handler.setFormatter(LogfmtFormatter(fields, prefix=ERASE if to.isatty() else ""))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
