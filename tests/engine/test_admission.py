@@ -45,6 +45,13 @@ def press(pressure: LatePressure, now_s: float, *, late: int = 100, frames: int 
         pressure.record(now_s, is_late=index < late)
 
 
+def test_a_full_server_says_what_is_to_do_about_its_rows() -> None:
+    admission = Admission[FakeCaller](1, CONFIG, LatePressure(CONFIG), note="slots = auto chose 1")
+    assert admission.submit(FakeCaller(), 0.0, 0.0) is AdmissionOutcome.ADMITTED
+    with pytest.raises(RefusedError, match=r"^all 1 rows are taken .* in 120 s; slots = auto chose 1$"):
+        admission.submit(FakeCaller(), 0.0, 0.0)
+
+
 def test_full_without_waiting_is_refused_with_the_numbers() -> None:
     admission, _ = make(2)
     fill(admission, 2)

@@ -89,11 +89,25 @@ def test_the_banner_names_the_files_by_their_manifest() -> None:
     with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
         digest = hashlib.sha256((builtin_folder("echo") / "antiphon.json").read_bytes()).hexdigest()
         line = describe(model.name, model.engine.info, model.checkpoint)
-        assert line.endswith(f" on null/cpu, 1 slots, files {digest[:12]}")
+        assert line.endswith(f" on null/cpu, 1 slot, files {digest[:12]}")
         used = replace(model.engine.info, threads="2 threads, sleeping; no stage in parts")
-        assert " on null/cpu (2 threads, sleeping; no stage in parts), 1 slots" in describe(
+        assert " on null/cpu (2 threads, sleeping; no stage in parts), 1 slot" in describe(
             model.name, used, model.checkpoint
         )
+
+
+def test_few_slots_of_auto_are_named_with_their_cure() -> None:
+    note = "slots = auto chose 1; if the machine was busy at the start, start again, or give --slots N"
+    config = ServerConfig(model=("echo",), backend="null", null_step_ms=90.0)
+    families = MetricFamilies(CollectorRegistry())
+    with running_engines(config, families, on_lost=nothing_lost, tracer=None, progress=no_progress) as (
+        running,
+    ):
+        engine = running.engine
+        assert engine.health().detail == engine.note == note
+        assert describe("echo", engine.info, running.checkpoint, engine.note).endswith(f"; {note}")
+    with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
+        assert model.engine.health().detail == "ok"
 
 
 def test_auto_slots_of_several_share_the_machine() -> None:

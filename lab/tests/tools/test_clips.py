@@ -35,7 +35,9 @@ def test_a_clip_is_speech_for_some_seconds(name: str) -> None:
 
 def test_the_words_that_the_product_asks_are_those_of_the_clips() -> None:
     spoken = {name: " ".join(line.words for line in lines) for name, lines in QUESTIONS.items()}
-    assert (spoken, PAUSE_S) == (ask.QUESTIONS, ask.PAUSE_S)
+    asked = {name: words for name, (words, _) in ask.QUESTIONS.items()}
+    assert asked.items() <= spoken.items()
+    assert PAUSE_S == ask.PAUSE_S
 
 
 def test_lines_are_levelled_and_kept_apart() -> None:

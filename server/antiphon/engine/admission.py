@@ -70,8 +70,13 @@ class Admission(Generic[C]):
         pressure: LatePressure,
         *,
         has_lease: Callable[[C | None], bool] = lambda _: True,
+        note: str = "",
     ) -> None:
-        """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row."""
+        """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
+
+        ``note`` is part of the refusals of a full server.
+        """
+        self._note = f"; {note}" if note else ""
         self._has_lease = has_lease
         self._config = config
         self._pressure = pressure
@@ -248,7 +253,7 @@ class Admission(Generic[C]):
                 )
         return RefusedError(
             f"{why} and {ahead} callers wait (at most {self._config.max_queue}); "
-            f"try again in {retry_after_s} s",
+            f"try again in {retry_after_s} s{self._note if outcome is AdmissionOutcome.FULL else ''}",
             retry_after_s=retry_after_s,
             outcome=outcome,
         )

@@ -27,9 +27,7 @@ class EngineConfig:
         64, "callers that may wait for a row; 0: none", minimum=0, maximum=1024, group=Group.LIFE
     )
     fixed_batch: bool = option(
-        False,
-        "run every step over all rows: results do not depend on the other sessions",
-        group=Group.MODELS,
+        False, "run every step over all rows: results do not depend on the other sessions", group=Group.MODELS
     )
     max_slots: int = constant(
         256, "most rows of slots = auto; beyond, the process that feeds the GPU is the limit", minimum=1

@@ -51,6 +51,12 @@ def _no_progress(done: int, total: int, what: str) -> None:
     """Show nothing."""
 
 
+FEW_SLOTS: Final = 2
+"""Rows of slots = auto that may come from a start beside other load."""
+
+FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
+
+
 class Engine:
     """One backend, its rows, and everybody who wants one.
 
@@ -94,6 +100,7 @@ class Engine:
         self.wake = wake or Wake()
         self._thread: threading.Thread | None = None
         self._is_prepared = False
+        self.note = ""  # on the number of rows, for operators
         self._backend: Backend
         self.rows: Rows
         self.sessions: SessionManager
@@ -153,6 +160,7 @@ class Engine:
             self.config,
             self._pressure,
             has_lease=lambda it: leases.has_free(None if it is None else it.pool or 0),
+            note=self.note,
         )
         self.resuming = Resuming(
             self.rows,
@@ -202,6 +210,8 @@ class Engine:
         slots = backend.info.slots
         if self.config.slots not in (None, slots):
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {slots}")
+        if callable(source) and self.config.slots is None and slots <= FEW_SLOTS:
+            self.note = f"slots = auto chose {slots}; {FEW_SLOTS_CURE}"
         backend.warm_up(progress)
         return backend
 
@@ -302,7 +312,7 @@ class Engine:
         elif stuck_s:
             detail = f"a step has been running for {stuck_s:.1f} s, more than {self.config.stuck_s:g} s"
         else:
-            detail = "ok"
+            detail = self.note or "ok"
         is_ready = alive and not stuck_s and load.is_admitting
         return Health(
             alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, detail

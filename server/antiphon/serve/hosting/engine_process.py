@@ -54,7 +54,9 @@ class EngineProcess:
         """Begin to hear the supervisor; front ends come as it says."""
         self._tracer = tracer
         self._engines = {each.name: each.engine for each in running}
-        self._lines = [describe(each.name, each.engine.info, each.checkpoint) for each in running]
+        self._lines = [
+            describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
+        ]
         self._families = families
         self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}

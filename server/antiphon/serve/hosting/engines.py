@@ -136,12 +136,13 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     return make
 
 
-def describe(name: str, info: ModelFacts, checkpoint: Checkpoint) -> str:
-    """One model in a line, with the beginning of its manifest's SHA-256."""
+def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = "") -> str:
+    """One model in a line, with the beginning of its manifest's SHA-256, and the engine's ``note``."""
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
     threads = f" ({info.threads})" if info.threads else ""
     return (
         f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
-        f"on {info.name}/{info.device}{threads}, {info.slots} slots, {files}"
+        f"on {info.name}/{info.device}{threads}, {info.slots} slot{'s' * (info.slots != 1)}, {files}"
+        + (f"; {note}" if note else "")
     )

@@ -86,7 +86,9 @@ async def _serve(
             lifecycle.watch(app)
             reread = partial(reread_files, config, app[SERVICES].access, tls, Log())
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reread)
-            lines = [describe(model.name, model.engine.info, model.checkpoint) for model in models]
+            lines = [
+                describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
+            ]
             print(banner(lines, config, runner.addresses[0][1]), flush=True)  # noqa: T201
             return await lifecycle.wait()
     finally:
