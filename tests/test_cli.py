@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -96,6 +97,21 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     commands = add_command(monkeypatch, "wait", interrupted)
     assert cli.run(["wait"], commands) == cli.EXIT_INTERRUPTED
     assert capsys.readouterr().err == ""
+
+
+METAVARS = {
+    *("N", "SECONDS", "MS", "BYTES", "DAYS", "FRACTION", "PORT", "FILE", "FOLDER", "DIR", "MEMORY"),
+    *("MODEL", "NAME", "DEVICE", "BACKEND", "RECIPE", "ADDRESS", "HOST", "CIDR", "ORIGIN", "TARGET"),
+    *("KEY", "WHAT", "HOW", "LEVEL", "CODE", "TEXT", "REPLY"),
+}
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "bench slots", "serve --help-all"])
+def test_a_value_has_the_name_of_its_unit_or_kind(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.run([*command.split(), "--help"])
+    found = re.findall(r"^  (?:-\w, )?--[\w-]+ ([A-Z_]+)\b", capsys.readouterr().out, re.MULTILINE)
+    assert set(found) <= METAVARS
 
 
 LOADING = """

@@ -144,7 +144,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seconds",
         type=_positive,
-        metavar="S",
+        metavar="SECONDS",
         help="call length in s, repeating the clip [the clip once]",
     )
     group.add_argument(
@@ -164,7 +164,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=0.0,
         dest="cut_every_s",
-        metavar="EVERY_S",
+        metavar="SECONDS",
         help="cut each connection about so often, and go on with the call [never]",
     )
     group.add_argument(
@@ -200,7 +200,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         dest="wait_s",
-        metavar="S",
+        metavar="SECONDS",
         help="longest wait in the queue in s [0]",
     )
     group.add_argument(
@@ -208,7 +208,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=10.0,
         dest="ready_timeout_s",
-        metavar="S",
+        metavar="SECONDS",
         help="besides --wait, how long the server may take to let a session in [10]",
     )
     group.add_argument(

@@ -96,7 +96,7 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
         type=float,
         default=30.0,
         dest="wait_s",
-        metavar="S",
+        metavar="SECONDS",
         help="longest wait in the queue in s [30]",
     )
     add("--set", action="append", default=[], type=name_and_value, dest="query", metavar="NAME=VALUE")

@@ -154,11 +154,29 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="as for serve")
     add("--device", help="of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
-    add("--frames", type=int, default=100, help="of each recording, with the silence after it [%(default)s]")
+    add(
+        "--frames",
+        type=int,
+        default=100,
+        metavar="N",
+        help="of each recording, with the silence after it [%(default)s]",
+    )
     add("--questions", type=Path, metavar="FOLDER", help="spoken questions with their answers (docs/gate.md)")
-    add("--most-questions", type=int, default=200, help="the largest number of questions [%(default)s]")
-    add("--rows", type=int, default=1, help="of them side by side, or as many as recordings [%(default)s]")
-    add("--turns", type=int, default=40, help="timed steps of each model [%(default)s]")
+    add(
+        "--most-questions",
+        type=int,
+        default=200,
+        metavar="N",
+        help="the largest number of questions [%(default)s]",
+    )
+    add(
+        "--rows",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of them side by side, or as many as recordings [%(default)s]",
+    )
+    add("--turns", type=int, default=40, metavar="N", help="timed steps of each model [%(default)s]")
     add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")
     add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")
     add("--json", type=Path, metavar="FILE", help="also write the verdict there")

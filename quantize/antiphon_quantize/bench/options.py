@@ -97,7 +97,7 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"paced ticks of a turn, in seconds [{seconds:g}]"
     )
-    parser.add_argument("--turns", type=int, default=3, help="turns of each model [3]")
+    parser.add_argument("--turns", type=int, default=3, metavar="N", help="turns of each model [3]")
     parser.add_argument(
         "--lead-frames",
         type=int,

@@ -169,7 +169,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
     add_backend_options(parser)
     most = EngineConfig().max_slots
-    parser.add_argument("--max-slots", type=int, default=most, help=f"look no further [{most}]")
+    parser.add_argument("--max-slots", type=int, default=most, metavar="N", help=f"look no further [{most}]")
     parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm the result [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:

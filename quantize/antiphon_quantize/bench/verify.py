@@ -211,11 +211,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_backend_options(parser)
-    parser.add_argument("--frames", type=int, default=25, help="frames of speech for the parity [25]")
+    parser.add_argument(
+        "--frames", type=int, default=25, metavar="N", help="frames of speech for the parity [25]"
+    )
     add_quality_options(parser, baseline="the model that the gate holds it against")
     add_plan_options(parser, seconds=5.0, rows="1")
     parser.add_argument(
-        "--out", default="out/verify", help="where the card goes, without a suffix [out/verify]"
+        "--out",
+        default="out/verify",
+        metavar="FILE",
+        help="where the card goes, without a suffix [out/verify]",
     )
     parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("url", metavar="URL", help="the worker that leaves")
     parser.add_argument("--hand-over", required=True, metavar="TARGET", help="the worker that gets its calls")
     parser.add_argument("--secret", required=True, metavar="FILE", help="what both have as hand_over_secret")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait so long for its end [0]")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait for it to exit [0]")
     options = parser.parse_args(list(argv))
     secret = SharedSecret.read(Path(options.secret))
     leaving = OtherWorker(options.url, secret, timeout_s=ASK_S)
