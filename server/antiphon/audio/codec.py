@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import Resampler
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, AudioError, SessionFailedError
 
 PCM_BYTES: Final = 262_144
 """Samples converted in one step, 0.4 ms; a message of the largest size there is by default, and whole samples
@@ -88,6 +88,17 @@ class Encoder(ABC):
         Raises:
             AudioError: a length that the codec does not have, or a sample that is not finite.
         """
+
+    def encode_reply(self, pcm: FloatArray) -> list[bytes]:
+        """As :meth:`encode`, of what a model said.
+
+        Raises:
+            SessionFailedError: it cannot be encoded; as an AudioError a peer would be blamed for it.
+        """
+        try:
+            return self.encode(pcm)
+        except AudioError as error:
+            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def finish(self) -> list[bytes]:
         """What ends the stream, to be sent last. Nothing may be encoded afterwards."""

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.codecs import CODECS, make_decoder, make_encoder
-from antiphon.audio.pcm import FloatArray
-from antiphon.errors import AntiphonError, AudioError, SessionFailedError
+from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import events, moshi, resume
 from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
@@ -151,18 +150,12 @@ class ChatDialect(Dialect[FrameReply]):
             head = AUDIO_TAG
             if self._is_stamped:
                 head = moshi.stamped_head(reply.frame, reply.step_ms, reply.wait_ms)
-            for payload in self._encoded(reply.pcm):
+            for payload in self._encoder.encode_reply(reply.pcm):
                 parts.append(frame(head + payload))  # noqa: PERF401 - one call fewer a frame
         is_news = self._sequence is None or reply.frame >= self._sequence.first_news
         if is_news and (text := self.text_of(reply)):
             parts.append(self._numbered(moshi.Text(text)))
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _encoded(self, pcm: FloatArray) -> list[bytes]:
-        try:
-            return self._encoder.encode(pcm)
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def encode(self, event: moshi.Message) -> bytes:
         return frame(moshi.encode(event))

@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.audio.codec import Decoder
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
-from antiphon.errors import AntiphonError, AudioError, ProtocolError, SessionFailedError, UnsupportedError
+from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
 from antiphon.ipc.values import SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
@@ -127,10 +127,7 @@ class TtsDialect(Dialect[Piece]):
         clipped = reply.clip(-1.0, 1.0)
         if is_packed and not self._format.is_ogg:
             return frame(kyutai.encode(kyutai.Audio(clipped)))
-        try:
-            return self._framed(self._encoder.encode(clipped))
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+        return self._framed(self._encoder.encode_reply(clipped))
 
     def _framed(self, payloads: list[bytes]) -> bytes:
         """Encoded audio, in messages where the format has them."""

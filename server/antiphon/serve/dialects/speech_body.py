@@ -5,7 +5,6 @@ from __future__ import annotations
 from antiphon.audio.codecs import CODECS
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.tempo import Tempo
-from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import speech_request
 
 
@@ -36,7 +35,7 @@ class SpeechBody:
         Raises:
             SessionFailedError: what the model said cannot be encoded.
         """
-        return self._framed(self._encoded(pcm if self._tempo is None else self._tempo.feed(pcm)))
+        return self._framed(self._file.encode_reply(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
     def finish(self, words: int, frames: int) -> bytes:
         """The end, after so many words and frames of 80 ms.
@@ -44,19 +43,14 @@ class SpeechBody:
         Raises:
             SessionFailedError: as :meth:`feed`; a tempo holds some frames back.
         """
-        rest = b"" if self._tempo is None else self._encoded(self._tempo.finish())
-        data = self._framed(rest + b"".join(self._file.finish()))
+        rest = [] if self._tempo is None else self._file.encode_reply(self._tempo.finish())
+        data = self._framed(rest + self._file.finish())
         return data + speech_request.audio_done(words, frames) if self.is_sse else data
 
     def close(self) -> None:
         """Give native memory back."""
         self._file.close()
 
-    def _encoded(self, pcm: FloatArray) -> bytes:
-        try:
-            return b"".join(self._file.encode(pcm))
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
-
-    def _framed(self, data: bytes) -> bytes:
+    def _framed(self, payloads: list[bytes]) -> bytes:
+        data = b"".join(payloads)
         return speech_request.audio_delta(data) if self.is_sse and data else data
