@@ -57,7 +57,7 @@ def test_pauses_within_an_answer_are_held() -> None:
 def test_it_closes_after_the_hold_with_a_ramp_and_then_zeros() -> None:
     heard = passed(OutputGate(RATE), [VOICE, *[HISS] * 8])
     np.testing.assert_array_equal(heard[5], HISS)
-    assert np.abs(heard[6][:RAMP]).max() > 0.0
+    np.testing.assert_allclose(heard[6][:RAMP], HISS[:RAMP] * np.linspace(1, 0, RAMP), atol=1e-6)
     assert not heard[6][RAMP:].any()
     assert not heard[7].any()
 

@@ -197,6 +197,14 @@ def test_the_next_stream_may_have_the_same_serial() -> None:
     assert (reader.streams, reader.gaps) == (3, 0)
 
 
+def test_pages_of_another_stream_are_passed_over() -> None:
+    head, first, second, _ = stream([[b"\xfc\x01"], [b"\xfc\x02"]], 5)
+    other = stream([[b"\xfc\x09"]], 6)[1]
+    reader = OggOpusReader()
+    assert reader.feed(head + first + other + second) == [b"\xfc\x01", b"\xfc\x02"]
+    assert (reader.streams, reader.gaps) == (1, 0)
+
+
 def test_granules_count_48_khz() -> None:
     writer = OggOpusWriter(1, pre_skip=60)
     head = OpusHead.from_bytes(writer.headers()[28:47])

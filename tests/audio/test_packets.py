@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.audio.codec import Decoder
@@ -99,6 +99,7 @@ def test_whatever_comes_joined_it_is_heard_or_refused_as_alone(packets: list[byt
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300).map(lambda body: b"\xb8" + body), min_size=2, max_size=6))
+@example([b"\xb8" + bytes(size) for size in (251, 252, 253)])
 def test_joining_and_cutting_are_inverse(packets: list[bytes]) -> None:
     (joined,) = join_packets(packets)
     assert split_packet(joined) == packets

@@ -13,6 +13,7 @@ from antiphon.errors import ReplacedError, ResumeError
 from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
+from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, heard
 from tests.engine.fakes import FakeBackend
 
@@ -251,6 +252,43 @@ def test_time_ends_a_detached_call_and_one_who_waits_ends_it_sooner() -> None:
         resume(bench, claim(NEXT, THIRD))
 
 
+def test_the_caller_after_a_call_that_was_never_resumed_is_heard() -> None:
+    bench = Bench(FakeBackend(slots=1), config=EngineConfig(resume_window_s=30))
+    armed(bench).detach()
+    bench.clock.advance(31.0)
+    bench.tick()
+    bench.tick()
+    following = bench.submit()
+    bench.push(following, 3)
+    bench.ticks()
+    assert heard(following.take()) == [3]
+
+
+def test_a_resumed_call_keeps_its_row_for_itself() -> None:
+    bench = Bench(FakeBackend(slots=2))
+    armed(bench).detach()
+    resumed = resume(bench, claim())
+    bench.tick()
+    other = bench.submit()
+    bench.push(resumed, 3)
+    bench.push(other, 4)
+    bench.ticks()
+    assert {step.count for step in bench.backend.steps[-1:]} == {2}
+    assert heard(other.take()) == [4]
+    assert heard(resumed.take())[-1] == 3
+
+
+def test_parameters_that_no_tick_has_used_go_over_with_the_call() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    first.set_parameters(SamplingParameters(text_seed=9))
+    first.detach()
+    second = resume(bench, claim())
+    bench.push(second, 3)
+    bench.ticks()
+    assert bench.backend.rows[0].parameters.text_seed == 9
+
+
 def test_a_server_that_leaves_resumes_nothing() -> None:
     bench = Bench()
     first = armed(bench)
@@ -259,6 +297,16 @@ def test_a_server_that_leaves_resumes_nothing() -> None:
     assert str(first.error) == "draining: the server is leaving"
     with pytest.raises(ResumeError, match="draining"):
         resume(bench, claim())
+
+
+def test_a_connection_lost_while_the_server_leaves_ends_its_call() -> None:
+    bench = Bench()
+    first = armed(bench)
+    bench.engine.drain()
+    first.detach()
+    bench.tick()
+    assert str(first.error) == "unknown: the call cannot be resumed"
+    assert bench.engine.health().active == 0
 
 
 def held(bench: Bench) -> tuple[EngineSession, Session]:

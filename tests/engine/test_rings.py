@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -240,3 +241,28 @@ def test_nothing_is_given_up_for_a_reader_that_takes_all_while_the_engine_publis
     assert rings.publish(np.array([LEASE]), replies(2)) == 0
     found, gap = rings.take(LEASE)
     assert (found.frame.tolist(), gap) == ([2], 0)
+
+
+def test_a_cleared_lease_holds_no_audio_of_the_call_before() -> None:
+    arena = Arena.ordinary(Shape(2, 2, 3, 3), 3)
+    writer, outputs = InputWriter(InputRings(arena), LEASE), OutputRings(arena)
+    writer.write(np.ones(4, np.float32), 0.0)
+    frame = np.ones((1, 3), np.float32)
+    outputs.publish(np.array([LEASE]), RingReplies.of(np.array([0]), NOT_PADDING, 0, frame, None))
+    arena.clear(LEASE)
+    assert not arena.blocks["in_pcm"].any()
+    assert not arena.blocks["out_pcm"].any()
+
+
+def test_the_turn_is_odd_while_counters_change_and_even_after_an_error_too() -> None:
+    arena = Arena.ordinary(Shape(1, 1, 1, 1), 1)
+    before, inside = arena.sequence, []
+
+    def fail_inside() -> None:
+        with arena.writing():
+            inside.append(arena.sequence)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_inside()
+    assert (before % 2, inside, arena.sequence) == (0, [before + 1], before + 2)

@@ -232,6 +232,16 @@ def test_a_lease_of_a_front_end_leaves_its_row_and_ends_when_let_go() -> None:
     assert leases.take("a session", 0, is_held=True) == lease
 
 
+def test_a_lease_goes_back_to_the_pool_that_it_came_from() -> None:
+    leases: Leases[str] = Leases(np.zeros(4, np.bool_), lambda _lease: None, pools=2)
+    lease = leases.take("a session", 1, is_held=True)
+    assert lease is not None
+    leases.release(lease)
+    leases.let_go([lease])
+    assert [leases.take("a session", 1, is_held=True) for _ in range(3)] == [2, 3, None]
+    assert [leases.take("a session", 0, is_held=True) for _ in range(3)] == [0, 1, None]
+
+
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:
     bench = Bench()
     session = bench.calls.submit(SamplingParameters(max_steps=1))

@@ -25,6 +25,17 @@ def test_a_last_word_finishes_the_session_like_finish() -> None:
     assert session.is_done
 
 
+def test_a_flush_keeps_the_end_that_was_said() -> None:
+    bench = bench_of(PipelineKind.TTS)
+    session = bench.submit()
+    session.push_text(words(5, 6), bench.clock())
+    session.finish()
+    session.flush()
+    bench.ticks()
+    assert session.take() == []
+    assert session.is_done
+
+
 def test_stt_refuses_what_does_not_fit_and_says_how_much_would() -> None:
     bench = bench_of(PipelineKind.STT, input_frames=2)
     session = bench.submit()

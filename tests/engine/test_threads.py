@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.wake import EventWake, Wake
 from antiphon.errors import ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -185,3 +186,13 @@ def test_a_prompt_is_read_without_pauses() -> None:
     calls.until(lambda: session.state is SessionState.ACTIVE)
     assert time.monotonic() - begun_s < 11
     assert engine.stop(30.0)
+
+
+@pytest.mark.parametrize("kind", [Wake, EventWake])
+def test_a_wake_up_that_comes_before_the_sleep_is_not_lost(kind: type[Wake]) -> None:
+    wake = kind()
+    wake.nudge()
+    sleeper = threading.Thread(target=wake.wait, args=[None], daemon=True)
+    sleeper.start()
+    sleeper.join(MOST_S)
+    assert not sleeper.is_alive()

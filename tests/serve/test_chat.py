@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray
+from antiphon.backends.null import read_stamp
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
@@ -257,8 +258,12 @@ async def test_pause_silences_the_caller_until_start() -> None:
         await client.speak(speech(2))
         await client.send(moshi.Control(moshi.ControlAction.START))
         await client.speak(speech(1, seed=1))
-        stamped, _ = await client.reply()
+        stamped, pcm = await client.reply()
         assert stamped.frame == 0
+        async with server.caller() as other:
+            await other.speak(speech(1, seed=1))
+            _, unpaused = await other.reply()
+        assert read_stamp(pcm).frame_hash == read_stamp(unpaused).frame_hash
         await client.send(moshi.Control(moshi.ControlAction.END_TURN))
         await client.speak(speech(1))
         stamped, _ = await client.reply()

@@ -112,6 +112,14 @@ def test_what_breaks_the_protocol_says_so(data: bytes, code: int, says: str) -> 
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("size", [1, 20, 90, 125])
+def test_nothing_is_received_of_a_frame_without_a_mask(size: int) -> None:
+    incoming = Incoming(1000)
+    incoming.feed(client_frame(BINARY, bytes(size), is_masked=False))
+    with pytest.raises(FrameError, match="a frame without a mask"):
+        incoming.next()
+
+
 def test_a_large_message_is_refused_before_it_is_here() -> None:
     head = struct.pack(">BBQ", 0x82, 0xFF, 1 << 40) + MASK
     with pytest.raises(FrameError, match=f"a message of {1 << 40} bytes; at most 100 are taken"):
@@ -144,8 +152,9 @@ def test_fragments_are_read_in_steps() -> None:
 
 
 def test_fragments_that_cannot_become_text_are_refused_before_the_last() -> None:
-    with pytest.raises(FrameError, match="a text message that is not UTF-8"):
+    with pytest.raises(FrameError, match="a text message that is not UTF-8") as caught:
         received(client_frame(TEXT, b"\xce", is_final=False) + client_frame(0, b"a", is_final=False), [])
+    assert caught.value.code == 1007
 
 
 @pytest.mark.parametrize("code", [1000, 1003, 1014, 3000, 4999])

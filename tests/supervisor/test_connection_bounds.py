@@ -63,6 +63,22 @@ def test_addresses_that_came_once_are_forgotten() -> None:
     assert len(bounds._each) < 250
 
 
+def test_a_connection_that_has_closed_makes_room_for_another() -> None:
+    bounds = ConnectionBounds(ConnectionLimits(connections=8), 0.0)
+    assert opened(bounds, FAR, 8, 0.0) == 2
+    bounds.forget([FAR, FAR])
+    assert bounds.connections == 0
+    assert opened(bounds, FAR, 8, 10.0) == 2
+
+
+def test_sessions_of_a_front_end_that_has_ended_are_free_again() -> None:
+    leases = FrontEndLeases()
+    assert leases.take(0, Take(1, "key", 1, FAR, 1)) == ""
+    assert leases.take(1, Take(1, "key", 1, FAR, 1)) == "the key 'key' has 1 of 1 sessions"
+    leases.gone(0)
+    assert leases.take(1, Take(1, "key", 1, FAR, 1)) == ""
+
+
 def test_the_loopback_address_of_ipv6_is_this_machine_by_its_network_too() -> None:
     assert [is_own(it) for it in ("::/64", "::1", "127.0.0.1", "", "2001:db8::/64", FAR)] == [True] * 4 + [
         False
