@@ -7,15 +7,35 @@ import errno
 import resource
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from antiphon.config import ServerConfig
+from antiphon.errors import ConfigError
 from antiphon.ipc.message_socket import MessageSocket
-from antiphon.serve.hosting.front_end import Connections, FrontEndProcess
+from antiphon.models.fingerprint import fingerprint
+from antiphon.serve.hosting.front_end import Connections, FrontEndProcess, check_unchanged
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
+from tests.serve.harness import CODEC, null_checkpoint
+
+
+def test_a_model_that_was_replaced_is_refused_in_words(tmp_path: Path) -> None:
+    (path := tmp_path / "tokenizer.model").write_bytes(b"one")
+    checkpoint = replace(null_checkpoint(CODEC), root=tmp_path, files={"tokenizer": path})
+    running = {"echo": fingerprint(checkpoint.files)}
+    check_unchanged("echo", checkpoint, running)
+    path.write_bytes(b"two")
+    with pytest.raises(
+        ConfigError, match=f"of the model echo in {tmp_path} are no longer those that the engine"
+    ):
+        check_unchanged("echo", checkpoint, running)
+    with pytest.raises(ConfigError, match="of the model other"):
+        check_unchanged("other", checkpoint, running)
 
 
 async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed() -> None:

@@ -18,7 +18,7 @@ import pytest
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, HandOverError
 from antiphon.serve.access.other_worker import OtherWorker, check_target
-from antiphon.serve.access.shared_secret import CERTIFICATE, HEADER, SharedSecret
+from antiphon.serve.access.shared_secret import CERTIFICATE, FRESH_S, HEADER, SeenRequests, SharedSecret
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.operator.drain import check_pair, wait_for_end
@@ -59,7 +59,7 @@ async def test_a_server_without_a_secret_has_no_such_routes() -> None:
     async with serving() as server:
         for path in (PATH, "/api/drain"):
             async with server.http.post(server.url(path), data=b"") as response:
-                assert response.status == 405
+                assert response.status == 404
 
 
 async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path) -> None:
@@ -129,12 +129,34 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
         words = re.escape("answered 400: http://10.0.0.1: calls leave this machine over TLS alone")
         with pytest.raises(HandOverError, match=words):
             await asyncio.to_thread(asked.drain, "http://10.0.0.1")
+        itself = server.url("").rstrip("/")
+        with pytest.raises(HandOverError, match=re.escape(f"answered 400: {itself} is this worker")):
+            await asyncio.to_thread(asked.drain, itself)
         assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": "b"}
         for model in server.services.models:
             model.engine.drain()
         with pytest.raises(HandOverError, match="answered 503: this worker is leaving already"):
             await asyncio.to_thread(asked.drain, "https://10.0.0.2")
         assert began == ["https://10.0.0.1"]
+
+
+async def test_a_request_is_taken_once(tmp_path: Path) -> None:
+    async with worker(tmp_path) as server:
+        header = SECRET.sign("POST", "/api/drain", 2, time.time())
+        first = await ask(server, b"{}", path="/api/drain", header=header)
+        again = await ask(server, b"{}", path="/api/drain", header=header)
+    assert first[0] == 400, "it is read, and says nothing"
+    assert again == (403, "this request has come before; each is signed for itself")
+
+
+def test_what_was_seen_is_forgotten_when_it_is_no_longer_fresh() -> None:
+    seen = SeenRequests()
+    for number in range(1000):
+        seen.add(str(number), 1000.0 + number)
+    assert len(seen._until_s) <= 2 * FRESH_S + 1
+    with pytest.raises(HandOverError, match="has come before"):
+        seen.add("999", 2000.0)
+    seen.add("0", 2000.0)
 
 
 async def test_a_plain_request_of_another_machine_is_refused() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from antiphon.audio.wav import encode_wav
 from antiphon.protocol.kyutai import PATH, Ready
+from antiphon.serve.routes.asr_file import FREE_S, MIN_BYTES_PER_S
 from tests.audio.recordings import encoded
 from tests.serve.asr_fakes import scribe, sentence, spoken, transcribing
 from tests.serve.harness import Server
@@ -114,6 +115,34 @@ async def test_a_recording_that_lasts_too_long_is_refused() -> None:
         await server.is_empty()
         status, _ = await post(server, encode_wav(np.zeros(24_000 * 2, np.float32), 24_000))
         assert status == 200
+
+
+async def test_silence_in_few_bytes_holds_no_row_for_long() -> None:
+    """An hour of it is 28 KB; here a header states 200 s."""
+    flac = bytearray(encoded(np.zeros((1, 24_000), np.float32), 24_000, "flac", "flac"))
+    flac[22:26] = (200 * 24_000).to_bytes(4, "big")
+    async with transcribing() as (server, backend):
+        status, answer = await post(server, bytes(flac))
+        assert status == 413
+        limit_s = FREE_S + len(flac) // MIN_BYTES_PER_S
+        assert answer == f"this recording lasts 200.0 s, the limit is {limit_s:g} s for so few bytes\n"
+        assert backend.steps == 0
+
+
+async def test_a_damaged_recording_is_heard_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    tokens, texts = sentence(20)
+    flac = encoded(spoken(tokens)[None], 24_000, "flac", "flac")
+    middle = len(flac) // 2
+    async with transcribing() as (server, _):
+        status, answer = await post(server, flac[:middle] + bytes(500) + flac[middle + 500 :])
+        assert status == 200
+        found = words(answer)
+    assert found[:8] == texts[:8]
+    assert found[-8:] == texts[-8:], "the words behind the damage"
+    starts = [entry["start_time"] for entry in answer if entry["type"] == "Word"]
+    assert starts[-1] == pytest.approx((4 * 19 + 2) * 0.08, abs=0.09), "at their time"
+    assert "recording is damaged" in caplog.text
 
 
 async def test_a_length_that_no_header_states_is_bounded_while_it_is_heard() -> None:

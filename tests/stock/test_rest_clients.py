@@ -150,9 +150,7 @@ REFUSALS = {
         "BadRequestError 400 invalid_value, timestamp_granularities: timestamp_granularities "
         "needs response_format verbose_json, got json"
     ),
-    "translation": (
-        "APIStatusError 405 method_not_allowed, None: nothing answers POST /v1/audio/translations here"
-    ),
+    "translation": ("NotFoundError 404 not_found, None: nothing answers POST /v1/audio/translations here"),
     "too large": (
         "APIStatusError 413 request_too_large, None: "
         "a recording of more bytes than it may have, the limit is 200000"

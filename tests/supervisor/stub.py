@@ -7,12 +7,14 @@ number and its process, holds it until the caller closes, and counts it as work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -52,10 +54,24 @@ class Stub:
         if "fail" in self.words:
             self.peer.send(messages.Failed("the stub was asked to fail"))
             self.done.set()
+        elif (mark := self.argument("once")) and not self.is_first(mark):
+            self.peer.send(messages.Failed("the stub was asked to begin once"))
+            self.done.set()
         elif "die" in self.words:
             os._exit(3)
         else:
             self.peer.send(messages.Ready((f"stub {self.number}",)))
+
+    def argument(self, name: str) -> str:
+        """What follows ``name=`` among the words; "" where it is not there."""
+        return next((word.partition("=")[2] for word in self.words if word.startswith(f"{name}=")), "")
+
+    def is_first(self, mark: str) -> bool:
+        """Whether no stub of this number has made its file beside ``mark``."""
+        with contextlib.suppress(FileExistsError):
+            Path(f"{mark}-{self.number}").touch(exist_ok=False)
+            return True
+        return False
 
     def more(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         return None

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,19 @@ async def test_a_stopped_front_end_is_replaced_and_loses_no_new_connection() -> 
         assert 0.5 < time.monotonic() - began_s < 2.0 + BACK_S + 1.0
         assert {caller.pid for caller in new} != {first.pid}
         assert await first.is_dropped()
+
+
+async def test_without_a_front_end_that_begins_the_server_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "UNSERVED_S", 4.0)
+    async with supervised(front_ends=1, front_end=f"once={tmp_path / 'begun'}") as running:
+        os.kill((await running.call()).pid, signal.SIGKILL)
+        assert await running.ends() == supervisor.EXIT_DEVICE_LOST
+    ended = [record for record in caplog.records if record.message == "front end ended"]
+    assert ended[-1].fields["reason"] == "the stub was asked to begin once"  # type: ignore[attr-defined]
+    assert "reason" not in ended[0].fields  # type: ignore[attr-defined]
+    assert "server gives up" in caplog.text
 
 
 async def test_a_front_end_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

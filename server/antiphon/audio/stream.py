@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import av
@@ -14,21 +15,33 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import MAX_RATE, MIN_RATE
 from antiphon.errors import AudioError
 
-KINDS: Final = ("wav", "flac", "mp3", "ogg", "mp4", "webm", "aac")
+KINDS: Final = ("wav", "w64", "aiff", "caf", "flac", "mp3", "ogg", "mp4", "webm", "aac")
 """Containers that are read, by FFmpeg's names. It knows others that fetch what they name: those must not be
 opened with what a stranger sent, so the container is read from its first bytes, not from a name."""
 
-NAMES: Final = "WAV, FLAC, MP3, Ogg, MP4, WebM or AAC"
+NAMES: Final = "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC"
 
-CODECS: Final = ("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis")
+CODECS: Final = (
+    *("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis"),
+    *("adpcm_ima_qt", "adpcm_ima_wav", "adpcm_ms", "gsm", "gsm_ms"),
+)
 """What may be in them, besides PCM."""
 
 MAX_CHANNELS: Final = 8
 """Surround sound has so many; each is decoded before they become one."""
 
+MIN_GAP_S: Final = 0.04
+MAX_GAP_S: Final = 60.0
+"""A leap of a recording's clock that becomes silence: clocks are rounded, and a longer one is no gap."""
+
 _HEAD_BYTES: Final = 12
-_STATED: Final = ("wav", "flac", "mp4")
+_STATED: Final = ("wav", "w64", "aiff", "caf", "flac", "mp4")
 """Containers whose header states a length; elsewhere it is an estimate."""
+
+_CANCELLED: Final = 0.02
+"""Of the energy of the loudest channel; what is left of it in a mixture of 17 dB less."""
+
+_MAGIC: Final = {b"riff": "w64", b"caff": "caf", b"fLaC": "flac", b"OggS": "ogg", b"\x1a\x45\xdf\xa3": "webm"}
 
 _MOST_READ: Final = 2
 _SLACK_BYTES: Final = 1_048_576
@@ -39,22 +52,28 @@ _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """Nothing that a file names is opened."""
 
 
+@dataclass(slots=True)
+class Damage:
+    """What of a recording could not be decoded: packets, and the seconds of silence in their place."""
+
+    packets: int = 0
+    seconds: float = 0.0
+
+
 def container_of(head: bytes) -> str:
     """Which of ``KINDS`` begins like this.
 
     Raises:
         AudioError: none of them.
     """
-    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+    if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
         return "wav"
-    if head[:4] == b"fLaC":
-        return "flac"
-    if head[:4] == b"OggS":
-        return "ogg"
+    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
+        return "aiff"
+    if head[:4] in _MAGIC:
+        return _MAGIC[head[:4]]
     if head[4:8] == b"ftyp":
         return "mp4"
-    if head[:4] == b"\x1a\x45\xdf\xa3":
-        return "webm"
     if len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:
         return "aac"
     if head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
@@ -87,29 +106,120 @@ def stated_rate(file: BinaryIO) -> int:
         return int(stream.codec_context.sample_rate)
 
 
-def decode_pieces(file: BinaryIO, sample_rate: int) -> Iterator[FloatArray]:
+def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None) -> Iterator[FloatArray]:
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
-    N is 0 for a packet that brings no audio, of which a file may have any number.
+    N is 0 for a packet that brings no audio, of which a file may have any number. Decoding goes on after a
+    damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both.
 
     Raises:
-        AudioError: no audio that can be read, of a rate or with channels out of range, or damaged beyond use.
+        AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
+    damage = damage or Damage()
     with _opened(file) as (container, stream):
-        resampler = av.AudioResampler(format="fltp", rate=sample_rate)
+        converter = _Converter(sample_rate)
         bytes_left = _MOST_READ * container.size + _SLACK_BYTES
-        for packet in container.demux():
-            bytes_left -= packet.size
-            if bytes_left < 0:
-                raise AudioError(
-                    f"the packets of this file have over {_MOST_READ} times its {container.size} bytes"
-                )
-            pieces: list[FloatArray] = [np.zeros(0, np.float32)]
-            for frame in packet.decode() if packet.stream is stream else ():
-                _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way
-                pieces += map(_samples, resampler.resample(frame))
-            yield np.concatenate(pieces)
-        yield from map(_samples, resampler.resample(None))
+        try:
+            for packet in container.demux():
+                bytes_left -= packet.size
+                if bytes_left < 0:
+                    raise AudioError(
+                        f"the packets of this file have over {_MOST_READ} times its {container.size} bytes"
+                    )
+                try:
+                    frames = packet.decode() if packet.stream is stream else ()
+                except av.FFmpegError:
+                    damage.packets += 1
+                    converter.is_late = True
+                    frames = ()
+                yield np.concatenate([np.zeros(0, np.float32), *_converted(converter, frames, damage)])
+        except av.FFmpegError:  # the container cannot be followed any further
+            damage.packets += 1
+        yield from converter.flush()
+        if damage.packets and not converter.has_audio:
+            raise AudioError(f"this file cannot be read: none of its {damage.packets} packets can be decoded")
+
+
+def _converted(converter: _Converter, frames: Iterable[Any], damage: Damage) -> Iterator[FloatArray]:
+    for frame in frames:
+        _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way
+        gap_s = converter.gap_before(frame)
+        if gap_s:
+            damage.seconds += gap_s
+            yield np.zeros(round(gap_s * converter.rate), np.float32)
+        yield from converter.convert(frame)
+
+
+class _Converter:
+    """Frames to mono at one rate, whatever form they have, and the time that they reach."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.is_late = self.has_audio = False
+        self._form: tuple[str, str, int] | None = None
+        self._resampler: Any = None
+        self._mixer = _Mixer()
+        self._until_s: float | None = None
+
+    def gap_before(self, frame: Any) -> float:
+        """Seconds without audio before a frame: of damaged packets, or of those that the container lost."""
+        least_s, self.is_late = (0.0 if self.is_late else MIN_GAP_S), False
+        if frame.time is None or self._until_s is None:
+            return 0.0
+        gap_s: float = frame.time - self._until_s
+        return gap_s if least_s < gap_s <= MAX_GAP_S else 0.0
+
+    def convert(self, frame: Any) -> Iterator[FloatArray]:
+        """The audio that a frame completes."""
+        if (begin_s := self._until_s if frame.time is None else frame.time) is not None:
+            self._until_s = begin_s + frame.samples / frame.sample_rate
+        form = frame.format.name, frame.layout.name, frame.sample_rate
+        if form != self._form:
+            yield from self.flush()
+            self._form, self._resampler = form, av.AudioResampler(format="fltp", rate=self.rate)
+        for resampled in self._resampler.resample(frame):
+            yield self._samples(resampled)
+
+    def flush(self) -> Iterator[FloatArray]:
+        """What is left of the form that ends."""
+        if self._resampler is not None:
+            for resampled in self._resampler.resample(None):
+                yield self._samples(resampled)
+
+    def _samples(self, frame: Any) -> FloatArray:
+        channels = frame.to_ndarray()
+        if not np.isfinite(channels).all():
+            raise AudioError("this file holds samples that are not finite")
+        self.has_audio |= channels.size > 0
+        clipped: FloatArray = np.clip(self._mixer.mix(channels), -1.0, 1.0)
+        return clipped
+
+
+class _Mixer:
+    """Channels to one, each by its share of the energy so far.
+
+    Speech in one of six channels stays as loud as it is; equal channels become their mean. FFmpeg's own mono
+    is 3 dB louder. Where the channels cancel each other out, the loudest stands for all.
+    """
+
+    def __init__(self) -> None:
+        self._energy = np.zeros(0)
+        self._mixed = 0.0
+
+    def mix(self, channels: FloatArray) -> FloatArray:
+        """``[C, N]`` to ``[N]``."""
+        if len(channels) == 1:
+            only: FloatArray = channels[0]
+            return only
+        if len(channels) != self._energy.size:
+            self._energy, self._mixed = np.zeros(len(channels)), 0.0
+        self._energy += np.square(channels, dtype=np.float64).sum(axis=1)
+        total = self._energy.sum()
+        shares = self._energy / total if total else np.full(len(channels), 1 / len(channels))
+        mixed: FloatArray = (shares.astype(np.float32)[:, None] * channels).sum(axis=0, dtype=np.float32)
+        self._mixed += float(np.square(mixed, dtype=np.float64).sum())
+        loudest: FloatArray = channels[int(self._energy.argmax())]
+        return loudest if self._mixed < _CANCELLED * self._energy.max() else mixed
 
 
 @contextlib.contextmanager
@@ -146,11 +256,3 @@ def _check_shape(rate: int, channels: int) -> None:
         raise AudioError(f"audio at {rate} Hz is not read; there is: {MIN_RATE} to {MAX_RATE} Hz")
     if not 1 <= channels <= MAX_CHANNELS:
         raise AudioError(f"audio of {channels} channels is not read; there is: 1 to {MAX_CHANNELS}")
-
-
-def _samples(frame: Any) -> FloatArray:
-    pcm = frame.to_ndarray().mean(axis=0, dtype=np.float32)  # FFmpeg's own mono is 3 dB louder
-    if not np.isfinite(pcm).all():
-        raise AudioError("this file holds samples that are not finite")
-    clipped: FloatArray = np.clip(pcm, -1.0, 1.0)
-    return clipped

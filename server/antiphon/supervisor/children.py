@@ -94,6 +94,12 @@ class Child:
         return self.is_alive and self.ready.done() and not self.ready.exception()
 
     @property
+    def failure(self) -> str:
+        """Why it ended before it was ready; "" where it was, or has not ended."""
+        error = self.ready.exception() if self.ready.done() else None
+        return "" if error is None else str(error)
+
+    @property
     def is_responsive(self) -> bool:
         """Whether it does its work and owes no answer."""
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested

@@ -23,16 +23,21 @@ class Message(MessageBase, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """To a child, first of all: its number, and what it is to do, in bytes that its own main understands."""
+    """To a child, first of all: its number, and what it is to do, in bytes that its own main understands.
+
+    A front end gets the fingerprints of the ``models`` that the engine runs, by name.
+    """
 
     number: int
     task: bytes
+    models: tuple[tuple[str, str], ...] = ()
 
 
 class Ready(Message, frozen=True):
-    """From a child: it can do its work; ``lines`` describe it to people."""
+    """From a child: it can do its work; ``lines`` describe it to people, ``models`` are as in ``Begin``."""
 
     lines: tuple[str, ...] = ()
+    models: tuple[tuple[str, str], ...] = ()
 
 
 class Failed(Message, frozen=True):

@@ -57,6 +57,9 @@ EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 START_S = 60.0
 """For a front end to be ready; it takes about one second on an idle machine."""
 
+UNSERVED_S = 60.0
+"""Without a front end that begins; each is tried again until then."""
+
 TRACE_S = 5.0
 """For a process to hand over what it has recorded."""
 
@@ -95,6 +98,9 @@ class Supervisor:
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
         self._lost = ""
+        self._models: tuple[tuple[str, str], ...] = ()  # the fingerprints of what the engine runs
+        self._is_open = False
+        self._unserved_s = 0.0  # without a front end that is ready
         self._target: str | None = None  # a worker that calls go to, once an operator said so
         self._is_leaving = False
         self._saving: asyncio.Future[None] | None = None
@@ -141,10 +147,12 @@ class Supervisor:
         )
         described = await asyncio.shield(self._engine.ready)  # a signal cancels this task alone
         self._engine.ended.add_done_callback(lambda _: self._changed.set())
+        self._models = described.models
         numbers = range(1, self._plan.front_ends + 1)
         first = [await self._start_front_end(number) for number in numbers]
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
         self._dispatcher.open()
+        self._is_open = True
         self._plan.announce(described.lines)
         return [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
 
@@ -163,7 +171,7 @@ class Supervisor:
             child = await Child.start(
                 f"front-end-{number}",
                 self._plan.front_end,
-                Begin(number, self._plan.task),
+                Begin(number, self._plan.task, self._models),
                 functools.partial(self._hear_front_end, number),
                 [theirs.fileno()],
             )
@@ -186,7 +194,8 @@ class Supervisor:
             pause_s = next_pause_s(pause_s, lived_s)
             if self._is_leaving or not self._has_engine:
                 return
-            self._log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
+            log = self._log.bind(reason=child.failure) if child.failure else self._log
+            log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
             self._restarts.inc()
             if (started := await self._start_again(number, pause_s)) is None:
                 return
@@ -222,12 +231,22 @@ class Supervisor:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             elapsed_s, last_s = loop.time() - last_s, loop.time()
+            self._count_unserved(min(elapsed_s, 2 * PING_PERIOD_S))
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S
                 if child is not self._engine and child.silent_s > limit_s:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
+
+    def _count_unserved(self, elapsed_s: float) -> None:
+        """Leave, for a service manager to start anew, when no front end has begun for too long."""
+        is_served = any(child.is_ready for child in self._front_ends.values())
+        self._unserved_s = 0.0 if is_served or not self._is_open else self._unserved_s + elapsed_s
+        if self._unserved_s > UNSERVED_S and not self._is_leaving and not self._lost:
+            self._lost = f"no front end has begun for {UNSERVED_S:g} s"
+            self._log.error("server gives up", reason=self._lost)
+            self._changed.set()
 
     def _running_front_ends(self) -> Iterable[Child]:
         return [child for child in self._front_ends.values() if child.is_alive]

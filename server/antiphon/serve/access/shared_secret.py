@@ -38,6 +38,29 @@ FRESH_S: Final = 60.0
 """Between the clocks of two workers, and under way."""
 
 
+class SeenRequests:
+    """Signed requests that were taken while they are fresh: none is taken twice.
+
+    A request that is not signed is never added, so only workers make it grow. Each process has its own.
+    """
+
+    def __init__(self) -> None:
+        """Begin without one."""
+        self._until_s: dict[str, float] = {}
+
+    def add(self, header: str, now_s: float) -> None:
+        """Add the header of a request that was checked, at a time since 1970.
+
+        Raises:
+            HandOverError: it was added before.
+        """
+        while self._until_s and (oldest := next(iter(self._until_s.items())))[1] < now_s:
+            del self._until_s[oldest[0]]
+        if header in self._until_s:
+            raise HandOverError("this request has come before; each is signed for itself")
+        self._until_s[header] = now_s + 2 * FRESH_S
+
+
 @dataclass(frozen=True, slots=True)
 class SharedSecret:
     """What workers know that hand calls over to each other."""

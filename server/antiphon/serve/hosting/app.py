@@ -41,6 +41,7 @@ from antiphon.serve.routes.canary import add_canary
 from antiphon.serve.routes.hand_over import add_hand_over
 from antiphon.serve.routes.kinds import ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
+from antiphon.serve.routes.paths import near_paths
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.static import StaticFiles, web_root
 from antiphon.serve.routes.tts import list_voices
@@ -88,6 +89,7 @@ def build_app(
             openai_bodies,
             workers_port(config.hand_over_port, (CALLS_PATH, DRAIN_PATH, CANARY_PATH)),
             host_check(hosts),
+            near_paths,
         ],
     )
 
@@ -134,14 +136,17 @@ def build_app(
     app.on_shutdown.append(_close_sockets)
     add_routes(app, ROUTES)
     add_question(app, "/healthz", healthz, open_as="health")
+    add_question(app, "/health", healthz, open_as="health")
     add_question(app, "/readyz", readyz, open_as="health")
     add_question(app, "/metrics", http.metrics, open_as="metrics")
     add_question(app, "/api/build_info", http.build_info)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
     add_question(app, "/v1/models", openai_models.list_models)
+    add_question(app, "/v1/audio/models", openai_models.list_models)
     add_question(app, openai_models.MODEL_PATH, openai_models.one_model)
     add_question(app, "/v1/audio/voices", openai_models.list_voices)
+    add_question(app, "/v1/audio/speech/voices", openai_models.list_voices)
     add_question(app, "/v1/voices", list_voices)
     secret = config.hand_over_secret and SharedSecret.read(Path(config.hand_over_secret))
     if secret:

@@ -25,6 +25,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
 from antiphon.metrics import MetricFamilies
+from antiphon.models.fingerprint import fingerprint
 from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
@@ -57,6 +58,7 @@ class EngineProcess:
         self._lines = [
             describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
         ]
+        self._models = tuple((each.name, fingerprint(each.checkpoint.files)) for each in running)
         self._families = families
         self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}
@@ -66,7 +68,7 @@ class EngineProcess:
 
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
-        self.peer.send(messages.Ready(tuple(self._lines)))
+        self.peer.send(messages.Ready(tuple(self._lines), self._models))
         watching = [asyncio.ensure_future(it) for it in (self._watch_trace(), self._watch_front_ends())]
         await self._leaving.wait()
         for watch in watching:

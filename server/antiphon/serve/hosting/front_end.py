@@ -13,7 +13,7 @@ import pickle
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -21,11 +21,13 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError, ConfigError, SessionFailedError
 from antiphon.ipc.engine_connection import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.metrics import MetricFamilies
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.fingerprint import fingerprint
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
 from antiphon.serve.hosting.central import Central
@@ -104,6 +106,19 @@ class Connections:
         self._peer.send(messages.Load(self._received, busy, tuple(closed)))
 
 
+def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str]) -> None:
+    """Compare a model's files with the fingerprints of what the engine is ``running``, by name.
+
+    Raises:
+        ConfigError: they were replaced since the engine has started.
+    """
+    if fingerprint(checkpoint.files) != running.get(name):
+        raise ConfigError(
+            f"the files of the model {name} in {checkpoint.root} are no longer those that the engine runs; "
+            "restart the server to serve them, or put the old ones back"
+        )
+
+
 class FrontEndProcess:
     """One process of conversations; ``begin`` is what the supervisor said first."""
 
@@ -117,6 +132,7 @@ class FrontEndProcess:
     ) -> None:
         """Made on the event loop it will run on; ``secret`` signs ephemeral keys."""
         self._config, self._number = config, begin.number
+        self._models = dict(begin.models)
         self._families = MetricFamilies(CollectorRegistry())
         self._log = Log()
         self._leaving = asyncio.Event()
@@ -139,9 +155,12 @@ class FrontEndProcess:
             AntiphonError: the process cannot begin.
         """
         engines = await connect(socket.socket(fileno=self._link))
+        named = name_models(self._config.served)
+        for _, name, checkpoint in named:
+            check_unchanged(name, checkpoint, self._models)
         served = [
             serve_model(entry, name, checkpoint, engines[name], self._families)
-            for entry, name, checkpoint in name_models(self._config.served)
+            for entry, name, checkpoint in named
         ]
         self._central.models = Models(served)
         self._app = app = build_app(

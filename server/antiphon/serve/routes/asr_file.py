@@ -6,6 +6,7 @@ The file is decoded by a thread, a second of audio or some packets at a time.
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing
 from typing import BinaryIO, Final
@@ -14,7 +15,8 @@ import numpy as np
 from aiohttp import web
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.stream import decode_pieces, stated_seconds
+from antiphon.audio.stream import Damage, decode_pieces, stated_seconds
+from antiphon.config import Limits
 from antiphon.errors import AntiphonError, RecordingTooLongError
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.asr_stream import Transcriber
@@ -30,6 +32,12 @@ STEP_PACKETS: Final = 512
 """Packets decoded in one step, whether or not they hold audio: less than 20 ms of the thread's time."""
 
 
+FREE_S: Final = 60.0
+MIN_BYTES_PER_S: Final = 100.0
+"""Of a recording beyond its first minute: Opus at its lowest rate has seven times as many. An hour of silence
+is 28 KB of FLAC, and held a row for a quarter of it."""
+
+
 async def check_length(file: BinaryIO, services: Services) -> None:
     """Look at the header of a recording that has come whole.
 
@@ -37,9 +45,20 @@ async def check_length(file: BinaryIO, services: Services) -> None:
         AudioError: no recording that can be read, of a rate out of range, or too long by its header.
     """
     seconds = await services.helper.run(stated_seconds, file)
-    limit_s = services.config.limits.max_upload_s
+    limit_s = longest_s(file, services.config.limits)
     if seconds is not None and seconds > limit_s:
-        raise RecordingTooLongError(f"this recording lasts {seconds:.1f} s, the limit is {limit_s:g} s")
+        raise too_long(f"{seconds:.1f} s", limit_s, services.config.limits)
+
+
+def longest_s(file: BinaryIO, limits: Limits) -> float:
+    """The seconds that a recording may last: silence takes next to no bytes, and a row all its time."""
+    return min(limits.max_upload_s, FREE_S + file.seek(0, io.SEEK_END) // MIN_BYTES_PER_S)
+
+
+def too_long(lasts: str, limit_s: float, limits: Limits) -> RecordingTooLongError:
+    """The error for a recording that ``lasts`` longer than it may."""
+    why = "" if limit_s == limits.max_upload_s else " for so few bytes"
+    return RecordingTooLongError(f"this recording lasts {lasts}, the limit is {limit_s:g} s{why}")
 
 
 async def transcribe(
@@ -83,20 +102,24 @@ async def _pieces(file: BinaryIO, rate: int, services: Services) -> AsyncGenerat
     Raises:
         AudioError: it cannot be read to its end, or is too long.
     """
-    samples, limit_s = 0, services.config.limits.max_upload_s
-    with contextlib.closing(decode_steps(file, rate)) as pieces:
+    limits, damage, samples = services.config.limits, Damage(), 0
+    limit_s = longest_s(file, limits)
+    with contextlib.closing(decode_steps(file, rate, damage)) as pieces:
         while (piece := await services.helper.run(next, pieces, None)) is not None:
             samples += piece.size
             if samples > limit_s * rate:
-                raise RecordingTooLongError(
-                    f"this recording lasts longer than {limit_s:g} s, the limit is {limit_s:g} s"
-                )
+                raise too_long(f"longer than {limit_s:g} s", limit_s, limits)
             if piece.size:
                 yield piece.astype(np.float32, copy=False).tobytes()
+    if damage.packets or damage.seconds:
+        facts = {"packets": damage.packets, "silence_s": round(damage.seconds, 2)}
+        services.provoked.info("recording is damaged", of="damage", **facts)
     yield ""
 
 
-def decode_steps(file: BinaryIO, sample_rate: int) -> Generator[FloatArray, None, None]:
+def decode_steps(
+    file: BinaryIO, sample_rate: int, damage: Damage | None = None
+) -> Generator[FloatArray, None, None]:
     """The audio of a file in pieces of about a second, which are worth a trip to a thread each.
 
     A piece is shorter, or empty, where so much audio takes more than ``STEP_PACKETS`` packets.
@@ -106,7 +129,7 @@ def decode_steps(file: BinaryIO, sample_rate: int) -> Generator[FloatArray, None
     """
     pieces: list[FloatArray] = []
     samples = packets = 0
-    for piece in decode_pieces(file, sample_rate):
+    for piece in decode_pieces(file, sample_rate, damage):
         pieces.append(piece)
         samples, packets = samples + piece.size, packets + 1
         if samples >= sample_rate or packets == STEP_PACKETS:

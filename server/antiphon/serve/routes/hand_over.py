@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -23,7 +24,7 @@ from antiphon.errors import (
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
-from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
+from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SeenRequests, SharedSecret
 from antiphon.serve.hosting.identity import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
@@ -50,10 +51,13 @@ def add_signed(app: web.Application, secret: SharedSecret, method: str, path: st
 
 
 def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    seen = SeenRequests()
+
     async def handle(request: web.Request) -> web.Response:
         services = request.app[SERVICES]
         try:
             _check(request, secret)
+            seen.add(request.headers[HEADER], time.time())
             said = await answer(request, services, secret)
         except AntiphonError as error:
             services.provoked.warning(
@@ -91,6 +95,8 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError('the body is not {"target": "https://HOST:PORT"}') from error
     check_target(target)
+    if urlsplit(target).netloc == request.host:
+        raise ConfigError(f"{target} is this worker, which leaves; name the one that its calls go to")
     if any(model.engine.health().draining for model in services.models):
         raise DrainingError("this worker is leaving already: what began that says where its calls go")
     services.log.info("drain asked for", target=target)

@@ -1,0 +1,69 @@
+"""Paths that are nearly the server's: answered where only slashes differ, else the right one is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from antiphon.serve.routes.openai_errors import is_openai
+
+API: Final = "/v1"
+MAX_SEGMENTS: Final = 16
+"""Of a path that is looked at; none of the server's has half as many."""
+
+_SLASHES: Final = re.compile(r"/{2,}")
+
+
+@web.middleware
+async def near_paths(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer a path with doubled or trailing slashes as without them, and one that is not there in words."""
+    path = cleaned(request.path)
+    if path != request.path and is_served(request.app, path):
+        request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))
+        match = await request.app.router.resolve(request)
+        match.add_app(request.app)
+        match.freeze()
+        request._match_info = match
+        handler = match.handler
+    try:
+        return await handler(request)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
+        if is_served(request.app, request.path):
+            raise
+        near = next((it for it in near_to(path) if is_served(request.app, it)), None)
+        hint = f"; did you mean {near}?" if near else ""
+        words = f"nothing answers {request.method} {request.path[:100]} here{hint}"
+        if is_openai(request):
+            raise web.HTTPNotFound(text=f"{words}\n") from None
+        text = json.dumps({"error": words}) + "\n"
+        raise web.HTTPNotFound(text=text, content_type="application/json") from None
+
+
+def is_served(app: web.Application, path: str) -> bool:
+    """Whether a route answers a path, by whatever method; the page's files do not count."""
+    for resource in app.router.resources():
+        info = resource.get_info()
+        if info.get("path") == path:
+            return True
+        if "pattern" in info and resource.canonical != "/{path}" and info["pattern"].fullmatch(path):
+            return True
+    return False
+
+
+def cleaned(path: str) -> str:
+    """A path without doubled and trailing slashes."""
+    return _SLASHES.sub("/", path).rstrip("/") or "/"
+
+
+def near_to(path: str) -> Iterator[str]:
+    """Paths that a client may have meant that was given too much, or too little, as its base."""
+    segments = path.split("/")[1 : MAX_SEGMENTS + 1]
+    for start in range(len(segments)):
+        rest = "/" + "/".join(segments[start:])
+        yield rest
+        yield API + rest
