@@ -45,7 +45,7 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
 HEAD: Final = (
     "| fault | what is done | lost, of due | late | longest silence, p50, most | resumed | ended | a new "
-    "caller is answered after | beside |\n|---|---|---|---|---|---|---|---|---|"
+    "caller is answered after | also |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 

@@ -40,7 +40,7 @@ def check_target(out: Path, *, source: Path, force: bool) -> None:
 
 @contextmanager
 def appearing(out: Path, *, room_bytes: int) -> Iterator[Path]:
-    """A hidden folder beside ``out`` that takes its place, and its name, when the block ends well.
+    """A hidden folder next to ``out`` that takes its place, and its name, when the block ends well.
 
     Raises:
         ConfigError: the disk has no room for ``room_bytes``, or cannot be written.

@@ -45,7 +45,7 @@ def judge(
     material: Material,
     note: Note = lambda _: None,
 ) -> Verdict:
-    """Measure a candidate beside a baseline, and hold it to limits; the first that names a measure counts.
+    """Compare a candidate with a baseline, within limits; the first that names a measure counts.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAMED = 3
-"""So many of the worst tensors are named."""
+"""The number of worst tensors that are named."""
 
 
 def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:

@@ -21,7 +21,7 @@ SPEED = "speed ratio"
 IN_PLAY = 0.001
 """Where neither model gives a token this probability it is not about to be said, and may move as it likes."""
 SETTLED = 0.999
-"""Where both give it this much it is said whatever they think besides."""
+"""Where both give it this much it is chosen, whatever else they give."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A folder of questions holds ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, all questions one
 after the other as the codec heard them; ``ends``, where each ends; ``sizes``, how many share a scene;
-``strips`` ``[scenes, K, frames]``, the codes of each scene's noise alone; and ``told``, JSON: ``[start, end,
+``strips`` ``[scenes, K, frames]``, the codes of each scene's noise only; and ``told``, JSON: ``[start, end,
 question, answer]`` of each.
 """
 
@@ -24,7 +24,7 @@ from antiphon_quantize.gate_subject import Codes, EvalModel
 
 BEFORE_FRAMES: Final = 20
 AFTER_FRAMES: Final = 60
-"""Frames of the scene's noise before a question, and at least so many after it."""
+"""Frames of the scene's noise before a question, and at least as many after it."""
 
 GREEDY: Final = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 
@@ -58,7 +58,7 @@ class Questions:
         return len(self._questions)
 
     def part(self, index: int, parts: int) -> Questions:
-        """One of so many parts, to be asked apart from the others."""
+        """One of this number of parts, to be asked apart from the others."""
         return Questions(self._questions[index::parts], self._lm)
 
     def mark(self, judged: EvalModel) -> float:

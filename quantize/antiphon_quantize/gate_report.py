@@ -12,7 +12,7 @@ from antiphon_quantize.gate_measures import SPEED
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that was measured of a candidate, beside a baseline. Both are given as name and backend."""
+    """All that was measured of a candidate, compared with a baseline. Both are given as name and backend."""
 
     baseline: str
     candidate: str
@@ -34,10 +34,10 @@ class Verdict:
         """The verdict in a line."""
         limited = [row for row in self.rows if row.limit is not None and row.measure.value is not None]
         if self.passed:
-            return f"PASS: {self.candidate} keeps {len(limited)} limits beside {self.baseline}"
+            return f"PASS: {self.candidate} keeps {len(limited)} limits compared with {self.baseline}"
         names = ", ".join(row.measure.name for row in self.failed)
         return (
-            f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits beside "
+            f"FAIL: {self.candidate} misses {len(self.failed)} of {len(limited)} limits compared with "
             f"{self.baseline}: {names}"
         )
 
@@ -69,7 +69,7 @@ def render(verdict: Verdict) -> str:
         ).rstrip()
         for line in lines
     ]
-    title = f"{verdict.candidate} beside {verdict.baseline}: {verdict.material}"
+    title = f"{verdict.candidate} compared with {verdict.baseline}: {verdict.material}"
     reasons = {
         f"{row.limit.measure} {row.limit}: {row.limit.why}": None for row in verdict.failed if row.limit
     }

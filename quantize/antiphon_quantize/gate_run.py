@@ -25,10 +25,10 @@ from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memor
 from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, check_comparable, why_not
 
 Note = Callable[[str], None]
-"""Told what is being done."""
+"""Gets a note of what is being done."""
 
 TOGETHER_BYTES: Final = 4_000_000_000
-"""Two models of at most so many bytes on disk are held at once, and timed by turns; larger ones in turn."""
+"""Two models of at most this size on disk are held at once and timed alternately; larger ones in turn."""
 FLOAT32_BYTES: Final = 6_000_000_000
 """A language model of more bytes than these on disk is judged in bfloat16, unless options say otherwise."""
 
@@ -131,7 +131,7 @@ class Observer:
 
     @property
     def told(self) -> str:
-        """The material in words."""
+        """The material as text."""
         if self._sides[0].checkpoint.spec.kind is PipelineKind.TTS:
             rows, samples = self._sound.pcm.shape
             return f"{rows} texts, {rows * samples / self._sound.rate:.0f} s"
@@ -155,10 +155,10 @@ class Observer:
             stack.callback(lambda: other.backend.close())
             after = self._observe(other, before, times=not together)
             if together:
-                self._note("speed, by turns")
+                self._note("speed, alternately")
                 times = tick_times_ms([self._ticker(one), self._ticker(other)], self._material.turns)
                 before, after = (replace(o, tick_ms=ms) for o, ms in zip((before, after), times, strict=True))
-        yield from self._compare(a.spec, before, after, "by turns" if together else "one after the other")
+        yield from self._compare(a.spec, before, after, "alternately" if together else "one after the other")
 
     def _weights(self, a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
         graphs = [side.name for side in self._sides if side.backend != "torch"]

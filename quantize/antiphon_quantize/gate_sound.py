@@ -79,7 +79,7 @@ class CodecOutput:
 
 
 def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Measure]:
-    """Codes that are the baseline's too; the decoder alone, on the same codes; both, held to the sound."""
+    """Codes that are the baseline's too; the decoder only, on the same codes; both, against the sound."""
     inside = np.arange(a.codes.shape[1]) < sound.frames[:, None]
     equal = (a.codes == b.codes)[inside]
     yield Measure("codec semantic codes", float(equal[:, 0].mean()), detail="equal to the baseline's")
@@ -106,7 +106,7 @@ def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Meas
 
 
 def measure_distortion(a: FloatArray, b: FloatArray) -> Measure:
-    """SI-SDR of one decoder's sound beside the other's, at most :data:`MOST_SI_SDR_DB`."""
+    """SI-SDR of one decoder's sound compared with the other's, at most :data:`MOST_SI_SDR_DB`."""
     ratio_db = si_sdr(a, b)
     same = f", no distortion at all, reported as {MOST_SI_SDR_DB:.0f}" if ratio_db == math.inf else ""
     return Measure("codec si-sdr", min(ratio_db, MOST_SI_SDR_DB), detail=f"dB, the decoder alone{same}")

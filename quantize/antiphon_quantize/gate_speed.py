@@ -43,7 +43,7 @@ class Ticker:
 
 
 def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
-    """The median step of each, taken by turns after a few that do not count."""
+    """The median step of each, taken alternately after a few that do not count."""
     times: list[list[float]] = [[] for _ in tickers]
     for turn in range(WARM_UP_TICKS + turns):
         for ticker, own in zip(tickers, times, strict=True):

@@ -55,7 +55,7 @@ class TtsEvalModel(TorchEvalModel):
         self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
 
     def _told(self, rows: int, steps: int) -> tuple[Pipeline, list[Script]]:
-        """Fresh rows, and for each a script that lasts for so many steps."""
+        """Fresh rows, and for each a script that lasts for this number of steps."""
         assert isinstance(self.backend, TtsBackend)
         self.backend.executor.renew(np.arange(self.backend.info.slots, dtype=np.int32))
         scripts = [Script(self._rules) for _ in range(rows)]

@@ -37,7 +37,7 @@ _FLAT: Final = {"linear_in.weight": "depformer_in", "linear_out.weight": "linear
 def language_model_from(
     path: Path, checkpoint: Checkpoint, out: Path, show: Progress
 ) -> Iterator[Checkpoint]:
-    """``checkpoint`` with the language model of a GGUF file, which lies beside ``out`` meanwhile.
+    """``checkpoint`` with the language model of a GGUF file, which lies next to ``out`` meanwhile.
 
     The file itself has the role "gguf", so that the manifest of what is made can name it.
 

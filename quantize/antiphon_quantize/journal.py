@@ -1,7 +1,7 @@
 """A folder that is written over several runs, if need be, and takes its place when it is complete.
 
 What was done is noted line by line, so that a run which was killed leaves nothing half-written, and the
-same command goes on where it stopped.
+same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Journal:
     """Notes on what is complete in ``folder``, by name; of this run and of those before it."""
 
     def __init__(self, folder: Path, file: BinaryIO, notes: dict[str, Mapping[str, Any]]) -> None:
-        """Go on after ``notes``, at the end of ``file``."""
+        """Continue after ``notes``, at the end of ``file``."""
         self.folder, self.notes = folder, notes
         self._file = file
 

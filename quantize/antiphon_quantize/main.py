@@ -39,8 +39,8 @@ examples:
 
 A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
 antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other. For torch, a run
-that was stopped leaves OUT.part, and the same command goes on with it. What was made is held to what it was
-made of (antiphon gate, docs/gate.md); where it misses a limit of its recipe, OUT does not appear and the exit
+that was stopped leaves OUT.part, and the same command continues it. The result is compared with its original
+(antiphon gate, docs/gate.md); where it misses a limit of its recipe, OUT does not appear and the exit
 code is 1.
 """
 

@@ -88,7 +88,7 @@ def quantize(
     progress: Progress,
     approve: Approve = approve_all,
 ) -> str:
-    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
+    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary as text.
 
     Raises:
         UnsupportedError: no language model, one that is rounded already, one with a LoRA, or bits or
@@ -120,7 +120,7 @@ def quantize(
 
 
 def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
-    """Say what the recipe makes of a language model in either layout, from the file's header alone.
+    """Say what the recipe makes of a language model in either layout, from the file's header only.
 
     Raises:
         UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it.

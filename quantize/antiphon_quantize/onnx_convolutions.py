@@ -135,7 +135,7 @@ class Turn(nn.Module):
 def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
     """Let convolutions of a loaded codec, not prepared yet, multiply in INT8.
 
-    Those behind an ELU of at most so many positions a frame, of the ``encoder`` and of the ``decoder``, 0
+    Those behind an ELU of at most these positions a frame, of the ``encoder`` and of the ``decoder``, 0
     where one is not named; of a transposed convolution those that it takes. A residual block's are rounded
     all or none.
     """

@@ -31,7 +31,7 @@ MODULES = "pkg.torch.onnx.name_scopes"
 """The exporter's note of a node's modules, by which recipes find weights that have lost their names."""
 
 INLINE_BYTES = 1 << 30
-"""Weights above this go into a file of their own beside the graph; a protobuf ends at 2 GiB."""
+"""Weights above this go into a file of their own next to the graph; a protobuf ends at 2 GiB."""
 
 
 Save: TypeAlias = Callable[[torch.onnx.ONNXProgram, Path], None]

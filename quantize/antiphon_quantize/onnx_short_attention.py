@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, helper
 from antiphon_quantize.onnx_view import DOMAIN, GraphView
 
 WIDTHS: Final = 8
-"""The runtime's node takes heads of a multiple of so many numbers."""
+"""The runtime's node takes heads of a multiple of this number of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Attention:
 def fuse_short_attention(graph: GraphProto) -> None:
     """Every attention without a mask whose keys are this frame's own: GroupQueryAttention for each.
 
-    The node keeps keys and values by itself, in one tensor for each layer and token.
+    The node keeps keys and values internally, in one tensor for each layer and token.
     """
     view = GraphView(graph)
     kept: dict[str, tuple[str, str, int]] = {}

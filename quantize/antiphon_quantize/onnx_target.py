@@ -70,7 +70,7 @@ def quantize(
     progress: Progress,
     approve: Approve = approve_all,
 ) -> str:
-    """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary in words.
+    """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary as text.
 
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
@@ -129,7 +129,7 @@ def write_graphs(
 
 
 def _round(whole: Path, path: Path, recipe: Recipe) -> str:
-    """Rewrite an exported graph in the recipe's bits, and remove it; returns what that did, in words."""
+    """Rewrite an exported graph in the recipe's bits, and remove it; returns what that did, as text."""
     from antiphon_quantize.onnx_weights import quantize_graph
 
     report = quantize_graph(whole, path, recipe)

@@ -83,7 +83,7 @@ class GraphView:
         return name
 
     def flatten(self, name: str) -> bool:
-        """Give a weight with one long axis that axis alone; whether it is such a weight."""
+        """Give a weight with one long axis that axis only; whether it is such a weight."""
         tensor = self._weights.get(name)
         if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
             return False

@@ -62,7 +62,7 @@ def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> 
     Without ``search`` a block's scale is the one that just holds its largest weight; the side of zero which
     that weight is on gets the extra integer (as in GGUF's Q4_0). With it, the scale of least squared error
     among some smaller and larger ones, each refitted to the integers it gives (as GGUF's K quants do).
-    Takes memory for a few hundred rows beside the result.
+    Takes memory for a few hundred rows next to the result.
     """
     rows, columns = weight.shape
     block = fitting_block(columns, block)

@@ -1,6 +1,6 @@
 """Tensors of ONNX graphs in and out of their data files, one at a time.
 
-A graph's large tensors lie beside it in one file; https://onnx.ai/onnx/repo-docs/ExternalData.html.
+A graph's large tensors lie next to it in one file; https://onnx.ai/onnx/repo-docs/ExternalData.html.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_tensor(tensor: TensorProto, folder: Path) -> Array:
     """A tensor's values; those of a data file as a view of it that is not in memory yet.
 
     Raises:
-        CheckpointFormatError: the data file is missing, too short, or not beside the graph.
+        CheckpointFormatError: the data file is missing, too short, or not next to the graph.
     """
     if not is_external(tensor):
         found: Array = numpy_helper.to_array(tensor)

@@ -53,10 +53,10 @@ class Recipe:
     where there are blocks (onnx, torch's int4). ``format`` and ``method``, for torch: what a weight becomes
     (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static).
     ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
-    would take so many bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for onnx:
-    a codec's convolutions behind an ELU of up to so many positions a frame are products of INT8, of its
+    would take as many bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for onnx:
+    a codec's convolutions behind an ELU of up to as many positions a frame are products of INT8, of its
     "encoder" and of its "decoder"; none of one that is not named. ``gate``: the limits that what it makes is
-    held to, before those that are common to all recipes.
+    compared with, before those that are common to all recipes.
     """
 
     description: str
@@ -86,7 +86,7 @@ class Recipe:
 
 
 def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
-    """A manifest's description of how a checkpoint was rounded, beside the recipe's own numbers.
+    """A manifest's description of how a checkpoint was rounded, next to the recipe's own numbers.
 
     Where its language model came from a GGUF file, that file's name and SHA-256.
     """

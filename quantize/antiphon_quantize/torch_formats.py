@@ -1,6 +1,6 @@
 """The forms a matrix is rounded to for the torch backend, and torchao's rounding to each.
 
-``X`` becomes int8, uint8 (two INT4) or float8_e4m3, and ``X_scale`` stands beside it; see
+``X`` becomes int8, uint8 (two INT4) or float8_e4m3, and ``X_scale`` stands next to it; see
 :mod:`antiphon.backends.torch.quantised.stored` for what else may.
 """
 
@@ -63,7 +63,7 @@ def stacked(parts: list[Rounded]) -> Rounded:
 
 
 Rounder = Callable[[Tensor], Rounded]
-"""Rounds a matrix ``[out, in]`` by itself, each weight to the nearest value there is."""
+"""Rounds a matrix ``[out, in]`` on its own, each weight to the nearest value there is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The plan of a recipe for a language model's file, made from the file's header alone."""
+"""The plan of a recipe for a language model's file, made from the file's header only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TorchPlan:
 
 
 def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> TorchPlan:
-    """Say what the recipe makes of a published language model, from the file's header alone.
+    """Say what the recipe makes of a published language model, from the file's header only.
 
     ``sets`` is how many sets of depformer weights the file holds.
 

@@ -82,7 +82,7 @@ def quantize(
     approve: Approve = approve_all,
     calibration: Sequence[Path] = (),
 ) -> str:
-    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary in words.
+    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary as text.
 
     ``calibration`` are recordings to listen to where the recipe does (none: the built-in ones).
 
@@ -183,7 +183,7 @@ def _write_rounded(
 
 
 def _beside(name: str, plan: TorchPlan) -> str | None:
-    """The matrix that a tensor stands beside, if there is one."""
+    """The matrix that a tensor stands next to, if there is one."""
     base = name.rpartition("_")[0]
     return base if base in plan.chosen else None
 
@@ -196,7 +196,7 @@ def _write_matrix(
     rounding: Rounding,
     rows: RowFiles | None,
 ) -> float:
-    """Write one matrix, rounded, and what stands beside it. Returns how far it moved, relative (norms)."""
+    """Write one matrix, rounded, and what stands next to it. Returns how far it moved, relative (norms)."""
     parts: list[Rounded] = []
     moved, total = 0.0, 0.0
     for linear, part in zip(linears, tensor.chunk(len(linears)), strict=True):

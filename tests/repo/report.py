@@ -31,6 +31,7 @@ from tests.repo.structure import (
     read_modules,
 )
 from tests.repo.tracked import ROOT, tracked_files
+from tests.repo.words import faults_of_plain_words
 
 MAX_COLUMNS: Final = 100
 UNBROKEN: Final = ("#", "|", "<", "![", "    ")
@@ -193,7 +194,11 @@ def main() -> int:
         return 0
     counts = counted(sources, found_at)
     found = [*over_budget(counts), *faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
-    found += [*faults_of_pages(ROOT / "docs"), *alike_functions(ROOT, [it.path for it in modules.values()])]
+    found += [
+        *faults_of_plain_words(ROOT),
+        *faults_of_pages(ROOT / "docs"),
+        *alike_functions(ROOT, [it.path for it in modules.values()]),
+    ]
     print(f"Over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function:")
     print(*lengths(modules), sep="\n")
     twice = names_used_twice(modules)

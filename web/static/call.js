@@ -280,7 +280,7 @@ export class Call {
   /** @param {Error} error of a codec: PCM needs none */
   _useless(error) {
     if (this._isOver || this._format === "pcm_s16le") return;
-    console.warn(`Opus failed (${error.message}); going on with PCM`);
+    console.warn(`Opus failed (${error.message}); continuing with PCM`);
     this._format = "pcm_s16le";
     this.session.reopen();
   }

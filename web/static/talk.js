@@ -193,7 +193,7 @@ export class Talk {
       onLevels: (said, heard) => this._levelled(said, heard),
       onSaid: (samples) => this._asked || this._ears?.push(samples), // a recorded question is known already
       onQuestion: (question) => this._questioned(question),
-      onDraining: (seconds) => this._note(`The server restarts soon: this call may go on for ${duration(seconds)}.`),
+      onDraining: (seconds) => this._note(`The server restarts soon: this call may continue for ${duration(seconds)}.`),
       onDevices: (problem) => this._devices(problem),
     });
     this._call = call;
@@ -258,7 +258,7 @@ export class Talk {
     if (state.name === "live") {
       this._liveSinceMs = clock();
       if (state.isResumed) this._transcript.note("The connection was lost for a moment.");
-      else if (state.isReturning) this._transcript.note("The connection was lost. What was said before is forgotten.");
+      else if (state.isReturning) this._transcript.note("The connection was lost. This is a new conversation.");
       else this._startedMs = this._liveSinceMs; // waiting was no talk
       void this._awake.stay();
     } else {
@@ -354,7 +354,7 @@ export class Talk {
     part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
     if (this._call?.recorder.isFull && this._fullCall !== this._call) {
       this._fullCall = this._call;
-      this._note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call goes on.`);
+      this._note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call continues.`);
     }
     const isFree = !isOpening && !this._asked && (!isCalling || state.name === "live");
     this._chips.update(isFree, this._asked);

@@ -34,14 +34,14 @@ const OPENING_MS = 3000;
 export function wordsForTalk(state, nowMs, besides) {
   if (besides.needsKey) return say("This server asks for an access key.", "Enter it to begin. It is kept in this browser.");
   if (besides.openingMs !== null) return openingWords(besides.stage, besides.openingMs > OPENING_MS);
-  if (besides.isStopped) return trouble("The system has stopped the sound.", "Touch the page to go on.");
+  if (besides.isStopped) return trouble("Audio was paused by your device.", "Tap to resume.");
   if (state.name === "live") {
     if (besides.silentMs > STALL_MS) {
       return STALLED;
     }
     if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
     if (besides.isMuted && besides.holdsToTalk) return say("Hold to talk, let go to listen.", "You are heard while you hold the button, or the key T.");
-    if (besides.isMuted) return say("You are muted.", "The call goes on. Unmute, or hold the other button while you speak.");
+    if (besides.isMuted) return say("You are muted.", "The call continues. Unmute, or hold the other button while you speak.");
     if (besides.liveMs > RETURN_MS) return wordsFor({ name: "live", isReturning: false }, nowMs);
   }
   const words = wordsFor(state, nowMs);

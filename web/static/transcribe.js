@@ -164,7 +164,7 @@ export class Transcribe {
   /** @param {File} file */
   async _read(file) {
     this._file.value = "";
-    const run = this._began({ line: `Reading ${file.name}…`, help: "The server hears it faster than it was spoken.", isTrouble: false });
+    const run = this._began({ line: `Reading ${file.name}…`, help: "The server reads it faster than real time.", isTrouble: false });
     try {
       const { key } = this._settings;
       /** @type {Record<string, string>} */

@@ -18,9 +18,9 @@ export function wordsFor(state, nowMs) {
     case "queued":
       return say(queueLine(state.ahead), queueHelp(state.retryAfterS));
     case "live":
-      if (state.isResumed) return say("You are back.", "The connection was lost for a moment. The conversation goes on.");
+      if (state.isResumed) return say("You are back.", "The connection was lost for a moment. The conversation continues.");
       return state.isReturning
-        ? say("You are back.", "The connection was lost, and what was said before is forgotten: this is a new conversation.")
+        ? say("You are back.", "The connection was lost. This is a new conversation.")
         : say("Go ahead, it is listening.");
     case "lost":
       return trouble(lostLine(state.reason), `${lostHelp(state.reason)}Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
@@ -28,7 +28,7 @@ export function wordsFor(state, nowMs) {
       return trouble("The server is full.", `Every place is taken. Trying again ${inSeconds(state.retryAtMs - nowMs)}.`);
     case "limited":
       return trouble(
-        "You have no more calls here.",
+        "Call limit reached.",
         `${sentence(state.message)} Trying again ${inSeconds(state.retryAtMs - nowMs)}; ending another one helps.`,
       );
     case "ended":
@@ -40,7 +40,7 @@ export function wordsFor(state, nowMs) {
 
 /** Nothing comes, in whichever view. */
 export const STALLED = Object.freeze(
-  trouble("Waiting for the server…", "Nothing has come for a moment: the server or the network stands still. It goes on by itself."),
+  trouble("Waiting for the server…", "Nothing has come for a moment: the server or the network does not answer. The call continues automatically."),
 );
 
 /** @param {number} ahead */

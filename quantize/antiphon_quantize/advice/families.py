@@ -142,7 +142,7 @@ class SpeechFamily:
         return self.kv_bytes(precision) + MIMI_STATE_BYTES
 
     def work(self, precision: str) -> TickWork:
-        """What a tick asks of a card: of embeddings it reads a line each, of sets all that its steps use."""
+        """What a tick asks of a GPU: of embeddings it reads a line each, of sets all that its steps use."""
         is_int8 = precision == "int8"
         size, kept, dep = (
             INT8_SCALES if is_int8 else 2.0,

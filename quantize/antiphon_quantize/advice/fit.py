@@ -86,7 +86,7 @@ def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> Memo
 
 
 def most_rows(facts: MemoryFacts) -> int:
-    """How many sessions fit beside the overhead; 0 when not even one does."""
+    """How many sessions fit next to the overhead; 0 when not even one does."""
     try:
         return rows_that_fit(facts, reserve_fraction=RESERVE_FRACTION, at_most=MAX_ROWS)
     except ConfigError:

@@ -19,11 +19,11 @@ RESUMABLE = (
     "--hand-over-port=8997",
     "--hand-over-secret=/run/secrets/hand-over.pem",
 )
-"""What a worker has besides whose calls can go on at another one: compose.yaml mounts the secret."""
+"""Options of a worker whose calls can continue at another one: compose.yaml mounts the secret."""
 
 ON_GPU = ["--device=cuda"]
 ON_CPU = ["--backend-option=onnx.spin=false"]
-"""What a worker has besides by where it runs: workers share CPU cores, so threads of ONNX Runtime sleep."""
+"""Options of a worker by where it runs: workers share CPU cores, so threads of ONNX Runtime sleep."""
 
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
@@ -33,7 +33,7 @@ CPU_IMAGE = (
 
 
 def compose_override(fit: Fit, request: FitRequest) -> str:
-    """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml by itself).
+    """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml automatically).
 
     Lists are written as JSON, which YAML is a superset of.
     """

@@ -203,7 +203,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
 
 
 def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
-    """Of each card whose constants are known: a tick's milliseconds, and the sessions that are in time."""
+    """For each GPU whose constants are known: a tick's milliseconds, and the sessions that are in time."""
     work, lines = family.work(fit.precision), list[str]()
     for card in CARDS:
         found = slots_on(card, work, family.kind, FRAME_MS, EngineConfig())
@@ -224,7 +224,7 @@ def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) ->
         f"  sessions   {gigabytes(request.sessions * fit.facts.row_bytes)}   {request.sessions} x "
         f"{fit.facts.row_bytes / 1e6:.0f} MB keys and values",
         *_sum(fit.facts.needed(request.sessions), request.memory_bytes, fit.rows),
-        "  memory is half of the answer: the text model's own server says how many are answered in time",
+        "  memory is half of the answer: the text model's server limits how many are answered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({sessions_of(other.rows)})" for other in others]
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))

@@ -18,7 +18,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """``format`` says in words what its files are; ``file_bytes`` is those of its weights."""
+    """``format`` describes its files; ``file_bytes`` is those of its weights."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class HardwareFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationFacts:
-    """``method`` and ``calibration`` in words, "none" where there is none."""
+    """``method`` and ``calibration`` as text, "none" where there is none."""
 
     method: str
     calibration: str

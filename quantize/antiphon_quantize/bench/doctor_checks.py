@@ -29,7 +29,7 @@ NAME_WIDTH = 10
 ModuleFinder = Callable[[str], object | None]
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
-    "torch": ("torch", "models on NVIDIA cards, models without ONNX graphs, models of the hub"),
+    "torch": ("torch", "models on NVIDIA GPUs, models without ONNX graphs, models of the hub"),
     "mlx": ("mlx", "models on Apple silicon"),
     "pocket": ("pocket_tts", "Pocket-TTS on a CPU"),
     "quantize": ("onnxscript", "antiphon quantize"),
@@ -50,7 +50,7 @@ class DoctorState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DoctorLine:
-    """One line: what was looked at, how it is, in words, and the remedy where there is one."""
+    """One line: what was looked at, how it is, as text, and the remedy where there is one."""
 
     name: str
     state: DoctorState
@@ -89,7 +89,7 @@ def check_cores(cores: int | None = None) -> DoctorLine:
     """How many cores this process may use."""
     cores = usable_cores() if cores is None else cores
     if cores < 2:
-        remedy = "give it two: a model's step and the sockets beside it otherwise wait for each other"
+        remedy = "give it two: a model's step and the sockets next to it otherwise wait for each other"
         return DoctorLine("cores", DoctorState.NOTE, "1", remedy)
     return DoctorLine("cores", DoctorState.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
 
@@ -107,10 +107,10 @@ def check_memory(size_bytes: int | None = None) -> DoctorLine:
 def check_gpus(
     gpus: Iterable[Gpu] | None = None, *, find: ModuleFinder = importlib.util.find_spec
 ) -> DoctorLine:
-    """The NVIDIA cards that the driver offers, and whether anything here can use them."""
+    """The NVIDIA GPUs that the driver offers, and whether anything here can use them."""
     found = list_gpus() if gpus is None else list(gpus)
     if not found:
-        words = "no NVIDIA card that the driver offers; models run on the CPU"
+        words = "no NVIDIA GPU that the driver offers; models run on the CPU"
         return DoctorLine("gpu", DoctorState.OK, words)
     words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
     if find("torch") is None:
@@ -148,7 +148,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
-    """What is installed beside the base."""
+    """What is installed in addition to the base."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
     yield DoctorLine(
         "extras",

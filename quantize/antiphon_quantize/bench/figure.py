@@ -45,9 +45,9 @@ def draw(card: Card, path: Path) -> None:
 
 
 def quality_points(card: Card) -> tuple[str, dict[str, float]]:
-    """What stands for quality on this card, in words, and its finite number for every model that has one.
+    """What stands for quality on this card, as text, and its finite number for every model that has one.
 
-    It is the first model's headline. The baseline's number is what the gate measured of it beside the others,
+    It is the first model's headline. The baseline's number is what the gate measured of it with the others,
     or 1 where the measure is how alike the two are.
     """
     headlines = [entry.quality.headline for entry in card.entries if entry.quality is not None]

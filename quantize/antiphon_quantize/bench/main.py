@@ -36,7 +36,7 @@ examples:
   antiphon bench --model ./a --model ./b --baseline ./b --quality gate.json
   antiphon bench slots --model ./moshiko-int8 antiphon.toml
 
-Several models are measured by turns (A B A B ...): on a machine that does other things too, ratios
+Several models are measured alternately (A B A B ...): on a machine that does other things too, ratios
 hold where milliseconds do not. Each runs in a process of its own, which its peak memory is that of.
 The most slots that are answered in time: antiphon bench slots --help.
 """

@@ -21,7 +21,7 @@ def free_place(out: Path) -> Path:
 
 
 def can_draw() -> bool:
-    """Whether the card gets a picture; without matplotlib the reason is printed, and the rest goes on."""
+    """Whether the card gets a picture; without matplotlib the reason is printed, and the rest continues."""
     try:
         load_matplotlib()
     except MissingExtraError as error:

@@ -39,7 +39,7 @@ class Parity:
         return self.first_difference is None and self.snr_db >= LEAST_SNR_DB
 
     def __str__(self) -> str:
-        """The comparison in words, with its numbers."""
+        """The comparison as text, with its numbers."""
         if self.first_difference is not None:
             return f"text tokens differ from frame {self.first_difference} of {self.frames} on"
         level = "equal" if math.isinf(self.snr_db) and self.snr_db > 0 else f"{self.snr_db:.1f} dB alike"

@@ -17,7 +17,7 @@ from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
 from antiphon_quantize.bench.ticks import TickPlan, TickTurn, take_turn
 
 END_TIMEOUT_S = 10.0
-"""For a process to end by itself; then it is killed."""
+"""For a process to end on its own; then it is killed."""
 
 
 class Player(Protocol):
@@ -29,7 +29,7 @@ class Player(Protocol):
         ...
 
     def take_turn(self, rows: int) -> TickTurn:
-        """Measure at so many rows."""
+        """Measure at this number of rows."""
         ...
 
     def memory(self) -> MeasuredMemory:
@@ -53,7 +53,7 @@ class NearPlayer:
     peak_rss: Callable[[], int] | None = None
 
     def take_turn(self, rows: int) -> TickTurn:
-        """Measure at so many rows."""
+        """Measure at this number of rows."""
         return take_turn(self.backend, rows, self.plan, clock=self.clock, sleep=self.sleep)
 
     def memory(self) -> MeasuredMemory:
@@ -89,7 +89,7 @@ class FarPlayer:
         self.facts: SubjectFacts = answer
 
     def take_turn(self, rows: int) -> TickTurn:
-        """Measure at so many rows."""
+        """Measure at this number of rows."""
         turn: TickTurn = self._ask(rows)
         return turn
 
@@ -126,13 +126,15 @@ class FarPlayer:
     def _died(self) -> BackendError:
         self._process.join(END_TIMEOUT_S)
         return BackendError(
-            f"the process of {self._label} ended by itself, exit code {self._process.exitcode}"
+            f"the process of {self._label} ended unexpectedly, exit code {self._process.exitcode}"
         )
 
 
 def _play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
     """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us all: who asks will close the pipe
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches us all: the asking process will close the pipe
     try:
         backend, facts = load_subject(subject, plan.rows[-1], lambda *told: pipe.send(told))
         player = NearPlayer(backend, facts, plan)

@@ -1,4 +1,4 @@
-"""The verdict of the quality gate on a model: shown on a card, read from ``antiphon gate --json``."""
+"""The verdict of the quality gate on a model: shown in the report, read from ``antiphon gate --json``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PREFERRED: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A measure of the gate. ``baseline`` and ``candidate`` are the two numbers that ``value``, a difference
-    or a ratio, is made of; None where it compares the two by itself. ``value`` None: not measured.
-    ``limit`` and ``verdict`` are in words."""
+    or a ratio, is made of; None where it compares the two directly. ``value`` None: not measured.
+    ``limit`` and ``verdict`` are text."""
 
     name: str
     value: float | None

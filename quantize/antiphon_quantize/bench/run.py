@@ -1,4 +1,4 @@
-"""A whole run: everybody loaded, then turn by turn, then the card."""
+"""A whole run: every model loaded, then turn by turn, then the card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 
 
 def take_turns(players: Mapping[str, Player], plan: TickPlan, tell: Tell) -> dict[str, list[TickTurn]]:
-    """Everybody's turns at every number of rows: A, B, A, B, so that what disturbs one disturbs all."""
+    """The turns of every model at every number of rows: A, B, A, B, so that a disturbance meets all."""
     turns: dict[str, list[TickTurn]] = {label: [] for label in players}
     for number in range(1, plan.turns + 1):
         for rows in plan.rows:
@@ -45,7 +45,7 @@ def run(
     now: datetime,
     tell: Tell,
 ) -> Card:
-    """Load every model by its maker, measure them by turns, ask for their quality, and make the card.
+    """Load every model by its maker, measure them alternately, ask for their quality, and make the card.
 
     ``makers`` have a label each, in order; ``baseline`` is one of them or None. ``quality`` is asked by
     label once the players have ended, so that it finds the memory free.

@@ -65,7 +65,7 @@ class VerifyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPart:
-    """A part of the verification: its name, how it ended, and the numbers or the reason in words."""
+    """A part of the verification: its name, how it ended, and the numbers or the reason as text."""
 
     name: str
     state: VerifyState

@@ -170,7 +170,7 @@ class ReferenceExecutor:
         return self.mimi.encode(self._to_device(whole)[:, None])
 
     def _decode(self, codes: torch.Tensor, rows: IntArray) -> FloatArray:
-        """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the given rows alone."""
+        """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the given rows only."""
         if not rows.size:
             return np.zeros((self._slots, self._spec.frame_samples), np.float32)
         self.mimi.set_exec_mask(self._mimi_rows.mask(rows))

@@ -30,7 +30,7 @@ def test_it_answers_and_leaves_no_process() -> None:
         assert turn.frames / turn.frames_s <= 100
         assert far.memory().peak_rss > 20_000_000
         far._process.terminate()
-        with pytest.raises(BackendError, match="the process of slow ended by itself, exit code -15"):
+        with pytest.raises(BackendError, match="the process of slow ended unexpectedly, exit code -15"):
             far.take_turn(1)
     finally:
         far.close()

@@ -46,7 +46,7 @@ test("a full server without a queue is tried again when it said", async (t) => {
   await second.close();
 });
 
-test("a server that restarts is come back to, and says that what was said is forgotten", async (t) => {
+test("a server that restarts is come back to, and says that the conversation is a new one", async (t) => {
   const server = await Server.start("--backend", "null", "--slots", "1");
   t.after(() => server.stop());
   const { page, close } = await openPage(browser, server.url);
@@ -56,8 +56,8 @@ test("a server that restarts is come back to, and says that what was said is for
   await says(page, /The (connection was lost|server cannot be reached)\. .*Trying again/);
   await server.start();
   await inState(page, "live");
-  await says(page, /You are back\..* forgotten/);
-  assert.match((await page.textContent("#transcript")) ?? "", /What was said before is forgotten/);
+  await says(page, /You are back\..*new conversation/);
+  assert.match((await page.textContent("#transcript")) ?? "", /This is a new conversation/);
   const loudness = () => page.$eval("#level-reply", (it) => Number(getComputedStyle(it).getPropertyValue("--level")));
   await eventually("the reply is heard again", async () => (await loudness()) > 0.3, loudness);
 

@@ -48,11 +48,11 @@ test("a call goes on after each cut of its connection, as the same conversation"
       return words.split("The connection was lost for a moment.").length === times + 1;
     });
     await inState(page, "live");
-    await says(page, /You are back\. .*The conversation goes on\.|Go ahead/);
+    await says(page, /You are back\. .*The conversation continues\.|Go ahead/);
     const loudness = () => page.$eval("#level-reply", (it) => Number(getComputedStyle(it).getPropertyValue("--level")));
     await eventually("the reply is heard again", async () => (await loudness()) > 0.3, loudness);
   }
-  assert.doesNotMatch((await page.textContent("#transcript")) ?? "", /forgotten/);
+  assert.doesNotMatch((await page.textContent("#transcript")) ?? "", /new conversation/);
   const metrics = await (await fetch(`${server.url}/metrics`)).text();
   assert.match(metrics, /antiphon_resumptions_total\{model="[^"]+",outcome="resumed"\} 2\.0/);
   await page.click("#talk");

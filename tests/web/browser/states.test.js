@@ -121,7 +121,7 @@ test("a notice of the server's leaving stands above the page, not in the transcr
   await eventually("an answer", async () => /tiny\s*\w+ \w+ \w+/.test(await transcript(page)), () => transcript(page));
   void server.stop("SIGTERM");
   await page.waitForSelector("#notice:visible");
-  assert.match((await page.textContent("#notice")) ?? "", /restarts soon: this call may go on for/);
+  assert.match((await page.textContent("#notice")) ?? "", /restarts soon: this call may continue for/);
   assert.doesNotMatch(await transcript(page), /restarts/);
   await page.click("#talk");
   await close();
