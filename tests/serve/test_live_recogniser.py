@@ -148,7 +148,7 @@ async def test_without_a_free_row_of_the_recogniser_one_notice_and_the_call_goes
     (notice,) = client.of("info")
     assert notice["code"] == "input_transcript_unavailable"
     assert notice["message"] == (
-        "no transcript of the input: all 1 rows are taken and 0 callers wait (at most 0); try again in 120 s"
+        "no transcript of the input: all 1 rows are taken and 0 callers wait (at most 0)"
     )
     assert client.of(INPUT) == []
 

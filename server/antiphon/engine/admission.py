@@ -252,8 +252,9 @@ class Admission(Generic[C]):
                     f"{self._free} of {self._rows} rows are free, but every place of this front end is taken"
                 )
         return RefusedError(
-            f"{why} and {ahead} callers wait (at most {self._config.max_queue}); "
-            f"try again in {retry_after_s} s{self._note if outcome is AdmissionOutcome.FULL else ''}",
+            f"{why} and {ahead} callers wait (at most {self._config.max_queue})"
+            + (f"; try again in {retry_after_s} s" if self._knows_when(now_s) else "")
+            + (self._note if outcome is AdmissionOutcome.FULL else ""),
             retry_after_s=retry_after_s,
             outcome=outcome,
         )
@@ -273,10 +274,14 @@ class Admission(Generic[C]):
     def _expiry(self, seat: _Seat[C]) -> ServerFullError:
         retry_after_s = self._estimate_s(len(self._queue), seat.expires_s)
         return ServerFullError(
-            f"no row became free within the {seat.wait_s:g} s this caller would wait; "
-            f"try again in {retry_after_s} s",
+            f"no row became free within the {seat.wait_s:g} s this caller would wait"
+            + (f"; try again in {retry_after_s} s" if self._knows_when(seat.expires_s) else ""),
             retry_after_s=retry_after_s,
         )
+
+    def _knows_when(self, now_s: float) -> bool:
+        """Whether the time of a retry comes from calls that have ended, or from the pressure's window."""
+        return bool(self._lengths.measured_s) or self._is_late(now_s)
 
     def _estimate_s(self, ahead: int, now_s: float) -> int:
         """Seconds until a caller behind ``ahead`` others gets a row.
