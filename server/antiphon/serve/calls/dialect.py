@@ -43,9 +43,9 @@ class Dialect(ABC, Generic[R]):
         """Begin without markers."""
         self.marks: list[int] = []
 
-    @abstractmethod
     def hello(self, facts: HelloFacts) -> bytes:
         """There is a row: what the client gets first, framed."""
+        return b""
 
     @abstractmethod
     def feed(self, message: bytes | str) -> Sequence[Action]:

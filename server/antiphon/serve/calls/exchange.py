@@ -152,6 +152,10 @@ class Exchange:
         if self.recording is not None:
             self.recording.close()
         self._waker.close()
+        # A call, its exchange and its participant hold each other: their memory is freed now.
+        self._end = _ended
+        if isinstance(self.participant, Talker):
+            self.participant.listener = None
 
     def _fail(self, error: Exception) -> None:
         """A turn failed; without a word for it the fault is our own."""
@@ -522,3 +526,7 @@ class Exchange:
             transport.ping()
         if self.is_ready:
             self.send(self.dialect.news(now_s, self.participant.stats))
+
+
+def _ended(_error: AntiphonError | None) -> None:
+    """A call that is over has no end left."""

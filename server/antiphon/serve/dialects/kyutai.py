@@ -31,6 +31,11 @@ def refusal(error: AntiphonError) -> tuple[bytes, int]:
     return frame(kyutai.encode(kyutai.Error(form.kyutai or str(error)))), form.close
 
 
+def bare_refusal(error: AntiphonError) -> tuple[bytes, int]:
+    """Formats of bare audio have no messages."""
+    return b"", wire_form(error).close
+
+
 class AsrDialect(Dialect[AsrNews]):
     """Audio and markers in, a transcript out."""
 
@@ -139,8 +144,7 @@ class TtsDialect(Dialect[Piece]):
         return self._framed(self._encoder.finish()), None
 
     def error(self, error: AntiphonError) -> tuple[bytes, int]:
-        frames, code = refusal(error)
-        return frames if self._format.is_packed else b"", code
+        return refusal(error) if self._format.is_packed else bare_refusal(error)
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         self._encoder.close()

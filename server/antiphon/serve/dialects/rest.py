@@ -15,7 +15,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushWords
 from antiphon.serve.calls.asr_stream import AsrNews
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.calls.policy import Policy
 from antiphon.serve.calls.tts_stream import Piece
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
@@ -31,9 +31,6 @@ class SpeechDialect(Dialect[Piece]):
         super().__init__()
         self._body, self._words, self._event_of = body, words, event_of
         self._frames = 0
-
-    def hello(self, facts: HelloFacts) -> bytes:
-        return b""
 
     def feed(self, message: bytes | str) -> Sequence[Action]:
         assert isinstance(message, str)
@@ -82,9 +79,6 @@ class RecordingDialect(Dialect[AsrNews]):
         self._rate = model.checkpoint.spec.sample_rate
         self._samples = 0
         self._has_begun = False
-
-    def hello(self, facts: HelloFacts) -> bytes:
-        return b""
 
     def feed(self, message: bytes | str) -> Sequence[Action]:
         if isinstance(message, str):

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from antiphon.errors import ProtocolError, SessionError
+from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_wait
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
-from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_to_refuse
+from antiphon.serve.calls.connect import admit_then_upgrade
 from antiphon.serve.dialects.kyutai import AsrDialect, refusal
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
 from antiphon.serve.routes.upload import handle_recording
-from antiphon.serve.transport.upgrade import is_upgrade
 
 
 async def handle_asr(
@@ -43,20 +41,7 @@ async def handle_asr(
     return await admit_then_upgrade(request, services, model.metrics, call, route="asr-streaming")
 
 
-async def refuse_asr(
-    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
-) -> web.StreamResponse:
-    """Tell a client why there is no transcript: in a message, where it asked for a WebSocket.
-
-    Raises:
-        web.HTTPException: to all others.
-    """
-    if not is_upgrade(request):
-        raise refusal_of(request, error)
-    return await upgrade_to_refuse(request, services, metrics, error, refusal)
-
-
 ROUTES = (
-    Route("GET", kyutai.PATH, handle_asr, refuse_asr),
+    Route("GET", kyutai.PATH, handle_asr, refuse_in(lambda _: refusal)),
     Route("POST", kyutai.PATH, handle_recording),
 )

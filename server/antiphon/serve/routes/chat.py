@@ -23,18 +23,16 @@ from antiphon.protocol.resume import decode_claim
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.call import Call
-from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit, upgrade_to_refuse
+from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.chat import ChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.prompts import prompt_of
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
 from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
-from antiphon.serve.transport.upgrade import is_upgrade
 
 
 async def handle_chat(
@@ -105,23 +103,12 @@ def refusal(error: AntiphonError) -> tuple[bytes, int]:
     return frame(moshi.encode(events.error_of(error))), wire_form(error).close
 
 
-async def refuse_chat(
-    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
-) -> web.StreamResponse:
-    """Tell a client why there is no conversation: an extended one in an event, any other with a status.
-
-    Raises:
-        web.HTTPException: to all others.
-    """
-    if request.query.get("ext") != "1" or not is_upgrade(request):
-        raise refusal_of(request, error)
-    return await upgrade_to_refuse(request, services, metrics, error, refusal)
-
-
 def is_resumption(query: Mapping[str, str]) -> bool:
     """Whether a connection goes on with a call; without the extension it begins one."""
     return query.get("ext") == "1" and query.get("resume") == ResumeMode.AGAIN
 
+
+refuse_chat = refuse_in(lambda request: refusal if request.query.get("ext") == "1" else None)
 
 ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption),)
 

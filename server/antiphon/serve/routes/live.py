@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, FieldError, SessionError, SessionTimeoutError
+from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
 from antiphon.models.persona import takes_persona
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
@@ -24,19 +24,17 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
+from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import prompt_of_session
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
-from antiphon.serve.transport.upgrade import is_upgrade
 
 MAX_EVENT_BYTES = MAX_EVENT_CHARS
 """A WebSocket message beyond it ends the connection with 1009, before it is read."""
@@ -69,23 +67,12 @@ def refusal(error: AntiphonError) -> tuple[bytes, int]:
     return frame(events.encode(events.error_of(error), "event_1"), TEXT), wire_form(error).openai_close
 
 
-async def refuse_live(
-    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
-) -> web.StreamResponse:
-    """Tell a client in its own words why it gets no session.
-
-    Raises:
-        web.HTTPException: to one that asks for no WebSocket.
-    """
-    if not is_upgrade(request):
-        raise refusal_of(request, error)
-    return await upgrade_to_refuse(request, services, metrics, error, refusal)
-
-
 def is_resumption(query: Mapping[str, str]) -> bool:
     """Whether a connection goes on with a session."""
     return query.get("resume") == ResumeMode.AGAIN
 
+
+refuse_live = refuse_in(lambda _: refusal)
 
 ROUTES = (
     Route("GET", "/v1/live/sessions", handle_live, refuse_live, resumes=is_resumption),

@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, FieldError, SessionError, UnknownModelError
+from antiphon.errors import AntiphonError, FieldError, UnknownModelError
 from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
@@ -27,14 +27,13 @@ from antiphon.serve.access.keys import presented_key
 from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
+from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.dialects.realtime import RealtimeDialect
 from antiphon.serve.dialects.realtime_transcription import TranscriptionDialect
 from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.routes.client_secrets import handle_client_secrets, prepared_session, session_of
 from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.routing import (
@@ -43,11 +42,10 @@ from antiphon.serve.routes.routing import (
     check_upgrade,
     named_model,
     plain_refusal,
-    refusal_of,
+    refuse_in,
 )
 from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
-from antiphon.serve.transport.upgrade import is_upgrade
 
 PATH: Final = "/v1/realtime"
 
@@ -163,18 +161,7 @@ def reply_rules(query: Mapping[str, str]) -> ReplyRules:
     return ReplyRules(int(silence[:9]), interrupt == "hard")
 
 
-async def refuse_realtime(
-    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
-) -> web.StreamResponse:
-    """Tell a client in its own words why it gets no session.
-
-    Raises:
-        web.HTTPException: to one that asks for no WebSocket.
-    """
-    if not is_upgrade(request):
-        raise refusal_of(request, error)
-    return await upgrade_to_refuse(request, services, metrics, error, refusal)
-
+refuse_realtime = refuse_in(lambda _: refusal)
 
 REALTIME = Route("GET", PATH, handle_realtime, refuse_realtime)
 SECRETS = Route("POST", f"{PATH}/client_secrets", handle_client_secrets)

@@ -21,6 +21,8 @@ from antiphon.models.spec import PipelineKind
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.security import check_origin
+from antiphon.serve.calls.connect import Refusal as InWords
+from antiphon.serve.calls.connect import upgrade_to_refuse
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.operator.metrics import ServeMetrics
@@ -68,6 +70,20 @@ async def refuse_over_http(
         web.HTTPException: always.
     """
     raise refusal_of(request, error)
+
+
+def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
+    """Refuse a WebSocket in the ``words`` of its protocol, and a request that gets none with a status."""
+
+    async def refuse(
+        request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
+    ) -> web.StreamResponse:
+        told = words(request) if is_upgrade(request) else None
+        if told is None:
+            raise refusal_of(request, error)
+        return await upgrade_to_refuse(request, services, metrics, error, told)
+
+    return refuse
 
 
 def never(_query: Mapping[str, str]) -> bool:

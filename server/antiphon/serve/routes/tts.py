@@ -15,23 +15,21 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, CheckpointError, ProtocolError, SessionError, SessionFailedError
+from antiphon.errors import CheckpointError, ProtocolError, SessionFailedError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import TtsQuery
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
-from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_to_refuse
+from antiphon.serve.calls.connect import Refusal, admit_then_upgrade, upgrade_to_refuse
 from antiphon.serve.calls.tts_stream import Synthesiser
-from antiphon.serve.dialects.kyutai import TtsDialect, refusal
+from antiphon.serve.dialects.kyutai import TtsDialect, bare_refusal, refusal
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.hosting.services import Services
+from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
-from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refusal_of
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
 from antiphon.serve.routes.tts_file import handle_text
-from antiphon.serve.transport.upgrade import is_upgrade
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
@@ -54,7 +52,7 @@ async def handle_tts(
     try:
         voice = await voice_of(model, speech.voice, services)
     except SessionFailedError as error:
-        return await _tell(request, services, model.metrics, speech, error)
+        return await upgrade_to_refuse(request, services, model.metrics, error, words_of(request))
     limits = services.config.limits
     speaker = Synthesiser(model, services.clock, voice.prompt, wait_s)
     call = Call(services, model, TtsDialect(speech.format, model), speaker, caller=caller)
@@ -104,36 +102,14 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
         raise SessionFailedError("this voice cannot be used; the server's log says why") from error
 
 
-async def refuse_tts(
-    request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
-) -> web.StreamResponse:
-    """Tell a client why there is no speech: in a message, where it asked for a WebSocket.
-
-    Raises:
-        web.HTTPException: to all others.
-    """
-    if not is_upgrade(request):
-        raise refusal_of(request, error)
+def words_of(request: web.Request) -> Refusal:
+    """The words of a refusal in the format that the query asks for."""
+    limits = request.app[SERVICES].config.limits
     try:
-        speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
+        speech = kyutai_tts.parse_query(request.query, max_wait_s=limits.max_wait_s)
     except ProtocolError:
         speech = TtsQuery()
-    return await _tell(request, services, metrics, speech, error)
-
-
-async def _tell(
-    request: web.Request,
-    services: Services,
-    metrics: ServeMetrics,
-    speech: TtsQuery,
-    error: SessionError,
-) -> web.StreamResponse:
-    def told(error: AntiphonError) -> tuple[bytes, int]:
-        """Formats of bare audio have no messages."""
-        frames, code = refusal(error)
-        return frames if speech.format.is_packed else b"", code
-
-    return await upgrade_to_refuse(request, services, metrics, error, told)
+    return refusal if speech.format.is_packed else bare_refusal
 
 
 async def handle_post(
@@ -185,6 +161,6 @@ async def list_voices(
 
 
 ROUTES = (
-    Route("GET", kyutai_tts.PATH, handle_tts, refuse_tts),
+    Route("GET", kyutai_tts.PATH, handle_tts, refuse_in(words_of)),
     Route("POST", kyutai_tts.PATH, handle_post),
 )
