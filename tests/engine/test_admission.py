@@ -30,7 +30,7 @@ class FakeCaller:
 
 def make(slots: int = 2, config: EngineConfig = CONFIG) -> tuple[Admission[FakeCaller], LatePressure]:
     pressure = LatePressure(config)
-    return Admission(slots, config, pressure), pressure
+    return Admission(slots, config, pressure, activate=FakeCaller.activate), pressure
 
 
 def fill(admission: Admission[FakeCaller], count: int, now_s: float = 0.0) -> list[FakeCaller]:
@@ -46,7 +46,9 @@ def press(pressure: LatePressure, now_s: float, *, late: int = 100, frames: int 
 
 
 def test_a_full_server_says_what_is_to_do_about_its_rows() -> None:
-    admission = Admission[FakeCaller](1, CONFIG, LatePressure(CONFIG), note="slots = auto chose 1")
+    admission = Admission[FakeCaller](
+        1, CONFIG, LatePressure(CONFIG), note="slots = auto chose 1", activate=FakeCaller.activate
+    )
     assert admission.submit(FakeCaller(), 0.0, 0.0) is AdmissionOutcome.ADMITTED
     with pytest.raises(RefusedError, match=r"^all 1 rows are taken .*; slots = auto chose 1$"):
         admission.submit(FakeCaller(), 0.0, 0.0)

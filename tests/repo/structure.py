@@ -46,7 +46,7 @@ def read_modules(sources: Sequence[Source]) -> dict[str, Module]:
 
 
 def module_name(path: str) -> str:
-    """``server/antiphon/ipc/post.py`` is ``antiphon.ipc.post``."""
+    """``server/antiphon/ipc/rings.py`` is ``antiphon.ipc.rings``."""
     parts = Path(path).with_suffix("").parts
     first = next((at for at, part in enumerate(parts) if part in PACKAGES), 0)
     return ".".join(parts[first:]).removesuffix(".__init__")

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.decisions import AdmissionOutcome, Changes, Departure, EngineLoad, RefusedError
@@ -24,15 +24,7 @@ MEASURED_SESSIONS = 64
 """The estimate of a session's length rests on the last so many."""
 
 
-class Candidate(Protocol):
-    """What admission needs to know of a session."""
-
-    def activate(self) -> bool:
-        """Own a row from now on; false when the session has closed meanwhile."""
-        ...
-
-
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +51,9 @@ class _Lengths:
 class Admission(Generic[C]):
     """Rows and the queue for them; every method may be called from any thread and takes the time given.
 
-    Callers' ``activate`` runs under the lock, so that the owners of rows in this table and
-    the sessions that believe they own one never differ. It must not call back.
+    ``activate`` lets a caller own a row, and is false when it has closed meanwhile. It runs under the lock,
+    so that the owners of rows in this table and the sessions that believe they own one never differ. It must
+    not call back.
     """
 
     def __init__(
@@ -69,6 +62,7 @@ class Admission(Generic[C]):
         config: EngineConfig,
         pressure: LatePressure,
         *,
+        activate: Callable[[C], bool],
         has_lease: Callable[[C | None], bool] = lambda _: True,
         note: str = "",
     ) -> None:
@@ -77,7 +71,7 @@ class Admission(Generic[C]):
         ``note`` is part of the refusals of a full server.
         """
         self._note = f"; {note}" if note else ""
-        self._has_lease = has_lease
+        self._activate, self._has_lease = activate, has_lease
         self._config = config
         self._pressure = pressure
         self._rows = slots
@@ -222,7 +216,7 @@ class Admission(Generic[C]):
         return None
 
     def _give_row(self, caller: C, now_s: float) -> bool:
-        if self._free == 0 or not caller.activate():
+        if self._free == 0 or not self._activate(caller):
             return False
         if not self._active:
             self._pressure.forget()

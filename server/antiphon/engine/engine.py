@@ -159,6 +159,7 @@ class Engine:
             info.slots,
             self.config,
             self._pressure,
+            activate=EngineSession.activate,
             has_lease=lambda it: leases.has_free(None if it is None else it.pool or 0),
             note=self.note,
         )
