@@ -340,6 +340,7 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "POST /api/tts_streaming": Asked(bodies_of_text),
     "POST /v1/audio/speech": Asked(orders_of_speech),
     "POST /v1/audio/transcriptions": Asked(forms_of_sound, {"Content-Type": FORM}),
+    "GET /health": Asked(),
     "GET /healthz": Asked(),
     "GET /readyz": Asked(),
     "GET /metrics": Asked(),
@@ -349,11 +350,14 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/canary": Asked(),
     "GET /v1/models": Asked(),
     "GET /v1/models/{id}": Asked(),
+    "GET /v1/audio/models": Asked(),
+    "GET /v1/audio/speech/voices": Asked(),
     "GET /v1/audio/voices": Asked(),
     "GET /v1/voices": Asked(),
     "GET /v1/audio/speech": Asked(),
     "GET /v1/audio/transcriptions": Asked(),
     "GET /v1/realtime/client_secrets": Asked(),
+    "POST /": Asked(),
     "GET /{path:.*}": Asked(),
 }
 """Every route of the application, ``/m/NAME`` before it or not."""

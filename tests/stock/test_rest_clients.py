@@ -138,7 +138,7 @@ REFUSALS = {
         "not one of mp3, opus, aac, flac, wav, pcm"
     ),
     "no recording": "BadRequestError 400 invalid_value, file: this is no recording that can be read: "
-    "WAV, FLAC, MP3, Ogg, MP4, WebM or AAC; it begins b'RIFF'",
+    "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC; it begins b'RIFF'",
     "rate": (
         "BadRequestError 400 invalid_value, file: audio at 1 Hz is not read; there is: 4000 to 384000 Hz"
     ),
