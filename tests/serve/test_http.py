@@ -45,8 +45,9 @@ async def test_health_and_readiness() -> None:
 
 async def test_rows_that_are_free_and_not_given_are_called_late(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(slots=2) as server, server.caller():
-        now = server.engine.health()
-        monkeypatch.setattr(server.engine, "health", lambda: replace(now, ready=False))
+        (model,) = server.services.models
+        now = model.engine.health()
+        monkeypatch.setattr(model.engine, "health", lambda: replace(now, ready=False))
         status, text, _ = await server.get("/readyz")
         assert (status, text) == (503, "late: 1 of 2 rows taken, but frames miss their deadline\n")
 
