@@ -22,6 +22,7 @@ from unittest import mock
 import torch
 import triton
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
@@ -156,7 +157,10 @@ def nothing(*_: Any, **__: Any) -> Iterator[None]:
 
 
 class NoStream:
-    """A stream or an event: what is put on it is done."""
+    """A stream, an event or a graph: what is put on it is done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Take what torch's take."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_, **__: 1.0
@@ -172,14 +176,18 @@ def fake_cuda() -> Iterator[FakeCuda]:
         "current_device": lambda: cuda.current,
         "stream": nothing,
         "current_stream": lambda *_: NoStream(),
-        "Stream": lambda *_: NoStream(),
-        "Event": lambda **_: NoStream(),
+        "Stream": NoStream,
+        "Event": NoStream,
         "graph_pool_handle": object,
         "empty_cache": lambda: None,
+        "graph": nothing,
+        "CUDAGraph": NoStream,
     }
     with (
         mock.patch.multiple(torch.cuda, **replaced),
         mock.patch.object(triton.JITFunction, "run", lambda kernel, *a, **k: cuda.run(kernel, *a, **k)),
+        # A tensor of one number would be kept as a constant, and moved to a card that is not here.
+        mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 0),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         yield cuda

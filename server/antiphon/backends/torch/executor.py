@@ -136,12 +136,18 @@ class TorchRows:
                     self._arrive(places)
                     self._warm_up_stages(places)
                     self._runner.finish()
+        if self._runner.on_cuda:
+            self._warm_up_prompts()
         self._runner.settle()
         progress(len(shapes), len(shapes), "ready")
 
     def _warm_up_stages(self, places: Places) -> None:
         """Each stage once."""
         raise NotImplementedError
+
+    def _warm_up_prompts(self) -> None:
+        """What a prompt or a state runs between ticks, once: a GPU loads a kernel when it first runs."""
+        self.restore(0, self.snapshot(0))
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""

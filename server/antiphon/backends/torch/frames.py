@@ -65,6 +65,18 @@ class TorchFrames(TorchRows):
         if self._spec.kind.gives_audio:
             self._run("decode", self.pipeline.decode, places)
 
+    def _warm_up_prompts(self) -> None:
+        """See the base class; of a model that is given voices and texts, a pass of each."""
+        if self._spec.lm is not None and self._spec.kind.gives_audio:
+            frames, streams = self.pass_frames, self._state.tensors["lm.tokens"].shape[1]
+            self.encode_piece(None, np.zeros((frames, self._spec.frame_samples), np.float32))
+            for length in (frames, 1):
+                self.read_tokens(0, np.zeros((streams, length), np.int32), length)
+                self.read_embedded(0, np.zeros((length, self._model.config["dim"]), np.float32), length)
+            first = np.zeros(1, np.int32)
+            self.write_tokens(0, first, first, first)
+        super()._warm_up_prompts()
+
     @property
     def pass_frames(self) -> int:
         """Frames of a prompt that one piece of work takes."""
@@ -77,19 +89,23 @@ class TorchFrames(TorchRows):
             specs = [spec for spec in self._mimi.specs() if spec.name.startswith(ENCODER)]
             codec = State(specs, 1, self._mimi.device)
         samples = torch.from_numpy(pcm).to(self._mimi.device).reshape(1, -1)
-        codes = self._mimi.encode(samples, codec.step())[0].t()
+        with self._runner.on_device():
+            codes = self._mimi.encode(samples, codec.step())[0].t()
         return codec, codes.cpu().numpy().astype(np.int32)
 
     @torch.inference_mode()
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
         """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
         given = torch.from_numpy(tokens).to(self._mimi.device, torch.int64)
-        self._read(row, self._model.embed(given[None]), frames)
+        with self._runner.on_device():
+            self._read(row, self._model.embed(given[None]), frames)
 
     @torch.inference_mode()
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
         """The same for inputs ``[T, dim]`` that are embedded already."""
-        self._read(row, torch.from_numpy(inputs).to(self._mimi.device, self._model.dtype)[None], frames)
+        given = torch.from_numpy(inputs).to(self._mimi.device, self._model.dtype)
+        with self._runner.on_device():
+            self._read(row, given[None], frames)
 
     @torch.inference_mode()
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:

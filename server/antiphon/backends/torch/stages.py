@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -58,13 +58,19 @@ class StageRunner:
         return self._device.type == "cuda"
 
     @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Make the device current in this thread: Triton launches there, wherever its tensors are."""
+        with torch.cuda.device(self._device) if self.on_cuda else nullcontext():
+            yield
+
+    @contextmanager
     def tick(self) -> Iterator[None]:
         """A tick: its clock starts, and its copies and stages go behind what the device was given before."""
         if self._stream is None:
             self._marks = [("", self._now())]
             yield
             return
-        with torch.cuda.device(self._device):  # each thread has a current one; capture takes place there
+        with self.on_device():  # capture takes place there too
             outside = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(outside)
             with torch.cuda.stream(self._stream):

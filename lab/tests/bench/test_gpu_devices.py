@@ -1,0 +1,115 @@
+"""A model on the second of several cards: what its executor runs, between ticks too, runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from antiphon.backends.executor import Work
+from antiphon.backends.torch.executor import TorchRows
+from antiphon.backends.torch.frames import TorchFrames
+from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.state import State
+from antiphon.models.sampling import SamplingParameters
+from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, published_sizes, small_size
+from tests.backends.torch.fake_cuda import FakeCuda, fake_cuda
+from tests.backends.torch.recorded import Recorder
+
+SECOND = "cuda:1"
+SIZE = small_size(published_sizes()["moshi-7b"])
+SLOTS, AGE = 3, 7
+
+
+def host_buffer(_: TorchRows, buffer: Tensor) -> Tensor:
+    return torch.zeros(buffer.shape, dtype=buffer.dtype)
+
+
+@contextmanager
+def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchFrames, FakeCuda]]:
+    """An executor whose tensors are fake; what it reads on the host is zeros."""
+    numpy_types = {torch.int64: np.int64, torch.float32: np.float32}
+    patch.setattr(TorchRows, "_host_buffer", host_buffer)
+    patch.setattr(State, "_positions", lambda *_: AGE)
+    patch.setattr(
+        FakeTensor, "numpy", lambda self: np.zeros(self.shape, numpy_types[self.dtype]), raising=False
+    )
+    with fake_cuda() as cuda, torch.no_grad():
+        mimi, model = empty_modules(SIZE, Form(True, True, torch.bfloat16), "auto", device)
+        generator = Generator(model.prepare(int8=True), lm_spec(SIZE))
+        executor = TorchFrames(model_spec(SIZE), mimi.prepare(), generator)
+        executor.allocate(SLOTS)
+        yield executor, cuda
+
+
+def work_of(rows: list[int]) -> Work:
+    count = len(rows)
+    flags = np.ones(count, np.bool_)
+    return Work(
+        rows=np.array(rows, np.int32),
+        frames=np.full(count, AGE, np.int64),
+        pcm=np.zeros((count, 1920), np.float32),
+        is_fresh=flags,
+        is_emitting=flags,
+        is_forgotten=flags,
+        is_fixed=False,
+    )
+
+
+PROMPTS: dict[str, Callable[[TorchFrames], Any]] = {
+    "encode_piece": lambda executor: executor.encode_piece(None, np.zeros((4, 1920), np.float32)),
+    "encode_piece, one frame": lambda executor: executor.encode_piece(None, np.zeros((1, 1920), np.float32)),
+    "read_tokens": lambda executor: executor.read_tokens(1, np.zeros((17, 5), np.int32), AGE),
+    "read_tokens, one frame": lambda executor: executor.read_tokens(1, np.zeros((17, 1), np.int32), AGE),
+    "read_embedded": lambda executor: executor.read_embedded(1, np.zeros((5, 64), np.float32), AGE),
+    "read_embedded, one frame": lambda executor: executor.read_embedded(
+        1, np.zeros((1, 64), np.float32), AGE
+    ),
+    "write_tokens": lambda executor: executor.write_tokens(
+        1, np.array([1, 2], np.int32), np.array([3, 4], np.int32), np.array([5, 6], np.int32)
+    ),
+    "think_alone": lambda executor: executor.think_alone(1, np.zeros(8, np.int32), AGE),
+    "snapshot and restore": lambda executor: executor.restore(1, executor.snapshot(0)),
+}
+METHODS = PROMPTS | {
+    "run": lambda executor: executor.run(work_of([2, 0])),
+    "warm_up": lambda executor: executor.warm_up(lambda *_: None),
+    "reset": lambda executor: executor.reset([1]),
+    "age": lambda executor: executor.age(9),
+    "set_parameters": lambda executor: executor.set_parameters(1, SamplingParameters(text_topk=900)),
+    "plan": lambda executor: executor.plan(np.zeros(1, np.int32), is_fixed=False),
+}
+
+
+def test_all_that_an_executor_launches_runs_on_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on a thread's current card: with another one's pointers an error, or garbage."""
+    with executor_on(SECOND, monkeypatch) as (executor, cuda):
+        for name, method in METHODS.items():
+            try:
+                method(executor)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from error
+            assert cuda.current == 0, name
+        assert cuda.counts["embed_streams"] > 2
+
+
+def test_what_prompts_run_has_been_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is first needed between two ticks is loaded there, while every call waits."""
+    with executor_on(SECOND, monkeypatch) as (executor, cuda):
+        with Recorder() as warmed:
+            executor.warm_up(lambda *_: None)
+        compiled = {launch.name for launch in cuda.launches}
+        cuda.launches.clear()
+        known = {one.name for one in warmed.operations}
+        for name, prompt in PROMPTS.items():
+            with Recorder() as recorder:
+                prompt(executor)
+            assert {one.name for one in recorder.operations} <= known, name
+        assert cuda.launches
+        assert {launch.name for launch in cuda.launches} <= compiled
