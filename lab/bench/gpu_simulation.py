@@ -23,6 +23,9 @@ FRAME_MS = 80.0
 CALLS = (1, 32, 64, 96, 128, 144)
 TICKS = (("moshi-7b", 1), ("moshi-7b", 32), ("moshi-7b", 64), ("moshi-7b", 128), ("stt-1b", 512))
 """Those that the plan "first" of ``lab.bench.gpu_session`` times."""
+TICK_LIMITS_S = (70, 60, 80, 90, 70)
+MOST_ROWS = {"H200": 152, "H100": 82}
+"""Of moshi-7b in INT8 with full rings, in nine tenths of a card's memory."""
 LEAST_TICK_MS = 5.0
 """A live tick begins no sooner after the last one began: the engine's own default."""
 
@@ -86,9 +89,33 @@ def tick_lines() -> Iterator[str]:
         yield f"| {name}, {rows} rows | {kernels} | {' | '.join(cells)} |"
 
 
+def runbook_lines() -> Iterator[str]:
+    """Lines of the table in ``docs/runbooks/gpu-session.md``: the steps that time ticks and hold calls."""
+    moshi = published_sizes()["moshi-7b"]
+    for (name, rows), limit_s in zip(TICKS, TICK_LIMITS_S, strict=True):
+        size, context = published_sizes()[name], int(published_sizes()[name].lm["context"])
+        cells = []
+        for card in (H200, H100):
+            held = min(rows, MOST_ROWS[card.name]) if name == "moshi-7b" else rows
+            times = (
+                tick_ms(stage_costs(size, held, frames, card), card) for frames in (1, context // 2, context)
+            )
+            cells.append(", ".join(f"{time_ms:.1f}" for time_ms in times))
+        held_words = "; an H100 holds 82" if rows > MOST_ROWS["H100"] and name == "moshi-7b" else ""
+        model = "" if name == "moshi-7b" else f"{name}, "
+        yield f"| `ticks`, {model}{rows} rows{held_words} | {limit_s} | {' | '.join(cells)} |"
+    for calls, limit_s in ((64, 80), (96, 80), (128, 90)):
+        cells = []
+        for card in (H200, H100):
+            p50, p99, _ = simulate(moshi, min(calls, MOST_ROWS[card.name]), card, seconds=20.0)
+            cells.append(f"{p50:.0f}, {p99:.0f}")
+        held_words = "; an H100 holds 82" if calls > MOST_ROWS["H100"] else ""
+        yield f"| `paced`, {calls} calls{held_words} | {limit_s} | {' | '.join(cells)} |"
+
+
 def main() -> int:
-    """Both tables, line by line: a simulation takes seconds."""
-    for lines in (tick_lines(), call_lines()):
+    """All tables, line by line: a simulation takes seconds."""
+    for lines in (tick_lines(), call_lines(), runbook_lines()):
         for line in lines:
             print(line, flush=True)
         print()

@@ -1,7 +1,7 @@
-"""What a tick should take on a card: bytes, instructions and launches to milliseconds.
+"""What a tick should take on a card: bytes, arithmetic and launches to milliseconds.
 
 Everything here is computed, from constants that no run on a card has confirmed (``GpuCard.is_measured``). A
-stage takes its launches and the longest of what its bytes, instructions and arithmetic take.
+stage takes its launches, with the instructions of their kernels, and the longer of its bytes and arithmetic.
 """
 
 from __future__ import annotations
@@ -15,6 +15,27 @@ from antiphon.models.tiles import FEW_ROWS, MANY_COLUMNS, SHORT_ROWS, tile_of
 CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
 with an addition."""
+
+CODEC_BYTES: Final = 30e6
+"""Of Mimi's activations for a row and a direction, written and read."""
+
+CODEC_ATTENTION_S: Final = 8 * 3.2e-6
+"""Of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four warps a program."""
+
+CODEC_ATTENTION_ROWS: Final = 49
+"""Rows whose eight heads fill 132 units, three programs each."""
+
+PRODUCT_SHARE: Final = 0.93
+RING_SHARE: Final = 0.88
+"""Of a card's copy rate that products, and attention, reach."""
+
+ISSUE_S: Final = 0.5e-6
+"""Of the instructions of a small kernel, in the mean: 300 to 1,400 of a warp, up to two warps a scheduler."""
+
+TEXT_CHOICE_S: Final = 24e-6
+CODE_CHOICE_S: Final = 2.5e-6
+"""Of choosing among 32,000 tokens: 5,300 instructions of 32 warps; among 2,048: 2,200 of 8. Instructions are
+counted in machine code (``python -m lab.bench.gpu_kernels``), at 1.755 GHz and one a clock and scheduler."""
 
 CODEC_LAUNCHES: Final = 182
 """Of a direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
@@ -104,9 +125,12 @@ class TickWork:
         """Of the language model, over rows that have seen so many frames; of counted launches, if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
-        bytes_s = weights_s + (ring_bytes + rows * self.row_bytes) / card.copy_bytes_per_s
+        ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
+        choices_s = TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
         nodes = self.launches(rows) if launches is None else launches
-        return StageCost(1000 * bytes_s, 0.0, 1000 * nodes * card.node_s)
+        return StageCost(
+            1000 * (weights_s + ring_s), 0.0, 1000 * (nodes * (card.node_s + ISSUE_S) + choices_s)
+        )
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
@@ -116,13 +140,17 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
     """
     tile = tile_of(rows, MANY_COLUMNS + 1)
     through_cache = weights_bytes * -(-rows // tile.rows) * (1 + tile.rows / tile.columns)
-    return max(weights_bytes / card.copy_bytes_per_s, through_cache / card.cache_bytes_per_s)
+    memory_s = weights_bytes / (PRODUCT_SHARE * card.copy_bytes_per_s)
+    return max(memory_s, through_cache / card.cache_bytes_per_s)
 
 
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
     """Of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
-    return StageCost(0.0, 1000 * arithmetic_s, 1000 * launches * card.node_s)
+    attention_s = CODEC_ATTENTION_S * max(1.0, rows / CODEC_ATTENTION_ROWS)
+    bytes_s = rows * CODEC_BYTES / card.copy_bytes_per_s
+    nodes_s = launches * (card.node_s + ISSUE_S) + attention_s
+    return StageCost(1000 * bytes_s, 1000 * arithmetic_s, 1000 * nodes_s)
 
 
 def rows_computed(work: TickWork, card: GpuCard, limit_ms: float, at_most: int) -> int:
