@@ -2,7 +2,7 @@
 #   EXTRAS    what make serve installs beside the base    make serve EXTRAS=torch    (EXTRAS= for none)
 #   PYTHON    the interpreter to start from         make serve PYTHON=python3.12
 #   ARGS      passed on to the command of a verb    make serve ARGS="--slots 4"
-#   PIP_ARGS  passed on to pip                      see "Other machines" in README.md
+#   PIP_ARGS  passed on to pip                      see docs/install.md
 #   WORKERS   processes that share the tests        make test WORKERS=0 (in one, without pytest-xdist)
 
 VENV ?= .venv
@@ -87,7 +87,7 @@ bench: $(DEV_READY) ## measure this machine (BENCH=name ARGS=...)
 stack: $(DEV_READY) ## build the images and run compose.yaml with them: calls, a roll, a kill, down (ARGS=...)
 	$(BIN)/python -m lab.tools.stack $(ARGS)
 
-train: $(DEV_READY) ## make the small models anew in out/train: hours, and the packages of CONTRIBUTING.md (ARGS=...)
+train: $(DEV_READY) ## make the small models anew in out/train: hours, and the packages of lab/train/README.md (ARGS=...)
 	$(BIN)/python -m lab.train $(ARGS)
 
 evaluate: $(DEV_READY) ## every number of the small models' cards, by calling them (ARGS=...)

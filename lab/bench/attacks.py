@@ -45,17 +45,15 @@ slots = 8
 [[models]]
 model = "tiny-tts"
 slots = 8
-[engine]
-late_refuse_fraction = 1.0
-host_lag_ms = 60000.0
 [limits]
 idle_timeout_s = 4.0
-handshake_timeout_s = 2.0
-connect_timeout_s = 3.0
 """
 
-QUIET = "quiet_timeout_s = 6.0\n"
-"""A limit that a tree of before does not know."""
+TUNED = (
+    *("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=60000"),
+    *("--tune", "handshake_timeout_s=2", "--tune", "connect_timeout_s=3", "--tune", "quiet_timeout_s=6"),
+)
+"""Admission stays open under load, and what waits for a client is closed while an attack runs."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,8 @@ def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> I
         BenchError: it ended before.
     """
     port, log = free_port(), folder / "server.log"
-    (folder / "attacks.toml").write_text(CONFIG + ("" if tree else QUIET))
-    options = ["--host", "0.0.0.0", "--port", str(port), "--front-ends", str(front_ends)]
+    (folder / "attacks.toml").write_text(CONFIG)
+    options = ["--host", "0.0.0.0", "--port", str(port), "--front-ends", str(front_ends), *TUNED]
     if tls:
         options += ["--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem")]
     path = {"PYTHONPATH": f"{tree / 'server'}{os.pathsep}{tree / 'clients'}"} if tree else {}
@@ -163,7 +161,9 @@ def main() -> None:
     """Print a row for each attack."""
     parser = argparse.ArgumentParser(prog="python -m lab.bench.attacks")
     parser.add_argument("--front-ends", type=int, default=0, help="processes for conversations [0]")
-    parser.add_argument("--tree", type=Path, help="the checkout that is served [this one]")
+    parser.add_argument(
+        "--tree", type=Path, help="the checkout that is served, which knows --tune [this one]"
+    )
     parser.add_argument("--only", default="", help="attacks whose name has this")
     options = parser.parse_args()
     warn_if_busy()
