@@ -24,7 +24,7 @@ class Source:
 
     @property
     def package(self) -> str:
-        """``server/antiphon/ipc/rings.py`` is in ``antiphon.ipc``, one beside the packages in ``antiphon``."""
+        """``server/antiphon/ipc/rings.py`` is in ``antiphon.ipc``, others in ``antiphon``."""
         return ".".join(Path(self.path).parts[1:-1][:2])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,20 @@ async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
             with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
                 await response.read()
         await server.is_empty()
+
+
+async def test_a_client_that_leaves_midway_leaves_no_task_behind() -> None:
+    before = asyncio.all_tasks()
+    async with speaking(step_s=0.01) as (server, _):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "abcdefgh " * 40}) as response:
+            await response.content.readany()
+            response.close()
+        await server.is_empty()
+        await server.eventually(lambda: not _writers(asyncio.all_tasks() - before))
+
+
+def _writers(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    return [task for task in tasks if "HttpBody._write_on" in repr(task)]
 
 
 async def test_who_does_not_take_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.requests import check_prompt, check_sent, check_tail, check_words
 from antiphon.engine.sessions import EngineSession
 from antiphon.engine.wake import EventWake
-from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
+from antiphon.errors import AntiphonError, HandOverError, ProtocolError, UnsupportedError
 from antiphon.ipc import messages
 from antiphon.ipc.engine_client import EngineClient, Loop, LoopNotifier
 from antiphon.ipc.memory import NO_BELL, SharedArena
@@ -163,7 +163,11 @@ class FrontEndConnection:
 
     def _adopt(self, engine: Engine, request: messages.Adopt, descriptors: Sequence[int]) -> None:
         """Take a call of another worker; its bytes are read on another thread."""
-        memory = [os.dup(descriptor) for descriptor in descriptors[:1]]
+        try:
+            memory = [os.dup(descriptor) for descriptor in descriptors[:1]]
+        except OSError as error:
+            self.send(messages.Checked(request.number, HandOverError(f"no open file is left: {error}")))
+            return
 
         def read() -> bytes:
             return request.data or b"".join(read_file(it, engine.call_bytes) for it in memory)

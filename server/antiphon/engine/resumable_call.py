@@ -82,7 +82,9 @@ class ResumableCall:
         self.state = state
 
     def settle(self) -> None:
-        """Go to the state that the call is in when no other worker is to have it."""
+        """Go to the state that the call is in when no other worker is to have it, unless it is gone."""
+        if self.state is ResumeState.GONE:
+            return
         state = ResumeState.ATTACHED if self.detached_s is None else ResumeState.DETACHED
         if self.successor is not None or self.is_changing:
             state = ResumeState.CLAIMED

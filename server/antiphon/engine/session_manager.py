@@ -39,7 +39,7 @@ class SessionManager:
         """Give a session a row, or a place in the queue.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: as ``Engine.submit``.
+            ServerFullError, DrainingError, SessionFailedError: as ``Engine.session``.
         """
         self._check_not_lost()
         now_s = self._clock()
@@ -64,7 +64,8 @@ class SessionManager:
         """Let a session have a call of another connection.
 
         Raises:
-            ResumeError, SessionFailedError: as ``Engine.resume``.
+            ResumeError: there is no such call to resume.
+            SessionFailedError: the device is lost.
         """
         self._check_not_lost()
         self.settle(self._clock())

@@ -12,10 +12,10 @@ from antiphon.ipc import messages
 from antiphon.models.spec import ModelSpec
 
 BATCH_S: Final = 0.02
-"""LatencyReport are reported at most so often: a quarter of a frame."""
+"""How often sent frames are reported at most: a quarter of a frame."""
 
 MAX_BATCH: Final = 2048
-"""LatencyReport of one report."""
+"""Sent frames of one report."""
 
 PACE: Final = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""

@@ -100,6 +100,7 @@ async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamRes
         await call.run(body)
     finally:
         call.abandon()
+        await body.stop()
     return body.answer(call.error)
 
 

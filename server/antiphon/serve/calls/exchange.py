@@ -197,7 +197,7 @@ class Exchange:
     async def _follow(self, message: bytes | str, transport: Transport) -> None:
         try:
             await self.obey(transport.timed(self._feed, message), transport)
-            while self.dialect.has_more and not transport.has_ended:
+            while self.dialect.has_more and not (self.is_ending or transport.has_ended):
                 await asyncio.sleep(0)
                 await self.obey(transport.timed(self._feed, ""), transport)
         except FieldError as error:

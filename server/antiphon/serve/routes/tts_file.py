@@ -55,11 +55,14 @@ async def handle_text(
             yield count
 
     pieces = check()  # all of it once, before a row is taken, and nothing is kept: a text has 32,000 words
-    while await services.reading.step(pieces):
-        pass
-    if not (words or may_be_empty):
+    try:
+        while await services.reading.step(pieces):
+            pass
+        if not (words or may_be_empty):
+            raise FieldError("input has no words", param="input", code=INVALID_VALUE)
+    except BaseException:
         body.close()
-        raise FieldError("input has no words", param="input", code=INVALID_VALUE)
+        raise
 
     async def once() -> AsyncIterator[bytes | str]:
         yield text

@@ -127,6 +127,13 @@ class HttpBody:
                 self.cut()
         self._is_over.set()
 
+    async def stop(self) -> None:
+        """Send nothing more: the call is over, whether or not its client is still there."""
+        self._is_over.set()
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+
     async def _end(self, *, is_whole: bool) -> None:
         if is_whole and not self.has_ended:
             await self._is_drained.wait()
