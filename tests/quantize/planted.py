@@ -37,12 +37,13 @@ def damaged(
 
 
 def relisted(folder: Path, **lm: Any) -> Checkpoint:
-    """The folder's manifest brought in line with its files, and ``lm`` put over the arguments."""
+    """The folder's manifest brought in line with the files it has, and ``lm`` put over the arguments."""
     path = folder / MANIFEST_NAME
     manifest = json.loads(path.read_text())
     for entry in manifest["files"].values():
-        fresh = file_entry(folder, entry["path"])
-        entry |= {"sha256": fresh.sha256, "bytes": fresh.bytes}
+        if (folder / entry["path"]).is_file():
+            fresh = file_entry(folder, entry["path"])
+            entry |= {"sha256": fresh.sha256, "bytes": fresh.bytes}
     manifest["lm"] |= lm
     path.write_text(json.dumps(manifest))
     return load_checkpoint(str(folder))
