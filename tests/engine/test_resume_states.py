@@ -162,16 +162,62 @@ class Walk(RuleBasedStateMachine):
             self.bench.tick()
 
 
-def test_a_call_takes_no_transition_that_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[tuple[ResumeState, ResumeState]] = set()
+PATHS = {
+    "attached moving gone": (("begin_move", 0), ("end_move", True)),
+    "attached moving attached": (("begin_move", 0), ("end_move", False)),
+    "attached moving claimed": (("begin_move", 0), ("come_back_to_a_call_that_moves",), ("end_move", False)),
+    "attached claimed attached": (("come_back", 0), ("settle",)),
+    "attached claimed detached": (("come_back", 0), ("hang_up", 1), ("settle",)),
+    "attached claimed gone": (("say_too_much", 0), ("settle",)),
+    "attached gone": (("hang_up", 0), ("settle",)),
+    "attached detached moving detached": (
+        *(("break_off", 0), ("settle",)),
+        *(("begin_move", 0), ("end_move", False)),
+    ),
+    "attached detached claimed detached": (
+        *(("break_off", 0), ("settle",)),
+        *(("come_back", 0), ("hang_up", 1), ("settle",)),
+    ),
+    "attached detached gone": (("break_off", 0), ("settle",), ("wait", 50.0), ("wait", 50.0), ("settle",)),
+}
+"""What happens to a call, by the states that it goes through."""
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ResumeState, ResumeState]]:
+    """The transitions of every call, each checked against the table."""
+    seen: list[tuple[ResumeState, ResumeState]] = []
     enter = ResumableCall.enter
 
     def checked(call: ResumableCall, state: ResumeState) -> None:
         assert state in TRANSITIONS[call.state], f"{call.state} to {state}"
-        seen.add((call.state, state))
+        seen.append((call.state, state))
         enter(call, state)
 
     monkeypatch.setattr(ResumableCall, "enter", checked)
+    return seen
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_call_takes_every_transition_of_the_table(
+    path: str, taken: list[tuple[ResumeState, ResumeState]]
+) -> None:
+    walk = Walk()
+    for name, *arguments in (("begin",), ("settle",), *PATHS[path]):
+        getattr(walk, name)(*arguments)
+    states = list(map(ResumeState, path.split()))
+    assert taken == list(itertools.pairwise(states))
+    walk.teardown()
+
+
+def test_the_paths_have_every_transition_of_the_table() -> None:
+    paths = [list(map(ResumeState, path.split())) for path in PATHS]
+    listed = {step for states in paths for step in itertools.pairwise(states)}
+    assert listed == {(one, other) for one, others in TRANSITIONS.items() for other in others}
+
+
+@pytest.mark.usefixtures("taken")
+def test_a_call_takes_no_transition_that_is_not_in_the_table() -> None:
     run_state_machine_as_test(
         Walk,
         settings=settings(
@@ -183,5 +229,3 @@ def test_a_call_takes_no_transition_that_is_not_in_the_table(monkeypatch: pytest
             phases=[Phase.generate],
         ),
     )
-    missing = {(one, other) for one, others in TRANSITIONS.items() for other in others} - seen
-    assert not missing, "the walk takes every transition of the table"
