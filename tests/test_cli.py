@@ -118,8 +118,8 @@ LOADING = """
 import sys
 import threading
 
-import onnxruntime
 from antiphon import cli
+from antiphon.backends.onnx.runtime import onnxruntime
 
 loaded = threading.Semaphore(0)
 

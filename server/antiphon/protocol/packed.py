@@ -229,7 +229,9 @@ def unpack_floats(data: bytes, start: int) -> FloatArray | None:
     None when it is written in any other way than all in single or all in double precision: then
     :func:`unpack_map` is to be asked. Doubles beyond float32 become infinite.
     """
-    width = {0xDC: 2, 0xDD: 4}.get(data[start], 0) if start < len(data) else 0
+    if start >= len(data):
+        return None
+    width = {0xDC: 2, 0xDD: 4}.get(data[start], 0)
     first = start + 1 + width
     count = int.from_bytes(data[start + 1 : first], "big") if width else data[start] & 0x0F
     layout = _PACKED.get(data[first]) if first < len(data) else None
