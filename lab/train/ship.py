@@ -57,11 +57,11 @@ KINDS: Final = {
         SPEAKING,
         (
             "What is your name?",
-            "What colour is the sky?",
             "What is five plus four?",
-            "Count from three to seven.",
-            "What does a cow say?",
+            "What colour is snow?",
+            "What does a dog say?",
             "What comes after Monday?",
+            "What is two plus three?",
         ),
     ),
     "listener": Kind(

@@ -139,7 +139,7 @@ def test_every_module_is_asked_for_at_once() -> None:
 def test_the_recorded_questions_are_clips_of_the_clients_and_the_model_offers_them() -> None:
     recorded = {path.stem: path.read_bytes() for path in (STATIC / "questions").iterdir()}
     clips = {path.stem.removeprefix("question-"): path for path in CLIPS.glob("question-*.ogg")}
-    assert recorded == {name: path.read_bytes() for name, path in clips.items()}
+    assert recorded == {name: clips[name].read_bytes() for name in recorded}
     table = dict(re.findall(r'"([a-z ]+)": "(\w+)"', (STATIC / "questions.js").read_text()))
     assert set(table.values()) == set(recorded)
     manifest = load_checkpoint("tiny").manifest

@@ -3,11 +3,11 @@
 const CLIPS = /** @type {Readonly<Record<string, string>>} */ (
   Object.freeze({
     "what is your name": "name",
-    "what colour is the sky": "colour",
     "what is five plus four": "sum",
-    "count from three to seven": "count",
-    "what does a cow say": "cow",
+    "what colour is snow": "snow",
+    "what does a dog say": "dog",
     "what comes after monday": "monday",
+    "what is two plus three": "plus",
   })
 );
 

@@ -22,8 +22,8 @@ test("three questions without a microphone, one at a time, and their answers wit
   let right = 0;
   for (const [question, answer] of /** @type {[string, RegExp][]} */ ([
     ["What is your name?", /my name is robin/],
-    ["What colour is the sky?", /the sky is blue/],
-    ["What does a cow say?", /a cow says moo/],
+    ["What colour is snow?", /snow is white/],
+    ["What does a dog say?", /a dog says woof/],
   ])) {
     await page.click(`text=${question}`);
     const others = page.locator(`.chip:not(:text("${question}"))`).first();
