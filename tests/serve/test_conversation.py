@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 import aiohttp
 import pytest
@@ -19,6 +20,8 @@ from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.routes.chat import chat_call
 from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import serving
+
+T = TypeVar("T")
 
 
 class LateSocket:
@@ -38,6 +41,9 @@ class LateSocket:
 
     def taking_at_once(self, _taker: object) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def timed(self, work: Callable[[bytes], T], message: bytes) -> T:
+        return work(message)
 
     async def close(self, code: int, _reason: str) -> None:
         self.close_code = code
