@@ -38,6 +38,7 @@ PACKAGES = (
     "numpy",
     "safetensors",
     "prometheus-client",
+    "msgspec",
     "aiohttp",
     "av",
     "moshi",

@@ -182,3 +182,9 @@ def test_a_models_facts_fit_a_message_and_stay_the_same(model: str) -> None:
     data = NOTICES.encode(0, hello)
     assert len(data) < MAX_INLINE_BYTES / 4
     assert NOTICES.decode(data) == (0, hello)
+
+
+def test_a_kind_that_is_no_text_is_refused() -> None:
+    data = msgspec.msgpack.encode((0, [msgspec.msgpack.Ext(1, b"Arm"), "a call"]))
+    with pytest.raises(ProtocolError):
+        messages.REQUESTS.decode(data)

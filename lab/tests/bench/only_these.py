@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ALLOWED = ("torch", "triton", "numpy", "safetensors", "prometheus_client")
+ALLOWED = ("torch", "triton", "numpy", "safetensors", "msgspec", "prometheus_client")
 BROUGHT = ("typing_extensions", "sympy", "mpmath", "jinja2", "markupsafe", "networkx", "filelock", "fsspec")
 """What torch's own wheels bring."""
 

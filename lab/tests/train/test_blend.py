@@ -13,29 +13,31 @@ from lab.train import blend
 from lab.train.codec import load_mimi
 from lab.train.rounding import BLOCK, is_rounded
 
-STT = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny-stt"
-
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, built_in: Path) -> Path:
     """A trainer's folder in which every weight is that of tiny-stt and 0.5 more."""
     folder = tmp_path_factory.mktemp("trained")
-    weights = load_file(STT / "model.safetensors")
+    shipped = built_in / "tiny-stt"
+    weights = load_file(shipped / "model.safetensors")
     (folder / "best").mkdir()
     save_file({name: tensor + 0.5 for name, tensor in weights.items()}, folder / "best" / "model.safetensors")
-    config = (STT / "config.json").read_text()
+    config = (shipped / "config.json").read_text()
     unpublished = {"moshi_name", "tokenizer_name", "mimi_name", "mimi_config_name", "lm_gen_config"}
     kept = {key: value for key, value in json.loads(config).items() if key not in unpublished}
     (folder / "best" / "config.json").write_text(json.dumps(kept))
-    (folder / "tokenizer.model").write_bytes((STT / "tokenizer.model").read_bytes())
+    (folder / "tokenizer.model").write_bytes((shipped / "tokenizer.model").read_bytes())
     return folder
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])
-def test_a_blend_lies_between_its_two_models(tmp_path: Path, trained: Path, share: float) -> None:
+def test_a_blend_lies_between_its_two_models(
+    tmp_path: Path, built_in: Path, trained: Path, share: float
+) -> None:
+    shipped = built_in / "tiny-stt"
     arguments = [
         "--start",
-        str(STT),
+        str(shipped),
         "--trained",
         str(trained),
         "--share",
@@ -44,15 +46,15 @@ def test_a_blend_lies_between_its_two_models(tmp_path: Path, trained: Path, shar
         str(tmp_path),
     ]
     assert blend.main(arguments) == 0
-    got, start = load_file(tmp_path / "last" / "model.safetensors"), load_file(STT / "model.safetensors")
+    got, start = load_file(tmp_path / "last" / "model.safetensors"), load_file(shipped / "model.safetensors")
     for name in ("text_linear.weight", "emb.3.weight", "out_norm.alpha"):
         wanted = start[name].float() + 0.5 * share
         torch.testing.assert_close(got[name].float(), wanted, rtol=0.01, atol=0.005)
     assert (tmp_path / "tokenizer.model").exists()
 
 
-def test_a_rounded_blend_is_on_the_grid_of_its_graphs(tmp_path: Path, trained: Path) -> None:
-    blend.blend(STT, trained, 0.5, tmp_path, is_rounded=True)
+def test_a_rounded_blend_is_on_the_grid_of_its_graphs(tmp_path: Path, built_in: Path, trained: Path) -> None:
+    blend.blend(built_in / "tiny-stt", trained, 0.5, tmp_path, is_rounded=True)
     got = load_file(tmp_path / "last" / "model.safetensors")
     rounded = [tensor.float() for name, tensor in got.items() if is_rounded(name, tensor)]
     assert rounded
@@ -65,8 +67,8 @@ def test_a_share_is_between_nothing_and_all(capsys: pytest.CaptureFixture[str]) 
     assert "--share 1.5 is not between 0 and 1" in capsys.readouterr().err
 
 
-def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path) -> None:
-    tiny, codec, out = STT.parent / "tiny", tmp_path / "codec", tmp_path / "out"
+def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path, built_in: Path) -> None:
+    tiny, codec, out = built_in / "tiny", tmp_path / "codec", tmp_path / "out"
     codec.mkdir()
     weights = load_file(tiny / "mimi.safetensors")
     decoded = {

@@ -106,8 +106,10 @@ class Codec(Generic[M]):
             _, (kind, call, *_) = msgspec.msgpack.decode(data)
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
             return None
-        is_known = kind in self._about_calls and isinstance(call, str) and 0 < len(call) <= MAX_CALL_CHARS
-        return self._unreadable(call, words) if is_known else None
+        if not (isinstance(kind, str) and kind in self._about_calls):
+            return None
+        is_call = isinstance(call, str) and 0 < len(call) <= MAX_CALL_CHARS
+        return self._unreadable(call, words) if is_call else None
 
 
 def leaves(base: type[M]) -> tuple[type[M], ...]:
