@@ -8,8 +8,9 @@
     python -m lab.bench.gpu_session --plan first --small            # shrunk models, on a CPU too: a minute
     python -m lab.bench.gpu_session --step ticks --batch 64         # one step, in this process
 
-Run it from the folder of the repository. It needs torch, triton, numpy, safetensors, msgspec and prometheus-client,
-no model files and no installation: weights are random and made on the card. Results are in OUT/PLAN.json, what
+Run it from the folder of the repository. It needs torch, triton, numpy, safetensors, msgspec and
+prometheus-client, no model files and no installation: weights are random and made on the card. Results are in
+OUT/PLAN.json, what
 steps print besides in OUT/PLAN.log. Where "parity" finds a difference, the steps behind it are marked so:
 they have their times, and a second look is due before anything is concluded from them.
 A step whose rows do not fit into the card's memory takes as many as do; its result has their number.

@@ -187,4 +187,4 @@ def test_a_models_facts_fit_a_message_and_stay_the_same(model: str) -> None:
 def test_a_kind_that_is_no_text_is_refused() -> None:
     data = msgspec.msgpack.encode((0, [msgspec.msgpack.Ext(1, b"Arm"), "a call"]))
     with pytest.raises(ProtocolError):
-        messages.REQUESTS.decode(data)
+        REQUESTS.decode(data)
