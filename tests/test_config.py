@@ -121,6 +121,7 @@ def test_repeated_and_boolean_flags() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("agent_port = 1", "unknown key 'agent_port'; it is called free_rows_port now"),
         ("prot = 1", "unknown key 'prot'; did you mean 'port'?"),
         ("[limits]\nidle_timeout = 1", "unknown key 'limits.idle_timeout'; did you mean 'idle_timeout_s'?"),
         ("[engin]\nslots = 1", "unknown key 'engin'; did you mean 'engine'?"),
@@ -162,6 +163,7 @@ def test_a_bad_file_says_what_is_wrong(text: str, sentence: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
+        (["--agent-port", "8999"], "unknown option '--agent-port'; it is called --free-rows-port now"),
         (["--slot", "4"], "unknown option '--slot'; did you mean '--slots'?"),
         (["--prot=4"], "unknown option '--prot'; did you mean '--port'?"),
         (["here"], "unknown option 'here'; options start with --"),

@@ -28,5 +28,5 @@ ENV PATH=/opt/antiphon/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF
 USER 10001:10001
 EXPOSE 8998 8999
 ENTRYPOINT ["antiphon"]
-CMD ["serve", "--host=0.0.0.0", "--agent-port=8999"]
+CMD ["serve", "--host=0.0.0.0", "--free-rows-port=8999"]
 HEALTHCHECK --interval=5s --timeout=5s --start-period=300s CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8998/healthz', timeout=3)"]

@@ -73,7 +73,7 @@ class Roll:
     folder: Path
     model: str
     port: int
-    agent_port: int
+    free_rows_port: int
     balancer_port: int
     http: aiohttp.ClientSession
     workers: dict[str, Process] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Roll:
         """Start a worker, or start it again."""
         options = (
             *("--model", self.model, "--host", HOSTS[name], "--port", str(self.port), "--slots", "2"),
-            *("--agent-port", str(self.agent_port), "--fixed-batch", "--worker", name),
+            *("--free-rows-port", str(self.free_rows_port), "--fixed-batch", "--worker", name),
             *("--hand-over-secret", str(self.folder / "secret"), "--trusted-proxy", "127.0.0.0/8"),
             *("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=10000"),
         )
@@ -138,7 +138,7 @@ async def rolling(model: str, folder: Path) -> AsyncIterator[Roll]:
         roll = Roll(folder, model, free_port(), free_port(), free_port(), http)
         environment = {
             "DNS_ADDRESS": f"127.0.0.1:{dns_port}",
-            "AGENT_PORT": str(roll.agent_port),
+            "FREE_ROWS_PORT": str(roll.free_rows_port),
             "WORKER_PORT": str(roll.port),
             "WORKERS_MAP": str(folder / "workers.map"),
             "TLS_FILE": str(folder / "tls.pem"),

@@ -233,7 +233,7 @@ class ServerConfig:
         metavar="CIDR",
         group=Group.NETWORK,
     )
-    agent_port: int = option(
+    free_rows_port: int = option(
         0,
         "port that tells HAProxy the free rows (its agent-check); 0: none",
         minimum=0,

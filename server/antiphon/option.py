@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NoReturn, TypeVar
@@ -36,6 +36,10 @@ UNITS: Final[Mapping[str, str]] = {
     "port": "PORT",
 }
 """The unit of a number, by the end of its option's name; any other is a count."""
+
+
+RENAMED: Final = {"agent_port": "free_rows_port", "--agent-port": "--free-rows-port"}
+"""Options by a name that they had before, as a file and as the command line has it."""
 
 
 class Group(StrEnum):
@@ -262,6 +266,11 @@ def refusal_of(info: OptionInfo, written: str) -> ConfigError:
     )
 
 
+def right_name(name: str, known: Iterable[str]) -> str:
+    """What to write in place of a name that no option has."""
+    return f"it is called {RENAMED[name]} now" if name in RENAMED else nearest(name, known)
+
+
 def _apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...], *, is_tuning: bool) -> T:
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
@@ -272,7 +281,7 @@ def _apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...], *, is_t
         dotted = ".".join((*prefix, key))
         if key not in hints:
             names = [name for name in hints if name not in known or not known[name].is_constant]
-            raise ConfigError(f"unknown key '{dotted}'; {nearest(key, names)}")
+            raise ConfigError(f"unknown key '{dotted}'; {right_name(key, names)}")
         if key in known:
             if known[key].is_constant and not is_tuning:
                 raise refusal_of(known[key], dotted)

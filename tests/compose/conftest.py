@@ -44,7 +44,7 @@ def start(tmp_path: Path, certificate: Path) -> Start:
         balancer: Mapping[str, str] | None = None,
         **counts: int,
     ) -> AsyncIterator[Stack]:
-        ports = {} if agents else {"AGENT_PORT": "9"}  # the port of "discard", which nobody listens on
+        ports = {} if agents else {"FREE_ROWS_PORT": "9"}  # the port of "discard", which nobody listens on
         environment = {**ports, **(balancer or {})}
         values = {**VALUES, **(values or {})}
         async with running_stack(tmp_path, counts, values, certificate, environment, [PATIENT]) as stack:

@@ -125,7 +125,7 @@ def test_pods_are_as_hardened_as_services_and_drain() -> None:
     assert balancer["image"] == services()["balancer"].raw["image"]
     assert [*balancer["command"], *balancer["args"]] == services()["balancer"].argv
     wanted = [
-        word for word in services()["duplex-gpu"].argv if word.startswith(("--host", "--port", "--agent"))
+        word for word in services()["duplex-gpu"].argv if word.startswith(("--host", "--port", "--free-rows"))
     ]
     assert set(wanted) <= set(duplex["args"])
 

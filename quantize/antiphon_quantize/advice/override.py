@@ -42,7 +42,7 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
     command = [
         "--host=0.0.0.0",
         "--port=8998",
-        "--agent-port=8999",
+        "--free-rows-port=8999",
         *(RESUMABLE if kind is PipelineKind.DUPLEX else ()),
         "--trusted-proxy=${ANTIPHON_INSIDE:-172.30.77.0/24}",
         f"--model={model}",

@@ -263,7 +263,7 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
         assert config.model == (model,)
         assert config.engine.slots == 8
         assert options_of("torch", config.backend_option) == {"weights": "int8", "kv": "int8"}
-        assert (config.port, config.agent_port) == (8998, 8999)
+        assert (config.port, config.free_rows_port) == (8998, 8999)
     with pytest.raises(ConfigError, match=f"cannot write {file}: File exists"):
         main(command)
     capsys.readouterr()

@@ -211,8 +211,8 @@ async def running_stack(
     values = {"ANTIPHON_HAND_OVER": str(tls), **values}
     known = services(values, overrides)
     secrets = read_compose(values, overrides)["secrets"]
-    port, agent_port, hand_over_port = free_port(), free_port(), free_port()
-    ports_of_workers = {"=8998": f"={port}", "=8999": f"={agent_port}", "=8997": f"={hand_over_port}"}
+    port, free_rows_port, hand_over_port = free_port(), free_port(), free_port()
+    ports_of_workers = {"=8998": f"={port}", "=8999": f"={free_rows_port}", "=8997": f"={hand_over_port}"}
     workers = [
         _worker(known[name], f"127.0.{net}.{number}", port, ports_of_workers, secrets, folder)
         for net, (name, count) in enumerate(counts.items(), start=1)
@@ -228,7 +228,9 @@ async def running_stack(
             for worker in workers:
                 worker.start()
             ports = (free_port(), free_port(), free_port())
-            environment = balancer_environment(known["balancer"], tls, ports, (port, agent_port, dns_port))
+            environment = balancer_environment(
+                known["balancer"], tls, ports, (port, free_rows_port, dns_port)
+            )
             balancer = Balancer(
                 known["balancer"], values, {**environment, **(balancer_values or {})}, folder / "balancer.log"
             )
@@ -265,12 +267,12 @@ def balancer_environment(
     service: Service, tls: Path, ports: tuple[int, int, int], worker_ports: tuple[int, int, int]
 ) -> dict[str, str]:
     """The load balancer's environment on loopback: what compose.yaml says, and where everything is."""
-    port, agent_port, dns_port = worker_ports
+    port, free_rows_port, dns_port = worker_ports
     backends = [name for name in read_compose()["services"] if f"{name.upper()}_ADDRESS" in _config()]
     return {
         **service.environment,
         "DNS_ADDRESS": f"127.0.0.1:{dns_port}",
-        "AGENT_PORT": str(agent_port),
+        "FREE_ROWS_PORT": str(free_rows_port),
         "WORKER_PORT": str(port),
         "WORKERS_MAP": str(ROOT / "deploy" / "haproxy" / "workers.map"),
         "TLS_FILE": str(tls),

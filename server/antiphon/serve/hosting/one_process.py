@@ -30,7 +30,7 @@ from antiphon.serve.hosting.ports import bound_ports, port_tls
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, saved_trace
-from antiphon.serve.operator.agent import agent
+from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.site import Site
@@ -78,9 +78,11 @@ async def _serve(
     asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
     runner = make_runner(app, shutdown_timeout=2 * config.limits.close_timeout_s)
     await runner.setup()
-    port = config.agent_port
+    port = config.free_rows_port
     try:
-        async with agent(config.host, port, partial(_health, app)) if port else contextlib.nullcontext():
+        async with (
+            free_rows_port(config.host, port, partial(_health, app)) if port else contextlib.nullcontext()
+        ):
             tls = port_tls(config)
             await _listen(runner, config, app[FAULTS], families, listeners, tls)
             lifecycle.watch(app)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from antiphon.config import ServerConfig, load_config, load_file
-from antiphon.errors import ConfigError, nearest
-from antiphon.option import AUTO, Group, OptionInfo, Parser, constants, options, refusal_of
+from antiphon.errors import ConfigError
+from antiphon.option import AUTO, Group, OptionInfo, Parser, constants, options, refusal_of, right_name
 
 DESCRIPTION: Final = "Serve speech models over Moshi's, Kyutai's and OpenAI's protocols, and the page at /."
 BASIC: Final = """\
@@ -106,7 +106,7 @@ def parse_command_line(argv: Sequence[str]) -> ServerConfig:
         if constant := constants(ServerConfig).get(word.removeprefix("--").replace("-", "_")):
             raise refusal_of(constant, word)
         flags = [*(info.flag for info in known.values()), "--config", "--tune", "--help", "--help-all"]
-        hint = nearest(word, flags) if word.startswith("-") else "options start with --"
+        hint = right_name(word, flags) if word.startswith("-") else "options start with --"
         raise ConfigError(f"unknown option '{word}'; {hint}")
     values = vars(given)
     table = load_file(values.pop("config")) if "config" in values else {}

@@ -20,7 +20,7 @@ from antiphon.serve.hosting.banner import banner
 from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.hosting.ports import bound_ports
-from antiphon.serve.operator.agent import agent
+from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.supervisor import Supervisor
@@ -65,15 +65,15 @@ def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.
 async def _supervise(plan: SupervisorPlan, config: ServerConfig) -> int:
     supervisor = Supervisor(plan)
     async with contextlib.AsyncExitStack() as stack:
-        if config.agent_port:
+        if config.free_rows_port:
             await stack.enter_async_context(
-                agent(config.host, config.agent_port, partial(overall, supervisor.answers))
+                free_rows_port(config.host, config.free_rows_port, partial(overall, supervisor.answers))
             )
         return await supervisor.run()
 
 
 async def overall(answers: Answers) -> Health:
-    """All engines as one, for the agent port."""
+    """All engines as one, for the free-rows port."""
     said = await answers.health()
     healths = {name: Health(**health) for name, health in said["models"].items()}
     if healths and said["engine_answers"]:

@@ -1,1 +1,1 @@
-"""What operators see: health, metrics, traces, the agent port."""
+"""What operators see: health, metrics, traces, the free-rows port."""

@@ -1,4 +1,4 @@
-"""The agent port: one line about free rows and state, for the proxy that chooses among workers.
+"""The free-rows port: one line about free rows and state, for the proxy that chooses among workers.
 
 HAProxy connects, reads one line and acts on it (its manual, "agent-check"). What this worker says:
 
@@ -32,7 +32,7 @@ WRITE_TIMEOUT_S = 2.0
 """For a peer to take one short line; the proxy asks again every second."""
 
 
-def agent_line(health: Health) -> str:
+def free_rows_line(health: Health) -> str:
     """What a worker in this health says, without the end of the line."""
     if not health.is_healthy:
         return f"down #{_one_line(health.detail)}"
@@ -47,7 +47,7 @@ def _one_line(text: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> AsyncIterator[int]:
+async def free_rows_port(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> AsyncIterator[int]:
     """Answer on a TCP port of ``host`` for as long as this lasts; yields the port (0 is any free one).
 
     Raises:
@@ -57,7 +57,7 @@ async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):  # a peer that has gone wants no answer
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                writer.write(f"{agent_line(await read())}\n".encode(errors="replace"))
+                writer.write(f"{free_rows_line(await read())}\n".encode(errors="replace"))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -66,7 +66,7 @@ async def agent(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> 
     def protocol() -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
 
-    listener = ListeningSockets(bind(host, port, "--agent-port"), protocol)
+    listener = ListeningSockets(bind(host, port, "--free-rows-port"), protocol)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

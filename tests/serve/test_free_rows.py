@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
 from antiphon.ipc.health import Health
-from antiphon.serve.operator.agent import MAX_WEIGHT, agent, agent_line
+from antiphon.serve.operator.free_rows import MAX_WEIGHT, free_rows_line, free_rows_port
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving
 
@@ -44,14 +44,14 @@ async def ask(port: int) -> str:
     ],
 )
 def test_a_worker_says_how_it_is(health: Health, line: str) -> None:
-    assert agent_line(health) == line
+    assert free_rows_line(health) == line
 
 
 @given(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 600), st.integers(1, 600), st.text())
 def test_only_words_that_leave_the_operator_in_charge(
     alive: bool, ready: bool, draining: bool, active: int, slots: int, detail: str
 ) -> None:
-    line = agent_line(Health(alive, 0.0, ready, draining, active, 0, slots, detail))
+    line = free_rows_line(Health(alive, 0.0, ready, draining, active, 0, slots, detail))
     assert re.fullmatch(r"up \d+%|(stopped|down) #.*", line)
     if line.startswith("up"):
         assert int(line[3:-1]) <= min(MAX_WEIGHT, slots)
@@ -64,16 +64,16 @@ async def test_the_port_answers_whoever_asks_with_what_is_true_now() -> None:
     async def now() -> Health:
         return health
 
-    async with agent("127.0.0.1", 0, now) as port:
+    async with free_rows_port("127.0.0.1", 0, now) as port:
         assert await asyncio.gather(*(ask(port) for _ in range(20))) == ["up 3%\n"] * 20
         health = replace(WELL, active=2)
         assert await ask(port) == "up 2%\n"
 
 
 async def test_a_port_that_is_taken() -> None:
-    async with agent("127.0.0.1", 0, well) as port:
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .*--agent-port"):
-            async with agent("127.0.0.1", port, well):
+    async with free_rows_port("127.0.0.1", 0, well) as port:
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .*--free-rows-port"):
+            async with free_rows_port("127.0.0.1", port, well):
                 pass
 
 
