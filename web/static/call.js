@@ -22,6 +22,7 @@ import { Sound } from "./sound.js";
  * What the latency panel shows. Null where there is nothing yet.
  *
  * @typedef {object} Numbers
+ * @property {import("./session.js").State["name"]} state
  * @property {number | null} mouthToEarMs
  * @property {number | null} roundTripMs
  * @property {number} jitterMs
@@ -129,7 +130,7 @@ export class Call {
       await prepared;
       if (microphone) this._hear(microphone);
     } catch (error) {
-      for (const track of microphone?.getTracks() ?? []) track.stop();
+      if (microphone) stop(microphone);
       await this._sound?.close();
       throw error;
     }
@@ -161,7 +162,7 @@ export class Call {
     if (this._isOver || this._options.clip || !this._sound) return;
     try {
       const stream = await openMicrophone(deviceId);
-      if (this._isOver) for (const track of stream.getTracks()) track.stop();
+      if (this._isOver) stop(stream);
       else this._hear(stream);
       if (this._isDeaf && !this._isOver) this._listener.onDevices("heard");
       this._isDeaf = false;
@@ -174,6 +175,20 @@ export class Call {
   /** Microphones came or went: a call that lost its own takes one that is there. */
   devicesChanged() {
     if (this._isDeaf) void this.changeMicrophone("");
+  }
+
+  /**
+   * Hear the microphone from now on, in a call that a recorded question began.
+   *
+   * @throws {import("./microphone.js").MicrophoneError}
+   */
+  async openMicrophone() {
+    const stream = await within(MICROPHONE_LIMIT_MS, openMicrophone(this._options.deviceId), "silent");
+    if (this._isOver) return stop(stream);
+    this._hear(stream);
+    this._options = { ...this._options, clip: null };
+    this.isMuted = false;
+    this.hasMicrophone = true;
   }
 
   /** Speak a recorded question into the call. @param {URL} question */
@@ -198,6 +213,7 @@ export class Call {
     const block = this._lastBlock;
     const rates = this._sound ? `${this._sound.sampleRate / 1000} kHz` : "";
     return {
+      state: this.session.state.name,
       mouthToEarMs: this._meter.mouthToEarMs,
       roundTripMs: this._roundTripMs,
       jitterMs: this._meter.jitterMs,
@@ -318,4 +334,9 @@ export class Call {
     this._listener.onLevels(loudness(block.said), loudness(block.heard));
     this.session.tick();
   }
+}
+
+/** @param {MediaStream} stream */
+function stop(stream) {
+  for (const track of stream.getTracks()) track.stop();
 }

@@ -12,6 +12,15 @@ export class Chips {
     this._onAsk = onAsk;
     /** @type {HTMLButtonElement[]} */
     this._buttons = [];
+    list.addEventListener("scroll", () => this._hint(), { passive: true });
+    new ResizeObserver(() => this._hint()).observe(list);
+  }
+
+  /** Fade the list where it scrolls on. */
+  _hint() {
+    const { scrollLeft, clientWidth, scrollWidth, classList } = this._list;
+    classList.toggle("has-before", scrollLeft > 1);
+    classList.toggle("has-after", scrollLeft + clientWidth < scrollWidth - 1);
   }
 
   /** @param {string[]} examples */

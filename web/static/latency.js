@@ -101,4 +101,11 @@ export class History {
     this.points.push({ value, isMarked });
     if (this.points.length > this.size) this.points.shift();
   }
+
+  /** The middle of the last values. @param {number} count of how many points */
+  typical(count) {
+    const values = this.points.slice(-count).flatMap(({ value }) => (value === null ? [] : [value]));
+    values.sort((one, other) => one - other);
+    return values[values.length >> 1] ?? null;
+  }
 }

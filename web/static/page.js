@@ -28,6 +28,7 @@ export function write(element, text) {
 export function headline(words) {
   if (words.isTrouble) document.body.dataset["trouble"] = "";
   else delete document.body.dataset["trouble"];
+  part("status", HTMLElement).setAttribute("aria-live", words.isPassing ? "off" : "polite");
   write(part("status", HTMLElement), words.line);
   write(part("help", HTMLElement), words.help);
 }

@@ -1,15 +1,23 @@
 /** The latency panel: the numbers of a call twice a second, and their last minute as a line. */
 
 import { History } from "./latency.js";
+import { write } from "./page.js";
 import { drawPlot } from "./plot.js";
 import { qualityOf } from "./quality.js";
 
 const EVERY_MS = 250;
 const MINUTE = 60_000 / EVERY_MS;
-/** What the word for a call looks back at. */
+/** What the word for a call looks back at: for gaps and late frames, and for the delay. */
 const RECENT = 10_000 / EVERY_MS;
+const NOW = 2000 / EVERY_MS;
 
 /** @typedef {import("./call.js").Numbers} Numbers */
+
+/** What a call without a connection is called. @type {Readonly<Record<Numbers["state"], string>>} */
+const STATES = Object.freeze({
+  ...{ idle: "Starting", connecting: "Connecting", queued: "Waiting", live: "", lost: "Reconnecting" },
+  ...{ full: "Server is full", limited: "Call limit", ended: "Over", failed: "Gone" },
+});
 
 /** @type {readonly [keyof Numbers, string, string, number][]} number, label, unit, digits */
 const ROWS = [
@@ -35,6 +43,14 @@ export class Panel {
     this._parts = parts;
     this._history = new History(MINUTE);
     this._gaps = 0;
+    /** How many frames were late, of each update. @type {number[]} */
+    this._late = [];
+    /** @type {() => Numbers} */
+    this._ask = () => {
+      throw new Error("no call has begun");
+    };
+    /** Of a live call. @type {import("./quality.js").Quality} */
+    this.quality = "Starting";
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this._timer = undefined;
     /** @type {Map<keyof Numbers, HTMLElement>} */
@@ -55,33 +71,56 @@ export class Panel {
 
   /** @param {() => Numbers} ask the numbers of a call that begins */
   begin(ask) {
-    this.stop();
+    clearInterval(this._timer);
+    this._ask = ask;
     this._history = new History(MINUTE);
     this._gaps = 0;
+    this._late = [];
+    this.quality = "Starting";
     this._parts.panel.hidden = false;
-    this._timer = setInterval(() => this._update(ask()), EVERY_MS);
+    this._timer = setInterval(() => this.update(), EVERY_MS);
+    this.update();
   }
 
   /** The call is over; its numbers stay. */
   stop() {
     clearInterval(this._timer);
+    if (!this._parts.panel.hidden) this.update();
   }
 
   /** There was no call. */
   hide() {
-    this.stop();
+    clearInterval(this._timer);
     this._parts.panel.hidden = true;
   }
 
-  /** @param {Numbers} numbers */
-  _update(numbers) {
-    this._history.push(numbers.mouthToEarMs, numbers.gaps > this._gaps);
+  /** From mouth to ear over the last seconds. */
+  get delayMs() {
+    return this._history.typical(NOW);
+  }
+
+  /** From mouth to ear over the last minute. */
+  get typicalMs() {
+    return this._history.typical(MINUTE);
+  }
+
+  /** Show the numbers of this moment. */
+  update() {
+    const numbers = this._ask();
+    const isLive = numbers.state === "live";
+    this._history.push(isLive ? numbers.mouthToEarMs : null, numbers.gaps > this._gaps);
     this._gaps = numbers.gaps;
-    this._parts.short.textContent = numbers.mouthToEarMs === null ? "–" : `${Math.round(numbers.mouthToEarMs)} ms`;
+    this._late = [...this._late.slice(-RECENT), numbers.late];
     const recentGaps = this._history.points.slice(-RECENT).filter((it) => it.isMarked).length;
-    const word = qualityOf({ mouthToEarMs: numbers.mouthToEarMs, recentGaps, silentMs: numbers.silentMs });
-    if (this._parts.quality.textContent !== word) this._parts.quality.textContent = word;
-    this._parts.quality.dataset["quality"] = word;
+    const recentLate = Math.max(0, numbers.late - (this._late[0] ?? 0));
+    const serverMs = (numbers.stepMs ?? 0) + (numbers.waitMs ?? 0);
+    const { silentMs } = numbers;
+    this.quality = qualityOf({ mouthToEarMs: this.delayMs, recentGaps, recentLate, serverMs, silentMs });
+    const word = isLive ? this.quality : STATES[numbers.state];
+    const { short, quality } = this._parts;
+    write(short, isLive && numbers.mouthToEarMs !== null && word !== "No answer" ? `${Math.round(numbers.mouthToEarMs)} ms` : "");
+    write(quality, word);
+    quality.dataset["quality"] = word;
     for (const [name, , unit, digits] of ROWS) {
       const cell = this._cells.get(name);
       if (!cell) continue;

@@ -16,6 +16,7 @@ import { canOpus, Saving } from "./saving.js";
 import { Score } from "./score.js";
 import { wordsForTalk } from "./talkwords.js";
 import { Transcript } from "./transcript.js";
+import { Turns } from "./turns.js";
 import { duration, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./session.js").State} State */
@@ -52,7 +53,10 @@ export class Talk {
     this._about = about;
     this._talk = part("talk", HTMLButtonElement);
     this._mute = part("mute", HTMLButtonElement);
-    this._hold = new Hold(part("hold", HTMLButtonElement), (isHeld) => this._setMuted(!isHeld));
+    this._hold = new Hold(part("hold", HTMLButtonElement), (isHeld) => this._held(isHeld));
+    /** Whether the caller was muted before the button was held. */
+    this._wasMuted = false;
+    this._microphoneOn = part("microphone-on", HTMLButtonElement);
     this._tryNow = part("try-now", HTMLButtonElement);
     this._elapsed = part("elapsed", HTMLSpanElement);
     this._notice = part("notice", HTMLElement);
@@ -78,6 +82,7 @@ export class Talk {
     this._trouble = null;
     /** The question that a recorded voice asks now. @type {string | null} */
     this._asked = null;
+    this._turns = new Turns();
     /** How loud both sides are now. @type {[number, number]} */
     this._loud = [0, 0];
     this._liveSinceMs = 0;
@@ -91,6 +96,7 @@ export class Talk {
   begin() {
     this._talk.addEventListener("click", () => void this._pressed());
     this._mute.addEventListener("click", () => this._setMuted(!this._call?.isMuted));
+    this._microphoneOn.addEventListener("click", () => void this._useMicrophone());
     this._hold.begin();
     this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
     part("save", HTMLButtonElement).addEventListener("click", () => void this._saving.save(false));
@@ -199,6 +205,7 @@ export class Talk {
     this._call = call;
     call.isMuted = settings.holdsToTalk;
     this._startedMs = clock();
+    this._turns = new Turns();
     this._score.clear();
     this._transcript.begin();
     this._note("");
@@ -224,6 +231,28 @@ export class Talk {
     if (problem === "unknown") console.warn(error);
     this._about.log(`not started: ${problem}`);
     this._trouble = wordsForMicrophone(problem, location.host);
+    this.show();
+  }
+
+  /** Heard while it is held; then muted again, where the caller was. @param {boolean} isHeld */
+  _held(isHeld) {
+    if (isHeld) this._wasMuted = this._call?.isMuted ?? false;
+    this._setMuted(!isHeld && this._wasMuted);
+  }
+
+  /** The microphone takes part in a call that a recorded question began. */
+  async _useMicrophone() {
+    const call = this._call;
+    this._microphoneOn.disabled = true;
+    try {
+      await call?.openMicrophone();
+      if (call === this._call) this._note("");
+      this._talk.focus();
+    } catch (error) {
+      const { line, help } = wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host);
+      if (call === this._call && this.isCalling) this._note(`${line} ${help}`);
+    }
+    this._microphoneOn.disabled = false;
     this.show();
   }
 
@@ -330,6 +359,7 @@ export class Talk {
     this._levels[0]?.style.setProperty("--level", said.toFixed(3));
     this._levels[1]?.style.setProperty("--level", heard.toFixed(3));
     if (this.isCalling) this._score.push(said, heard);
+    this._turns.hear(said, heard, clock());
     this._loud = [said, heard];
   }
 
@@ -358,7 +388,7 @@ export class Talk {
     }
     const isFree = !isOpening && !this._asked && (!isCalling || state.name === "live");
     this._chips.update(isFree, this._asked);
-    this._elapsed.hidden = state.name !== "live";
+    this._elapsed.hidden = !isCalling || isOpening;
     write(this._elapsed, stopwatch((clock() - this._startedMs) / 1000));
     this._levels.forEach((level, side) => {
       level.setAttribute("aria-valuenow", String(Math.round(100 * (this._loud[side] ?? 0))));
@@ -370,6 +400,7 @@ export class Talk {
     const isMuted = this._call?.isMuted ?? false;
     const isHeard = isTalk && (this._call?.hasMicrophone ?? false);
     this._mute.hidden = part("hold", HTMLButtonElement).hidden = !isHeard;
+    this._microphoneOn.hidden = !isTalk || isHeard || this._call?.session.state.name !== "live";
     this._mute.classList.toggle("is-muted", isMuted && isTalk);
     write(part("mute-label", HTMLElement), isMuted ? "Unmute" : "Mute");
   }
@@ -385,9 +416,15 @@ export class Talk {
       stage: call?.stage ?? "sound",
       isStopped: this._isStopped,
       silentMs: call?.silentMs ?? 0,
+      hasMicrophone: call?.hasMicrophone ?? false,
       isMuted: call?.isMuted ?? false,
       isHeld: this._hold.isHeld,
       holdsToTalk: this._settings.holdsToTalk,
+      asked: this._asked,
+      speaker: this._turns.speaker,
+      hasBegun: this._turns.hasBegun,
+      quality: this._panel.quality,
+      delayMs: this._panel.delayMs,
       liveMs: nowMs - this._liveSinceMs,
       isEcho: this._settings.model?.kind === "codec",
       isUnsaved: this._saving.isUnsaved,

@@ -1,7 +1,8 @@
 /** What is going on, in plain words: a line, and where it helps a second one that says what to do. Pure. */
 
 /**
- * @typedef {{ line: string, help: string, isTrouble: boolean }} Words
+ * @typedef {{ line: string, help: string, isTrouble: boolean, isPassing?: boolean }} Words `isPassing`: it changes often,
+ *   and is not read out
  */
 
 /**

@@ -93,9 +93,24 @@ test("a recorded question is heard while the visitor is muted", async () => {
   await close();
 });
 
-test("a call of recorded questions has no microphone to mute", async () => {
+test("a caller who was heard before is heard after the key T", async () => {
   const { page, close } = await openPage(browser, server.url);
+  await call(page);
+  await page.keyboard.press("t");
+  assert.equal(await page.textContent("#mute-label"), "Mute");
+  await isHeard(page);
+  await close();
+});
+
+test("a call of recorded questions has no microphone to mute, until it is turned on", async () => {
+  const { page, complaints, close } = await openPage(browser, server.url);
   await call(page, ".chip");
   assert.deepEqual([await page.isVisible("#mute"), await page.isVisible("#hold")], [false, false]);
+  await page.click("#microphone-on");
+  await page.waitForSelector("#mute:visible");
+  assert.equal(await page.isVisible("#microphone-on"), false);
+  await page.waitForSelector('.chip[aria-disabled="false"]'); // the recorded voice ends
+  await isHeard(page);
+  assert.deepEqual(complaints, []);
   await close();
 });

@@ -97,6 +97,14 @@ testLooks(() => browser, [
       await eventually("numbers", async () => /\d/.test((await page.textContent("#mouth-to-ear-short")) ?? ""));
     },
   },
+  {
+    name: "talk while a recorded voice asks",
+    url,
+    enter: async (page) => {
+      await page.click(".chip");
+      await says(page, /A recorded voice asks/);
+    },
+  },
   { name: "talk after the call", url, enter: ended },
   {
     name: "talk before a recording is lost",
