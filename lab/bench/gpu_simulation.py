@@ -13,19 +13,20 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
+import torch
 
 from antiphon.backends.torch.places import row_buckets
+from antiphon.engine.capacity import MemoryFacts
 from antiphon.models.cards import H100, H200, GpuCard
+from antiphon_quantize.advice.fit import most_rows
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
-from lab.bench.gpu_models import Size, published_sizes
+from lab.bench.gpu_models import Form, Size, published_sizes, reads
 
 FRAME_MS = 80.0
 CALLS = (1, 32, 64, 96, 128, 144)
 TICKS = (("moshi-7b", 1), ("moshi-7b", 32), ("moshi-7b", 64), ("moshi-7b", 128), ("stt-1b", 512))
 """Those that the plan "first" of ``lab.bench.gpu_session`` times."""
 TICK_LIMITS_S = (70, 60, 80, 90, 70)
-MOST_ROWS = {"H200": 152, "H100": 82}
-"""Of moshi-7b in INT8 with full rings, in nine tenths of a card's memory."""
 LEAST_TICK_MS = 5.0
 """A live tick begins no sooner after the last one began: the engine's own default."""
 
@@ -54,6 +55,15 @@ def simulate(size: Size, calls: int, card: GpuCard, *, seconds: float = 60.0) ->
         now_ms, ticks = max(now_ms, begun_ms + LEAST_TICK_MS), ticks + 1
     p50, p99 = np.percentile(latencies_ms, (50, 99))
     return float(p50), float(p99), len(latencies_ms) / ticks
+
+
+INT8 = Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
+
+
+def rows_held(size: Size, form: Form, card: GpuCard) -> int:
+    """The rows of ``--slots auto`` by memory, with full rings."""
+    cost = reads(size, form)
+    return most_rows(MemoryFacts(round(card.memory_bytes), cost.resident_bytes, cost.state_bytes))
 
 
 def call_lines() -> Iterator[str]:
@@ -92,24 +102,25 @@ def tick_lines() -> Iterator[str]:
 def runbook_lines() -> Iterator[str]:
     """Lines of the table in ``docs/runbooks/gpu-session.md``: the steps that time ticks and hold calls."""
     moshi = published_sizes()["moshi-7b"]
+    most = {card: rows_held(moshi, INT8, card) for card in (H200, H100)}
     for (name, rows), limit_s in zip(TICKS, TICK_LIMITS_S, strict=True):
         size, context = published_sizes()[name], int(published_sizes()[name].lm["context"])
         cells = []
         for card in (H200, H100):
-            held = min(rows, MOST_ROWS[card.name]) if name == "moshi-7b" else rows
+            held = min(rows, most[card]) if name == "moshi-7b" else rows
             times = (
                 tick_ms(stage_costs(size, held, frames, card), card) for frames in (1, context // 2, context)
             )
             cells.append(", ".join(f"{time_ms:.1f}" for time_ms in times))
-        held_words = "; an H100 holds 82" if rows > MOST_ROWS["H100"] and name == "moshi-7b" else ""
+        held_words = f"; an H100 holds {most[H100]}" if rows > most[H100] and name == "moshi-7b" else ""
         model = "" if name == "moshi-7b" else f"{name}, "
         yield f"| `ticks`, {model}{rows} rows{held_words} | {limit_s} | {' | '.join(cells)} |"
     for calls, limit_s in ((64, 80), (96, 80), (128, 90)):
         cells = []
         for card in (H200, H100):
-            p50, p99, _ = simulate(moshi, min(calls, MOST_ROWS[card.name]), card, seconds=20.0)
+            p50, p99, _ = simulate(moshi, min(calls, most[card]), card, seconds=20.0)
             cells.append(f"{p50:.0f}, {p99:.0f}")
-        held_words = "; an H100 holds 82" if calls > MOST_ROWS["H100"] else ""
+        held_words = f"; an H100 holds {most[H100]}" if calls > most[H100] else ""
         yield f"| `paced`, {calls} calls{held_words} | {limit_s} | {' | '.join(cells)} |"
 
 

@@ -1,27 +1,26 @@
 """The tables of models and hardware in the docs, from the arithmetic of ``antiphon models``.
 
-python -m tests.docs.model_tables      writes them into docs/models.md
+python -m tests.docs.model_tables      writes them into docs/models.md and README.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from antiphon_quantize.advice.families import AudioFamily, load_families
-from antiphon_quantize.advice.fit import most_rows, parse_bytes, speech_facts
+from antiphon.models.cards import CARDS, GpuCard
+from antiphon_quantize.advice.families import SpeechFamily, load_families
+from antiphon_quantize.advice.fit import calls_on
 from antiphon_quantize.advice.show import count
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-MEMORIES = ("16GB", "24GB", "48GB", "80GB", "141GB")
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "models.md", ROOT / "README.md")
 PRECISIONS = ("bf16", "int8")
 
 
-def sessions(family: AudioFamily, memory: str) -> str:
-    """The most sessions that memory holds, in bfloat16 and in INT8, as ``2 / 14``; a dash where none fits."""
-    size = parse_bytes(memory)
-    rows = [most_rows(speech_facts(family, precision, size)) for precision in PRECISIONS]
-    return " / ".join(str(number) if number else "-" for number in rows)
+def calls(family: SpeechFamily, card: GpuCard) -> str:
+    """The calls of ``--slots auto``, in bfloat16 and in INT8, as ``4 / 17``; a dash where there are none."""
+    return " / ".join(str(calls_on(card, family, precision) or "-") for precision in PRECISIONS)
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -57,19 +56,44 @@ def models_table() -> str:
 
 
 def hardware_table() -> str:
-    """The most sessions of each model by memory."""
-    rows = [(it.name, *(sessions(it, memory) for memory in MEMORIES)) for it in load_families().speech]
-    return markdown(("model", *(f"{memory[:-2]} GB" for memory in MEMORIES)), rows)
+    """The calls of each model by GPU."""
+    rows = [(it.name, *(calls(it, card) for card in reversed(CARDS))) for it in load_families().speech]
+    return markdown(("model", *(card.name for card in reversed(CARDS))), rows)
+
+
+def moshi_table() -> str:
+    """What Moshi 7B is computed to do on each GPU: calls, and a tick of one call at full context."""
+    moshi = load_families().speech[0]
+    head = ("Moshi 7B on", "memory", "calls in bf16", "calls in INT8", "a step for one call, INT8")
+    rows = [
+        (
+            card.name,
+            f"{card.memory_bytes / 1e9:.0f} GB",
+            *calls(moshi, card).split(" / "),
+            f"{moshi.work('int8').tick_ms(1, card):.0f} ms of 80",
+        )
+        for card in reversed(CARDS)
+    ]
+    return markdown(head, rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "models": models_table,
+    "hardware": hardware_table,
+    "moshi": moshi_table,
+}
 
 
 def with_tables(page: str) -> str:
     """The page with its tables as the code has them."""
-    for name, table in (("models", models_table()), ("hardware", hardware_table())):
+    for name, table in TABLES.items():
         begin, end = f"<!-- {name}: python -m tests.docs.model_tables -->\n", f"<!-- end of {name} -->\n"
-        head, _, rest = page.partition(begin)
-        page = f"{head}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
+        head, found, rest = page.partition(begin)
+        if found:
+            page = f"{head}{begin}{table()}\n{end}{rest.partition(end)[2]}"
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text()))

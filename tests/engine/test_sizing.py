@@ -372,6 +372,6 @@ def test_rows_of_text_to_speech_are_those_computed() -> None:
 
 
 def test_an_unknown_card_is_only_timed() -> None:
-    workshop = Workshop(FAST, device_name="NVIDIA L4", work=MILLISECOND_A_ROW)
+    workshop = Workshop(FAST, device_name="NVIDIA T4", work=MILLISECOND_A_ROW)
     assert workshop.size() == 64
     assert [made.info.slots for made in workshop.made] == [1, 2, 64]

@@ -27,8 +27,8 @@ MIMI_PARAMETERS: Final = 96_100_000
 MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
 """The codec stays in float32."""
 
-MIMI_STATE_BYTES: Final = 16_400_000
-"""Of one session: its two transformers' keys and values, in float32."""
+MIMI_STATE_BYTES: Final = 8_200_000
+"""Of one session and direction: keys and values of a transformer, in float32."""
 
 INT8_SCALES: Final = 1.002
 """Bytes of an INT8 weight with its share of the scale of its row."""
@@ -134,28 +134,23 @@ class SpeechFamily:
     def kv_bytes(self, precision: str) -> int:
         """Keys and values of one session at full context, with the voice's, which stay in bf16."""
         per_position = 2 * self.dim * self.layers
-        size = 2 if precision == "bf16" else 1
-        return per_position * (self.context * size + self.cross_context * 2)
+        return round(per_position * (self.context * _kept_bytes(precision) + self.cross_context * 2))
 
     def row_bytes(self, precision: str) -> int:
         """All that one session takes: keys and values, and the codec's state."""
-        return self.kv_bytes(precision) + MIMI_STATE_BYTES
+        return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES
 
     def work(self, precision: str) -> TickWork:
         """What a tick asks of a GPU: of embeddings it reads a line each, of sets all that its steps use."""
         is_int8 = precision == "int8"
-        size, kept, dep = (
-            INT8_SCALES if is_int8 else 2.0,
-            1 + 4 / HEAD_DIM if is_int8 else 2.0,
-            self.depformer,
-        )
+        size, dep = INT8_SCALES if is_int8 else 2.0, self.depformer
         inner, plain = float(self.temporal_parameters), float(self.text_card * self.dim)
         if dep is not None:
             inner += (4 * DEPFORMER_DIM**2 + 3 * DEPFORMER_DIM * dep.hidden) * dep.layers * self.dep_q
             plain += self.dim * DEPFORMER_DIM * dep.sets + self.dep_q * DEPFORMER_DIM * CARD
         return TickWork(
             weights_bytes=round(size * inner + 2 * plain) + self.codec_bytes,
-            frame_bytes=round(2 * self.dim * self.layers * kept),
+            frame_bytes=round(2 * self.dim * self.layers * _kept_bytes(precision)),
             context=self.context,
             row_bytes=4 * self.dim * self.layers * self.cross_context,
             passes=self.kind.codec_passes,
@@ -272,6 +267,11 @@ def load_families() -> ModelFamilies:
         tuple(TextFamily(**entry) for entry in data["text"]),
         tuple(_pocket(dict(entry)) for entry in data["pocket"]),
     )
+
+
+def _kept_bytes(precision: str) -> float:
+    """Of a key or a value, with its share of a scale."""
+    return 1 + 4 / HEAD_DIM if precision == "int8" else 2.0
 
 
 def _speech(entry: dict[str, Any]) -> SpeechFamily:

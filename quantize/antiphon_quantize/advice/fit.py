@@ -1,6 +1,6 @@
 """Which model fits into how much memory, for how many sessions: arithmetic, with its terms kept for showing.
 
-The rows are counted by the same arithmetic as a running server's (:mod:`antiphon.engine.capacity`).
+The arithmetic and the share kept free are a running server's (``--slots auto``).
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from antiphon.engine.capacity import MemoryFacts, rows_that_fit
+from antiphon.engine.capacity import MemoryFacts, rows_that_fit, tick_limit_s
+from antiphon.engine.computed import slots_on
+from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
-from antiphon_quantize.advice.families import AudioFamily, TextFamily
+from antiphon.models.cards import CARDS, GpuCard
+from antiphon_quantize.advice.families import AudioFamily, SpeechFamily, TextFamily
 
-OVERHEAD = 0.2
-"""On top of everything: activations, the framework, fragments."""
+FRAME_MS = 80.0
+"""Of every published speech model."""
 
-RESERVE_FRACTION = 1 - 1 / (1 + OVERHEAD)
-"""The same, as a share of all memory that stays unused."""
-
-MAX_ROWS = 256
 TEXT_TOKENS = 8192
 """A conversation of an hour, for a text model."""
 
@@ -38,6 +37,12 @@ _UNITS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt]i?)b?|(b))?", re.IGNORECASE)
 
 
+def card_named(text: str) -> GpuCard | None:
+    """A GPU whose constants are known, as ``h100`` or ``rtx4090``."""
+    name = text.upper().replace(" ", "")
+    return next((card for card in CARDS if card.name.replace(" ", "") == name), None)
+
+
 def parse_bytes(text: str) -> int:
     """``24GB``, ``24 GiB``, ``24g`` or ``512B``; GB is 10^9, GiB 2^30.
 
@@ -46,7 +51,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(f"memory {text!r} is not a size; write for example 24GB or 24GiB")
+        raise ConfigError(f"memory {text!r} is not a size; write for example 24GB, 24GiB or H100")
     unit = match[2] or match[3]
     if unit is None:
         raise ConfigError(f"memory {text!r} has no unit; for gigabytes write {match[1]}GB")
@@ -60,18 +65,22 @@ def sessions_of(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once."""
+    """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once.
+
+    A known ``card`` bounds the sessions by time too.
+    """
 
     memory_bytes: int
     sessions: int = 1
     modality: str | None = None
     language: str | None = None
     is_commercial: bool = False
+    card: GpuCard | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A model in a precision that fits: ``facts`` without the overhead, ``rows`` the most with it."""
+    """A model in a precision that fits: ``rows`` are the most, with a share of the memory kept free."""
 
     family: AudioFamily
     precision: str
@@ -86,11 +95,22 @@ def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> Memo
 
 
 def most_rows(facts: MemoryFacts) -> int:
-    """How many sessions fit next to the overhead; 0 when not even one does."""
+    """The rows of ``--slots auto`` by memory; 0 when not even one fits."""
+    config = EngineConfig()
     try:
-        return rows_that_fit(facts, reserve_fraction=RESERVE_FRACTION, at_most=MAX_ROWS)
+        return rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
     except ConfigError:
         return 0
+
+
+def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
+    """The calls that ``--slots auto`` computes for a GPU: the fewer of those by memory and by time."""
+    config, work = EngineConfig(), family.work(precision)
+    limit_s = tick_limit_s(FRAME_MS / 1000, reserve_fraction=config.tick_reserve_fraction)
+    if work.tick_ms(1, card) > 1000 * limit_s * (1 if family.kind.has_deadlines else 2):
+        return 0
+    by_memory = most_rows(speech_facts(family, precision, round(card.memory_bytes)))
+    return min(by_memory, slots_on(card, work, family.kind, FRAME_MS, config).slots)
 
 
 def matches(family: AudioFamily, request: FitRequest) -> bool:
@@ -109,6 +129,8 @@ def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> li
         for precision in family.precisions:
             facts = speech_facts(family, precision, request.memory_bytes)
             rows = most_rows(facts)
+            if request.card is not None and isinstance(family, SpeechFamily):
+                rows = calls_on(request.card, family, precision)
             if matches(family, request) and rows >= request.sessions:
                 fits.append(Fit(family, precision, facts, rows))
     return sorted(

@@ -16,6 +16,7 @@ from antiphon.option import Parser
 from antiphon_quantize.advice.families import TRANSLATION, ModelFamilies, load_families
 from antiphon_quantize.advice.fit import (
     FitRequest,
+    card_named,
     parse_bytes,
     sessions_of,
     speech_that_fits,
@@ -36,7 +37,7 @@ EXAMPLES = """\
 examples:
   antiphon models                                  what is built in, cached, published, and fits here
   antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
-  antiphon models --fits 80GB --modality duplex --sessions 40 --compose compose.override.yaml
+  antiphon models --fits H100 --modality duplex --sessions 40 --compose compose.override.yaml
   antiphon models --fits 16GB --modality text                      a text model for a cascade
 """
 
@@ -52,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--fits", metavar="MEMORY", help="recommend a model that fits: 24GB, 80GiB")
+    parser.add_argument("--fits", metavar="MEMORY", help="recommend a model that fits: 24GB, 80GiB, H100")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
     parser.add_argument("--modality", choices=MODALITIES, help="what it does")
     parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")
@@ -84,12 +85,14 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
             raise ConfigError("compose is given without fits; say how much memory there is")
         print(_overview(families, today()))  # noqa: T201
         return 0
+    card = card_named(options.fits)
     request = FitRequest(
-        parse_bytes(options.fits),
+        parse_bytes(options.fits) if card is None else round(card.memory_bytes),
         options.sessions,
         options.modality,
         options.language,
         options.license == "commercial",
+        card,
     )
     if options.modality == "text":
         if options.language is not None:

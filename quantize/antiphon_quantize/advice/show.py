@@ -13,11 +13,8 @@ from antiphon.engine.config import EngineConfig
 from antiphon.models.cards import CARDS
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily
-from antiphon_quantize.advice.fit import OVERHEAD, Fit, FitRequest, TextFit, sessions_of
+from antiphon_quantize.advice.fit import FRAME_MS, Fit, FitRequest, TextFit, most_rows, sessions_of
 from antiphon_quantize.advice.here import Memory, fits_here
-
-FRAME_MS = 80.0
-"""Of every published speech model."""
 
 GATED = "gated: accept its licence on Hugging Face first, and set HF_TOKEN"
 
@@ -190,8 +187,8 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
         f"  codec      {gigabytes(family.codec_bytes)}   {family.codec}",
         f"  sessions   {gigabytes(request.sessions * facts.row_bytes)}   {request.sessions} x "
         f"({kv / 1e6:.0f} MB keys and values + {(facts.row_bytes - kv) / 1e6:.0f} MB codec)",
-        *_sum(together, request.memory_bytes, fit.rows),
-        *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request.sessions)),
+        *_sum(together, request.memory_bytes, most_rows(facts)),
+        *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request)),
         "  --slots auto measures how many are answered in time",
     ]
     also = [
@@ -202,14 +199,16 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
-def time_lines(family: SpeechFamily, fit: Fit, sessions: int) -> list[str]:
-    """For each GPU whose constants are known: a tick's milliseconds, and the sessions that are in time."""
+def time_lines(family: SpeechFamily, fit: Fit, request: FitRequest) -> list[str]:
+    """For the GPU asked for, or each known one: a tick's milliseconds, and the sessions that are in time."""
+    known = CARDS if request.card is None else (request.card,)
+    sessions = request.sessions
     work, lines = family.work(fit.precision), list[str]()
-    for card in CARDS:
-        found = slots_on(card, work, family.kind, FRAME_MS, EngineConfig())
+    for each in (it for it in known if it.memory_bytes >= fit.facts.needed(sessions)):
+        found = slots_on(each, work, family.kind, FRAME_MS, EngineConfig())
         lines.append(
-            f"  on {card.name:<8}{work.tick_ms(sessions, card):.1f} ms   a tick of {sessions_of(sessions)} "
-            f"at full context; time would hold {sessions_of(found.slots)} ({card.label})"
+            f"  on {each.name:<7} {work.tick_ms(sessions, each):.1f} ms   a tick of {sessions_of(sessions)} "
+            f"at full context; time would hold {sessions_of(found.slots)} ({each.label})"
         )
     return lines
 
@@ -231,8 +230,10 @@ def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) ->
 
 
 def _sum(together: int, memory_bytes: int, rows: int) -> list[str]:
+    share = EngineConfig().memory_reserve_fraction
     return [
-        f"  overhead   {gigabytes(OVERHEAD * together)}   {OVERHEAD:.0%}: activations, framework",
-        f"  needed     {gigabytes((1 + OVERHEAD) * together)}   of {gigabytes(memory_bytes)}; memory would "
-        f"hold {sessions_of(rows)}",
+        f"  kept free  {gigabytes(share * memory_bytes)}   {share:.0%}, as --slots auto does: activations, "
+        "framework",
+        f"  needed     {gigabytes(together + share * memory_bytes)}   of {gigabytes(memory_bytes)}; memory "
+        f"would hold {sessions_of(rows)}",
     ]

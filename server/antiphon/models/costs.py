@@ -22,8 +22,8 @@ CODEC_BYTES: Final = 30e6
 CODEC_ATTENTION_S: Final = 8 * 3.2e-6
 """Of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four warps a program."""
 
-CODEC_ATTENTION_ROWS: Final = 49
-"""Rows whose eight heads fill 132 units, three programs each."""
+CODEC_ATTENTION_ROWS: Final = 49 / 132
+"""Rows of a unit whose eight heads fill it, three programs each."""
 
 PRODUCT_SHARE: Final = 0.93
 RING_SHARE: Final = 0.88
@@ -35,7 +35,10 @@ ISSUE_S: Final = 0.5e-6
 TEXT_CHOICE_S: Final = 24e-6
 CODE_CHOICE_S: Final = 2.5e-6
 """Of choosing among 32,000 tokens: 5,300 instructions of 32 warps; among 2,048: 2,200 of 8. Instructions are
-counted in machine code (``python -m lab.bench.gpu_kernels``), at 1.755 GHz and one a clock and scheduler."""
+counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler."""
+
+CLOCK_HZ: Final = 1.755e9
+"""At which instructions take the times above."""
 
 CODEC_LAUNCHES: Final = 182
 """Of a direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
@@ -126,11 +129,10 @@ class TickWork:
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
         ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
-        choices_s = TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
         nodes = self.launches(rows) if launches is None else launches
-        return StageCost(
-            1000 * (weights_s + ring_s), 0.0, 1000 * (nodes * (card.node_s + ISSUE_S) + choices_s)
-        )
+        instructions_s = nodes * ISSUE_S + TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
+        nodes_s = nodes * card.node_s + instructions_s * CLOCK_HZ / card.clock_hz
+        return StageCost(1000 * (weights_s + ring_s), 0.0, 1000 * nodes_s)
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
@@ -147,9 +149,9 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
     """Of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
-    attention_s = CODEC_ATTENTION_S * max(1.0, rows / CODEC_ATTENTION_ROWS)
+    attention_s = CODEC_ATTENTION_S * max(1.0, rows / (CODEC_ATTENTION_ROWS * card.units))
     bytes_s = rows * CODEC_BYTES / card.copy_bytes_per_s
-    nodes_s = launches * (card.node_s + ISSUE_S) + attention_s
+    nodes_s = launches * card.node_s + (launches * ISSUE_S + attention_s) * CLOCK_HZ / card.clock_hz
     return StageCost(1000 * bytes_s, 1000 * arithmetic_s, 1000 * nodes_s)
 
 
