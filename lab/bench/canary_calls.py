@@ -21,7 +21,7 @@ from antiphon.canary.trial import Phase
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol import moshi
-from antiphon.serve.hosting.canary_desk import CanaryBook
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon_client.clip import default_clips, fit_clip
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 
@@ -87,31 +87,18 @@ class FaultyBackend:
         return np.where(tokens == NO_TOKEN, tokens, word).astype(tokens.dtype)
 
 
-class KeptSignals:
-    """A book that keeps what it is given; ``inner`` decides."""
+class KeptSignals(SupervisorClient):
+    """A server's client that keeps how calls went; made by ``here()``."""
 
-    def __init__(self, inner: CanaryBook) -> None:
+    def __init__(self, *args: Any) -> None:
         """Begin with nothing."""
-        self._inner = inner
+        super().__init__(*args)
         self.calls: list[tuple[TrialArm, CallSignals]] = []
-
-    @property
-    def phase(self) -> Phase:
-        """As the inner book says."""
-        return self._inner.phase
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
         """Keep it, and pass it on."""
         self.calls.append((arm, signals))
-        self._inner.record(arm, signals, caller)
-
-    async def report(self) -> dict[str, Any]:
-        """As the inner book says."""
-        return await self._inner.report()
-
-    async def ask(self, phase: Phase) -> dict[str, Any]:
-        """As the inner book does."""
-        return await self._inner.ask(phase)
+        super().record(arm, signals, caller)
 
 
 def _clip(number: int) -> FloatArray:
@@ -133,7 +120,7 @@ async def on_trial(fault: str, share: float, trial: KeptSignals) -> AsyncIterato
     named = replace(canary[0], spec=replace(canary[0].spec, name=CANARY_NAME))
     faulty: Any = FaultyBackend(canary[1], fault, seed=5)
     beside = [(named, faulty), _model("tiny-stt", 1)]
-    settings: Mapping[str, Any] = {"canary": CANARY_NAME, "canary_share": share, "trial": trial}
+    settings: Mapping[str, Any] = {"canary": CANARY_NAME, "canary_share": share, "client": trial}
     async with serving(model=stable, beside=beside, **settings) as server:
         yield server
 

@@ -22,13 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-
-from antiphon.canary.kept import KeptTrial
 from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 from antiphon.canary.trial import Phase, Trial, TrialRules
-from antiphon.log import Log
-from antiphon.serve.hosting.canary_desk import OwnTrial
 from lab.bench.canary_calls import FAULTS, KeptSignals, many_calls, on_trial
 from lab.bench.harness import tell
 
@@ -59,13 +54,15 @@ class TriedCanary:
 async def collect(fault: str, calls: int, *, until_over: bool) -> TriedCanary:
     """Real calls, half of them of a canary with a fault."""
     random.seed(11)
-    kept = KeptTrial(TrialRules(share=0.5), registry=CollectorRegistry(), log=Log(__name__))
-    book = KeptSignals(OwnTrial(kept))
+    book = KeptSignals.here()
     began_s = time.monotonic()
     async with on_trial(fault, 0.5, book) as server:
         done = await many_calls(server, book, calls, fault, until_over=until_over)
+    assert book.shared is not None
+    assert book.shared.trial is not None
+    reason = book.shared.trial.trial.reason
     arms = {arm: [signals for each, signals in book.calls if each is arm] for arm in TrialArm}
-    return TriedCanary(fault, done, time.monotonic() - began_s, book.phase, kept.trial.reason, arms)
+    return TriedCanary(fault, done, time.monotonic() - began_s, book.phase, reason, arms)
 
 
 def drawn(stable: Signals, canary: Signals, share: float, chance: random.Random, most: int) -> Trial:

@@ -25,9 +25,10 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import events, moshi
+from antiphon.serve.access.callers import Access
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import build_app, make_runner
-from antiphon.serve.hosting.canary_desk import CanaryBook
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
@@ -225,7 +226,7 @@ async def serving(
     also: Sequence[tuple[str, ModelSpec]] = (),
     beside: Sequence[tuple[Checkpoint, Backend]] = (),
     tls: ssl.SSLContext | None = None,
-    trial: CanaryBook | None = None,
+    client: SupervisorClient | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
@@ -260,7 +261,7 @@ async def serving(
         front_end = LocalFrontEnd({name: core}, asyncio.get_running_loop())
         port = front_end.client.engines[name]
         served.append(serve_model(config.served[0], name, files, port, families))
-    app = build_app(served, config, families, page=page, trial=trial)
+    app = build_app(served, config, families, page=page, access=Access(config, client))
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -19,9 +17,10 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
 from antiphon.protocol import events
 from antiphon.serve.access.addresses import client_address, parse_networks
-from antiphon.serve.access.callers import Access, Caller, OwnBook, SessionLedger
+from antiphon.serve.access.callers import Access, Caller, SessionLedger
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.security import allowed_hosts, host_allowed
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from tests.serve.harness import PATIENCE_S, Client, Server, serving, speech
 
 ALICE, BOB, CAROL = "the key of alice", "the key of bob", "carols-key"
@@ -262,19 +261,19 @@ async def test_calls_that_end_in_any_way_give_their_sessions_back(keys: str) -> 
         await server.eventually(lambda: server.services.access.ledger.is_empty)
 
 
-def at_once(step: Coroutine[Any, Any, Any]) -> None:
-    """Run what has nothing to wait for in one process."""
-    with pytest.raises(StopIteration):
-        step.send(None)
-
-
 class Ledger(RuleBasedStateMachine):
     """Sessions begin and end in any order, some with an error; the counts are those that are open."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = SessionLedger(Limits(max_sessions_per_key=2, max_sessions_per_address=3), OwnBook())
+        self.runner = asyncio.Runner()
+        self.run = self.runner.run
+        limits = Limits(max_sessions_per_key=2, max_sessions_per_address=3)
+        self.ledger = SessionLedger(limits, SupervisorClient.here())
         self.open: list[tuple[Caller, AbstractAsyncContextManager[None]]] = []
+
+    def teardown(self) -> None:
+        self.runner.close()
 
     @rule(name=st.sampled_from("ab") | st.none(), address=st.sampled_from(["1.1.1.1", "2.2.2.2", ""]))
     def begin(self, name: str | None, address: str) -> None:
@@ -284,16 +283,16 @@ class Ledger(RuleBasedStateMachine):
         same_address = sum(other.address == address for other, _ in self.open)
         if same_key >= 2 or same_address >= 3:
             with pytest.raises(SessionLimitError, match=r"2 of 2 sessions|3 of 3 sessions"):
-                at_once(held.__aenter__())
+                self.run(held.__aenter__())
         else:
-            at_once(held.__aenter__())
+            self.run(held.__aenter__())
             self.open.append((caller, held))
 
     @rule(data=st.data(), error=st.none() | st.just(ValueError("x")) | st.just(asyncio.CancelledError()))
     def end(self, data: st.DataObject, error: BaseException | None) -> None:
         if self.open:
             _, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
-            at_once(held.__aexit__(None if error is None else type(error), error, None))
+            self.run(held.__aexit__(None if error is None else type(error), error, None))
 
     @invariant()
     def counts_are_what_is_open(self) -> None:

@@ -22,7 +22,7 @@ from antiphon.errors import ConfigError, HandOverError, SessionFailedError, Sess
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting import observation
-from antiphon.serve.hosting.canary_desk import CanaryDesk, find_pair
+from antiphon.serve.hosting.canary_router import CanaryRouter, find_pair
 from antiphon.serve.hosting.observation import Observation, disagreement, repetition
 from antiphon.serve.operator import canary as command
 from tests.serve.asr_fakes import STT, ScribeBackend, scribe_checkpoint
@@ -42,7 +42,7 @@ async def on_trial(share: float = 1.0, *, slots: int = 2, **settings: Any) -> As
         yield server
 
 
-def desk_of(server: Server) -> CanaryDesk:
+def desk_of(server: Server) -> CanaryRouter:
     desk = server.services.canary
     assert desk is not None
     return desk

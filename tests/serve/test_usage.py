@@ -21,8 +21,8 @@ from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.line_writer import append
 from antiphon.serve.access.usage import UsageLog, UsageRecord
-from antiphon.supervisor.leases import DaySeconds
 from antiphon.supervisor.messages import Use
+from antiphon.supervisor.shared import DaySeconds
 from tests.serve.harness import DUPLEX, PATIENCE_S, serving, speech
 from tests.serve.live_client import live_client
 from tests.serve.resuming import QUERY, ResumingCaller

@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.supervisor.address import is_own
 from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
-from antiphon.supervisor.leases import FrontEndLeases
 from antiphon.supervisor.messages import Take
+from antiphon.supervisor.shared import Quota
 
 FAR, NEAR = "198.51.100.7", "203.0.113.9"
 
@@ -72,7 +72,7 @@ def test_a_connection_that_has_closed_makes_room_for_another() -> None:
 
 
 def test_sessions_of_a_front_end_that_has_ended_are_free_again() -> None:
-    leases = FrontEndLeases()
+    leases = Quota()
     assert leases.take(0, Take(1, "key", 1, FAR, 1)) == ""
     assert leases.take(1, Take(1, "key", 1, FAR, 1)) == "the key 'key' has 1 of 1 sessions"
     leases.gone(0)
@@ -86,7 +86,7 @@ def test_the_loopback_address_of_ipv6_is_this_machine_by_its_network_too() -> No
 
 
 def test_recordings_are_counted_beside_sessions_over_all_front_ends() -> None:
-    leases = FrontEndLeases()
+    leases = Quota()
     assert leases.take(0, Take(1, "", 0, FAR, 1)) == ""
     assert leases.take(0, Take(2, "", 0, FAR, 1, "recordings")) == ""
     assert leases.take(1, Take(1, "", 0, FAR, 1, "recordings")) == f"your address {FAR} has 1 of 1 recordings"

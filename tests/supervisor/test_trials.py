@@ -5,55 +5,56 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from antiphon.canary.kept import KeptTrial
 from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase, TrialRules
 from antiphon.errors import ProtocolError
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log
-from antiphon.serve.hosting.central_trial import CentralTrial
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.supervisor.messages import (
     CONTROL,
     AskPhase,
+    Body,
     CanaryPhase,
     Compared,
     ControlReply,
     Message,
     Question,
 )
-from antiphon.supervisor.trials import FrontEndTrial
+from antiphon.supervisor.shared import SharedState
 
 
-async def test_calls_of_all_front_ends_decide_and_all_of_them_hear_of_it() -> None:
-    said: list[list[Message]] = [[], []]
-    children: list[Any] = [SimpleNamespace(peer=SimpleNamespace(send=each.append)) for each in said]
-    registry = CollectorRegistry()
-    trial = FrontEndTrial(TrialRules(), registry=registry, log=Log(), front_ends=lambda: children)
-    trial.greet(children[0])
-    assert said[0] == [CanaryPhase(Phase.RUNNING)]
+def body_of(reply: ControlReply) -> dict[str, Any]:
+    assert isinstance(reply, Body)
+    body: dict[str, Any] = json.loads(reply.data)
+    return body
+
+
+async def test_calls_of_all_front_ends_decide_and_the_phase_is_announced() -> None:
+    said: list[Phase] = []
+    registry, shared = CollectorRegistry(), SharedState()
+    shared.trial = KeptTrial(TrialRules(), registry=registry, log=Log(), on_phase=said.append)
     bad, well = CallSignals(silence=1.0).values, CallSignals(silence=0.0).values
     for _ in range(40):
-        trial.compare(Compared(TrialArm.STABLE, "", well))
-        trial.compare(Compared(TrialArm.CANARY, "", bad))
-    assert said == [
-        [CanaryPhase(Phase.RUNNING), CanaryPhase(Phase.WITHDRAWN)],
-        [CanaryPhase(Phase.WITHDRAWN)],
-    ]
-    assert json.loads(trial.report().data)["reason"].startswith("silence: 1.00")
+        shared.handle(1, Compared(TrialArm.STABLE, "", well))
+        shared.handle(2, Compared(TrialArm.CANARY, "", bad))
+    assert said == [Phase.WITHDRAWN]
+    assert body_of(shared.handle(1, Question("canary")))["reason"].startswith("silence: 1.00")
     assert b'antiphon_canary_phase{phase="withdrawn"} 1.0' in generate_latest(registry)
-    assert json.loads(trial.ask(AskPhase(Phase.PROMOTED)).data)["phase"] == "promoted"
-    assert said[1][-1] == CanaryPhase(Phase.PROMOTED)
+    assert body_of(shared.handle(2, AskPhase(Phase.PROMOTED)))["phase"] == "promoted"
+    assert said[-1] == Phase.PROMOTED
 
 
 async def test_without_a_canary_nothing_is_said() -> None:
-    trial = FrontEndTrial(None, registry=CollectorRegistry(), log=Log(), front_ends=list)
-    trial.compare(Compared(TrialArm.STABLE, "", CallSignals().values))
-    assert json.loads(trial.report().data) == {}
+    shared = SharedState()
+    shared.handle(1, Compared(TrialArm.STABLE, "", CallSignals().values))
+    assert body_of(shared.handle(1, Question("canary"))) == {}
 
 
 @pytest.mark.parametrize(
@@ -74,41 +75,34 @@ def test_signals_out_of_range_are_refused(message: Compared) -> None:
 
 async def test_a_front_end_reports_asks_and_obeys_over_its_control_socket() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    kept = FrontEndTrial(
-        TrialRules(),
-        registry=CollectorRegistry(),
-        log=Log(),
-        front_ends=lambda: [SimpleNamespace(peer=supervisor)],  # type: ignore[list-item]
-    )
+    shared = SharedState()
+
+    def announce(phase: Phase) -> None:
+        supervisor.send(CanaryPhase(phase))
+
+    shared.trial = KeptTrial(TrialRules(), registry=CollectorRegistry(), log=Log(), on_phase=announce)
 
     def hear(message: Message, _: Any) -> ControlReply:
-        match message:
-            case Compared():
-                kept.compare(message)
-            case AskPhase():
-                return kept.ask(message)
-            case Question(what="canary"):
-                return kept.report()
-        return None
+        return shared.handle(1, message)
 
     heard = asyncio.Event()
 
     def hear_phase(message: Message, _: Any) -> ControlReply:
         assert isinstance(message, CanaryPhase)
-        central.hear(message)
+        client.hear_phase(message.phase)
         heard.set()
         return None
 
     supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
     front_end = MessageSocket(theirs, CONTROL, hear_phase, lost=lambda _: None)
-    central = CentralTrial(front_end)
+    client = SupervisorClient(front_end.send, front_end.ask)
     try:
-        assert central.phase == Phase.RUNNING
-        central.record(TrialArm.CANARY, CallSignals(late=0.25, failure=0.0), "")
-        assert (await central.report())["signals"]["late"]["canary"] == 0.25
-        assert (await central.ask(Phase.PROMOTED))["phase"] == "promoted"
+        assert client.phase == Phase.RUNNING
+        client.record(TrialArm.CANARY, CallSignals(late=0.25, failure=0.0), "")
+        assert (await client.trial())["signals"]["late"]["canary"] == 0.25
+        assert (await client.trial(Phase.PROMOTED))["phase"] == "promoted"
         await heard.wait()
-        assert central.phase.value == "promoted"
+        assert client.phase.value == "promoted"
     finally:
         supervisor.close()
         front_end.close()

@@ -16,40 +16,35 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
+from antiphon.canary.kept import KeptTrial
+from antiphon.canary.trial import Phase
 from antiphon.log import Log
 from antiphon.metrics import make_metric
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.backoff import next_pause_s
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
 from antiphon.supervisor.dispatcher import Dispatcher
-from antiphon.supervisor.leases import DaySeconds, FrontEndLeases
 from antiphon.supervisor.messages import (
-    AskPhase,
     Begin,
     BeginDrain,
-    Compared,
+    CanaryPhase,
     ControlReply,
     Cut,
     Drain,
     Drained,
-    GiveBack,
     GoneFrontEnd,
     Leave,
     Load,
     Lost,
     Message,
     NewFrontEnd,
-    Question,
     Reread,
     Stuck,
-    Take,
-    Taken,
     Traced,
-    Use,
 )
 from antiphon.supervisor.plan import SupervisorPlan
+from antiphon.supervisor.shared import SharedState
 from antiphon.supervisor.trace import join_traces
-from antiphon.supervisor.trials import FrontEndTrial
 
 EXIT_DEVICE_LOST = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
@@ -82,10 +77,11 @@ class Supervisor:
             registry=registry,
             log=self._log,
         )
-        self._leases, self._seconds = FrontEndLeases(), DaySeconds()
-        self._trial = FrontEndTrial(
-            plan.canary, registry=registry, log=self._log, front_ends=self._running_front_ends
-        )
+        self._shared = SharedState()
+        if plan.canary is not None:
+            self._shared.trial = KeptTrial(
+                plan.canary, registry=registry, log=self._log, on_phase=self._announce_phase
+            )
         self._restarts = make_metric(Counter, "front_end_restarts", registry)
         self.answers = Answers(
             registry,
@@ -93,6 +89,7 @@ class Supervisor:
             shares=lambda: self._dispatcher.shares,
             wanted=plan.front_ends,
         )
+        self._shared.answer = self.answers.of
         self._engine: Child | None = None
         self._front_ends: dict[int, Child] = {}
         self._drained: set[int] = set()
@@ -177,7 +174,8 @@ class Supervisor:
             )
             self._running_engine().peer.send(NewFrontEnd(number, child.pid), [engines.fileno()])
         self._front_ends[number] = child
-        self._trial.greet(child)
+        if (trial := self._shared.trial) is not None:
+            child.peer.send(CanaryPhase(trial.trial.phase))
         child.ready.add_done_callback(
             lambda ready: None if ready.exception() else self._dispatcher.add(number, child)
         )
@@ -216,8 +214,7 @@ class Supervisor:
     def _bury(self, number: int, child: Child) -> None:
         """Take back whatever a front end had, now that its process has been reaped."""
         self._dispatcher.remove(number)
-        self._leases.gone(number)
-        self._seconds.gone(number)
+        self._shared.gone(number)
         self.answers.totals.ended(child.name)
         self._running_engine().peer.send(GoneFrontEnd(number))
         self._changed.set()
@@ -273,27 +270,19 @@ class Supervisor:
         match message:
             case Load():
                 self._dispatcher.heard(number, message)
-            case Take():
-                return Taken(self._leases.take(number, message))
-            case GiveBack():
-                self._leases.give_back(number, message.lease)
-            case Use():
-                return self._seconds.report(number, message)
-            case Question(what="canary"):
-                return self._trial.report()
-            case Question():
-                return self.answers.of(message.what)
-            case Compared():
-                self._trial.compare(message)
-            case AskPhase():
-                return self._trial.ask(message)
             case Drained():
                 self._drained.add(number)
                 self._changed.set()
             case BeginDrain():
                 self._target = message.target
                 self._changed.set()
+            case _:
+                return self._shared.handle(number, message)
         return None
+
+    def _announce_phase(self, phase: Phase) -> None:
+        for child in self._running_front_ends():
+            child.peer.send(CanaryPhase(phase))
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals.append(number)

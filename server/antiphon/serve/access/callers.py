@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from aiohttp import web
 
@@ -25,10 +24,10 @@ from antiphon.serve.access.addresses import Network, client_address, is_within, 
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.key_form import cookie_key
 from antiphon.serve.access.keys import KeyEntry, KeyFile, presented_key
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.address import is_own
 from antiphon.supervisor.connection_bounds import ADDRESS_SHARE
-from antiphon.supervisor.leases import FrontEndLeases
 from antiphon.supervisor.messages import Take, Use
 
 OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
@@ -59,11 +58,11 @@ class Access:
     """Access to the server: keys, limits of callers, sessions. Used on the event loop alone."""
 
     def __init__(
-        self, config: ServerConfig, book: LeaseBook | None = None, secret: bytes | None = None
+        self, config: ServerConfig, client: SupervisorClient | None = None, secret: bytes | None = None
     ) -> None:
         """Read the keys and the trusted proxies.
 
-        ``book`` counts for the whole server, which is this process when None. ``running`` is what calls under
+        ``client`` asks the whole server, which is this process when None. ``running`` is what calls under
         way have used so far, in seconds by key, as of the last look at them. ``secret`` is that of
         :class:`EphemeralKeys`.
 
@@ -77,8 +76,8 @@ class Access:
             raise ConfigError("protect is given without api_keys; name the file with --api-keys")
         self.usage = UsageLog(Path(config.usage) if config.usage is not None else None)
         self.running: Mapping[str, float] = {}
-        self._book = book or OwnBook()
-        self.ledger = SessionLedger(config.limits, self._book, proxies=self._proxies)
+        self.client = client or SupervisorClient.here()
+        self.ledger = SessionLedger(config.limits, self.client, proxies=self._proxies)
         self.ephemeral = EphemeralKeys(secret)
         self._limits = config.limits
 
@@ -129,7 +128,7 @@ class Access:
         names = dict.fromkeys(keys, 0.0)
         if not names:
             return {}
-        sums = await self._book.used(self._use(names))
+        sums = await self.client.used(self._use(names))
         if self.usage.is_shared:
             await self.usage.refresh()
             return {name: sums.get(name, 0.0) + self.usage.seconds_today(name) for name in names}
@@ -141,7 +140,7 @@ class Access:
         if record.key:
             left_s = max(0.0, self.running.get(record.key, 0.0) - record.seconds)
             self.running = {**self.running, record.key: left_s}
-            self._book.report(self._use())
+            self.client.report(self._use())
 
     def _use(self, others: Mapping[str, float] = MappingProxyType({})) -> Use:
         used = {**others, **self.usage.seconds_here}
@@ -205,63 +204,16 @@ def error_body(
     return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": param}}) + "\n"
 
 
-class LeaseBook(Protocol):
-    """Where the sessions of all processes of the server are counted."""
-
-    async def take(self, asked: Take) -> str:
-        """Grant one more session, or return the reason against it.
-
-        Raises:
-            ServerFullError: there is no answer.
-        """
-        ...
-
-    def give_back(self, lease: int) -> None:
-        """End one."""
-        ...
-
-    async def used(self, use: Use) -> dict[str, float]:
-        """Report what keys have used in this process; what they have used on the server, in seconds."""
-        ...
-
-    def report(self, use: Use) -> None:
-        """Report alone."""
-        ...
-
-
-class OwnBook:
-    """The server is this process."""
-
-    def __init__(self) -> None:
-        """Begin without a session."""
-        self._leases = FrontEndLeases()
-
-    async def take(self, asked: Take) -> str:
-        """Grant one more session, or return the reason against it."""
-        return self._leases.take(0, asked)
-
-    def give_back(self, lease: int) -> None:
-        """End one."""
-        self._leases.give_back(0, lease)
-
-    async def used(self, use: Use) -> dict[str, float]:
-        """What keys have used, in seconds."""
-        return dict(use.seconds)
-
-    def report(self, use: Use) -> None:
-        """No effect: :meth:`used` has it from its caller."""
-
-
 class SessionLedger:
     """How many sessions each key and each address has in this process, and whether it may have another."""
 
-    def __init__(self, limits: Limits, book: LeaseBook, *, proxies: Sequence[Network] = ()) -> None:
-        """Begin without a session; ``book`` counts for the whole server.
+    def __init__(self, limits: Limits, client: SupervisorClient, *, proxies: Sequence[Network] = ()) -> None:
+        """Begin without a session; ``client`` counts for the whole server.
 
         Callers whose address is that of one of the ``proxies`` are many.
         """
         self._limits, self._proxies = limits, proxies
-        self._book = book
+        self._client = client
         self._numbers = itertools.count(1)
         self._by_key: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
@@ -281,7 +233,7 @@ class SessionLedger:
         if caller.key is not None:
             counts.append((self._by_key, caller.key.name))
         try:
-            refusal = await self._book.take(self._asked(lease, caller, rows, extra))
+            refusal = await self._client.take(self._asked(lease, caller, rows, extra))
             if refusal:
                 raise SessionLimitError(refusal)
             for count, name in counts:
@@ -294,7 +246,7 @@ class SessionLedger:
                     if not count[name]:
                         del count[name]
         finally:
-            self._book.give_back(lease)
+            self._client.give_back(lease)
 
     @contextlib.asynccontextmanager
     async def hold_upload(self, caller: Caller) -> AsyncIterator[None]:
@@ -306,11 +258,11 @@ class SessionLedger:
         """
         lease, limit = next(self._numbers), self._limits.max_uploads_per_address
         try:
-            if refusal := await self._book.take(Take(lease, "", 0, caller.address, limit, "recordings")):
+            if refusal := await self._client.take(Take(lease, "", 0, caller.address, limit, "recordings")):
                 raise SessionLimitError(refusal)
             yield
         finally:
-            self._book.give_back(lease)
+            self._client.give_back(lease)
 
     def sessions_of_keys(self) -> list[tuple[str, int]]:
         """The keys that have sessions, by name, and how many each."""

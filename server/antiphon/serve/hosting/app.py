@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
 from antiphon.serve.access.security import allowed_hosts, host_check, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.output_listener import OutputListeners
-from antiphon.serve.hosting.canary_desk import CanaryBook, CanaryDesk, OwnTrial
+from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
@@ -35,7 +37,7 @@ from antiphon.serve.media.recording import make_recorder
 from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
-from antiphon.serve.operator.overview import Overview, OwnOverview
+from antiphon.serve.operator.status import ServerStatus, answer_alone
 from antiphon.serve.routes import openai_models
 from antiphon.serve.routes.canary import add_canary
 from antiphon.serve.routes.hand_over import add_hand_over
@@ -64,8 +66,6 @@ def build_app(
     families: MetricFamilies,
     *,
     access: Access | None = None,
-    overview: Overview | None = None,
-    trial: CanaryBook | None = None,
     clock: Callable[[], float] = time.monotonic,
     log: Log | None = None,
     tracer: Tracer | None = None,
@@ -73,9 +73,9 @@ def build_app(
 ) -> web.Application:
     """An application around started engines; its clean-up closes every socket, not the engines.
 
-    ``families`` are this process's metrics. ``access`` is made from ``config`` when None, ``clock`` is the
-    engines'. ``overview`` answers for the whole server, and ``trial`` compares its calls; with None that is
-    this process alone. ``page`` is the folder of the web client, found by itself when None.
+    ``families`` are this process's metrics. ``access``, whose client asks the whole server, is made from
+    ``config`` when None: then that is this process. ``clock`` is the engines'. ``page`` is the folder of the
+    web client, found by itself when None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
@@ -94,7 +94,12 @@ def build_app(
     )
 
     recorder, own_log = make_recorder(config), log or Log()
-    desk = _make_desk(served, config, trial, families, own_log, clock)
+    shared = access.client.shared
+    if shared is not None and (rules := rules_of(config)) is not None:
+        shared.trial = KeptTrial(
+            rules, registry=families.registry, log=own_log, on_phase=access.client.hear_phase
+        )
+    router = _make_router(served, config, access.client, clock)
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
@@ -102,6 +107,8 @@ def build_app(
         lag = LoopLag(clock, served.note_lag)
         watch_process(families.registry, turns, lag, access, recorder)
         lag.start()
+        if shared is not None:
+            shared.answer = partial(answer_alone, served, lag, families.registry)
         provoked = SparseLog(own_log, clock, burst=BURST_LINES)
         app[SERVICES] = Services(
             config=config,
@@ -112,7 +119,7 @@ def build_app(
             turns=turns,
             helper=helper,
             lag=lag,
-            overview=overview or OwnOverview(served, lag, families.registry),
+            status=ServerStatus(access.client, served),
             clock=clock,
             log=own_log,
             provoked=provoked,
@@ -120,12 +127,12 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
-        app[SERVICES].canary = desk
+        app[SERVICES].canary = router
         watching = asyncio.create_task(watch_keys(access, app[SERVICES].calls))
         yield
         watching.cancel()
-        if desk is not None:
-            desk.close()
+        if router is not None:
+            router.close()
         lag.close()
         helper.close()
         if recorder is not None:
@@ -156,20 +163,13 @@ def build_app(
     return app
 
 
-def _make_desk(
-    models: Models,
-    config: ServerConfig,
-    trial: CanaryBook | None,
-    families: MetricFamilies,
-    log: Log,
-    clock: Callable[[], float],
-) -> CanaryDesk | None:
+def _make_router(
+    models: Models, config: ServerConfig, client: SupervisorClient, clock: Callable[[], float]
+) -> CanaryRouter | None:
     """What chooses between two versions of a model; None without a canary."""
-    rules = rules_of(config)
-    if rules is None:
+    if config.canary is None:
         return None
-    book = trial or OwnTrial(KeptTrial(rules, registry=families.registry, log=log))
-    return CanaryDesk(models, config, book, listen=OutputListeners(models, clock).open)
+    return CanaryRouter(models, config, client, listen=OutputListeners(models, clock).open)
 
 
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:

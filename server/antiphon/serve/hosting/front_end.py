@@ -29,12 +29,11 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.fingerprint import fingerprint
 from antiphon.serve.access.callers import Access
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
-from antiphon.serve.hosting.central import Central
-from antiphon.serve.hosting.central_trial import CentralTrial
 from antiphon.serve.hosting.lifecycle import drain, reread_files
 from antiphon.serve.hosting.ports import port_tls
-from antiphon.serve.hosting.served import Models, name_models, serve_model
+from antiphon.serve.hosting.served import name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.transport.loop import run
@@ -144,9 +143,8 @@ class FrontEndProcess:
         self._tracer = make_tracer(config, has_ticks=False)
         self._tls = port_tls(config)
         self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
-        self._central = Central(self.peer)
-        self._access = Access(config, self._central, secret)
-        self._trial = CentralTrial(self.peer)
+        self._client = SupervisorClient(self.peer.send, self.peer.ask)
+        self._access = Access(config, self._client, secret)
 
     async def run(self) -> None:
         """Serve until the supervisor says otherwise.
@@ -162,14 +160,11 @@ class FrontEndProcess:
             serve_model(entry, name, checkpoint, engines[name], self._families)
             for entry, name, checkpoint in named
         ]
-        self._central.models = Models(served)
         self._app = app = build_app(
             served,
             self._config,
             self._families,
             access=self._access,
-            overview=self._central,
-            trial=self._trial,
             tracer=self._tracer,
         )
         runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
@@ -211,7 +206,7 @@ class FrontEndProcess:
             case messages.Drain():
                 self._begin(self._drain(message.limit_s, message.target))
             case messages.CanaryPhase():
-                self._trial.hear(message)
+                self._client.hear_phase(message.phase)
             case messages.Reread():
                 reread_files(self._config, self._access, self._tls, self._log)
             case messages.Cut():

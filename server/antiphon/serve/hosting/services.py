@@ -15,7 +15,7 @@ from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Access, Caller
-from antiphon.serve.hosting.canary_desk import CanaryDesk
+from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.reading import Reading
@@ -24,7 +24,7 @@ from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.hosting.uploads import Uploads
 from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.metrics import ServeMetrics
-from antiphon.serve.operator.overview import Overview
+from antiphon.serve.operator.status import ServerStatus
 
 
 class RunningConversation(Protocol):
@@ -80,7 +80,7 @@ class Services:
     turns: Turns
     helper: Helper
     lag: LoopLag
-    overview: Overview
+    status: ServerStatus
     clock: Callable[[], float]
     log: Log
     provoked: SparseLog
@@ -91,7 +91,7 @@ class Services:
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0
     begin_drain: Callable[[str], None] = field(default=_no_drain)
-    canary: CanaryDesk | None = None
+    canary: CanaryRouter | None = None
 
     def model_for(
         self,

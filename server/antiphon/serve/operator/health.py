@@ -13,12 +13,12 @@ from aiohttp import hdrs, web
 from antiphon.ipc.health import Health
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.operator.overview import ServerHealth
+from antiphon.serve.operator.status import ServerHealth
 
 
 async def healthz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """200 while every engine thread lives and moves; 503 with the reason when a restart is due."""
-    server = await services.overview.health()
+    server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
     wrong = {name: health.detail for name, health in healths.items() if not health.is_healthy}
@@ -30,7 +30,7 @@ async def readyz(request: web.Request, services: Services, models: Sequence[Serv
 
     One dead engine is enough for 503: the process is about to be started anew.
     """
-    server = await services.overview.health()
+    server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
     is_ready = is_well and any(health.ready for health in healths.values())

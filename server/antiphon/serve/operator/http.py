@@ -27,7 +27,7 @@ from antiphon.serve.routes.routing import Route, kinds_of
 
 async def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
     """Everything, in the Prometheus text format."""
-    body = await services.overview.metrics()
+    body = await services.status.metrics()
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -12,7 +12,7 @@ from antiphon.canary.trial import Phase
 from antiphon.errors import ConfigError, SessionFailedError, nearest
 from antiphon.serve.access.other_worker import CANARY_PATH
 from antiphon.serve.access.shared_secret import SharedSecret
-from antiphon.serve.hosting.canary_desk import CanaryDesk
+from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.hand_over import add_signed, read_body
@@ -33,7 +33,7 @@ async def tell_state(
 ) -> web.Response:
     """The state of the trial; 404 where there is none."""
     try:
-        return web.json_response(await _desk(services).report())
+        return web.json_response(await _router(services).report())
     except ConfigError as error:
         return web.json_response({"error": str(error)}, status=404)
     except SessionFailedError as error:
@@ -50,10 +50,10 @@ async def set_phase(request: web.Request, services: Services, secret: SharedSecr
     if wanted not in tuple(Phase):
         raise ConfigError(f"no phase {wanted[:100]!r}; {nearest(wanted, Phase)}")
     services.log.info("canary phase asked for", phase=wanted)
-    return await _desk(services).ask(Phase(wanted))
+    return await _router(services).ask(Phase(wanted))
 
 
-def _desk(services: Services) -> CanaryDesk:
+def _router(services: Services) -> CanaryRouter:
     if services.canary is None:
         raise ConfigError("no model is on trial here; serve with canary = NAME")
     return services.canary

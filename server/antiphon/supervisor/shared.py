@@ -1,13 +1,29 @@
-"""Sessions and seconds of API keys and addresses over all front ends, so that limits hold for the server."""
+"""What the front ends of a server share: sessions and seconds of callers, the trial of a canary, answers."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable
 
-from antiphon.supervisor.messages import Take, Use, Used
+from antiphon.canary.kept import KeptTrial
+from antiphon.canary.signals import CallSignals
+from antiphon.supervisor.messages import (
+    AskPhase,
+    Body,
+    Compared,
+    ControlReply,
+    GiveBack,
+    Message,
+    Question,
+    Take,
+    Taken,
+    Use,
+    Used,
+)
 
 
-class FrontEndLeases:
+class Quota:
     """Who holds what: a lease belongs to a front end, and comes back with the end of its process."""
 
     def __init__(self) -> None:
@@ -80,3 +96,49 @@ class DaySeconds:
 def refused(who: str, count: int, limit: int, kind: str) -> str:
     """Why no further one is granted, with the numbers, or ""; a limit of 0 is none."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
+
+
+def _no_answer(_what: str) -> ControlReply:
+    return Body(b"{}")
+
+
+class SharedState:
+    """What front ends ask of the whole server, in the supervisor's process or in the only one.
+
+    ``trial`` is there while a model is on trial; ``answer`` answers questions for operators.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no session, without a trial."""
+        self.trial: KeptTrial | None = None
+        self.answer: Callable[[str], ControlReply] = _no_answer
+        self._sessions, self._seconds = Quota(), DaySeconds()
+
+    def handle(self, front_end: int, message: Message) -> ControlReply:
+        """Carry out what a front end asks for; its answer, if it has one."""
+        match message:
+            case Take():
+                return Taken(self._sessions.take(front_end, message))
+            case GiveBack():
+                self._sessions.give_back(front_end, message.lease)
+            case Use():
+                return self._seconds.report(front_end, message)
+            case Question(what="canary"):
+                return self._report()
+            case Question():
+                return self.answer(message.what)
+            case Compared() if self.trial is not None:
+                self.trial.record(message.arm, CallSignals(*message.signals), message.caller)
+            case AskPhase():
+                if self.trial is not None:
+                    self.trial.ask(message.phase)
+                return self._report()
+        return None
+
+    def gone(self, front_end: int) -> None:
+        """Take back whatever a front end had: its process has ended."""
+        self._sessions.gone(front_end)
+        self._seconds.gone(front_end)
+
+    def _report(self) -> Body:
+        return Body(json.dumps({} if self.trial is None else self.trial.trial.report()).encode())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from antiphon.canary.kept import KeptTrial
 from antiphon.canary.share import caller_digest, point_of
 from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
@@ -15,6 +14,7 @@ from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, nearest
 from antiphon.ipc.engine_client import CallSession
 from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.observation import Observation
 from antiphon.serve.hosting.served import Models, ServedModel, on_trial
@@ -22,61 +22,14 @@ from antiphon.serve.hosting.served import Models, ServedModel, on_trial
 BY_CALLER: Final = "caller"
 
 
-class CanaryBook(Protocol):
-    """Where the calls of all processes of the server are compared."""
-
-    @property
-    def phase(self) -> Phase:
-        """What becomes of new calls, as far as this process knows."""
-        ...
-
-    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """One ended call."""
-        ...
-
-    async def report(self) -> dict[str, Any]:
-        """The state of the trial in plain values."""
-        ...
-
-    async def ask(self, phase: Phase) -> dict[str, Any]:
-        """An operator wants a phase; the state after it."""
-        ...
-
-
-class OwnTrial:
-    """The server is this process."""
-
-    def __init__(self, kept: KeptTrial) -> None:
-        """Compare in ``kept``."""
-        self._kept = kept
-
-    @property
-    def phase(self) -> Phase:
-        """What becomes of new calls."""
-        return self._kept.trial.phase
-
-    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """One ended call."""
-        self._kept.record(arm, signals, caller)
-
-    async def report(self) -> dict[str, Any]:
-        """The state of the trial in plain values."""
-        return self._kept.trial.report()
-
-    async def ask(self, phase: Phase) -> dict[str, Any]:
-        """An operator wants a phase; the state after it."""
-        self._kept.ask(phase)
-        return self._kept.trial.report()
-
-
-class CanaryDesk:
+class CanaryRouter:
     """Chooses the version of each new call of the stable model, and judges how it went."""
 
     def __init__(
         self,
         models: Models,
         config: ServerConfig,
-        book: CanaryBook,
+        client: SupervisorClient,
         *,
         listen: Callable[[ServedModel], OutputListener | None],
         draw: Callable[[], float] = random.random,
@@ -93,7 +46,7 @@ class CanaryDesk:
             TrialArm.STABLE: on_trial(stable, TrialArm.STABLE),
             TrialArm.CANARY: on_trial(canary, TrialArm.CANARY),
         }
-        self._book, self._share = book, config.canary_share
+        self._client, self._share = client, config.canary_share
         self._is_by_caller = config.canary_by == BY_CALLER
         self._listen, self._draw = listen, draw
         self._listening: set[asyncio.Task[None]] = set()
@@ -108,11 +61,11 @@ class CanaryDesk:
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model
         stable, canary = self._arms[TrialArm.STABLE], self._arms[TrialArm.CANARY]
-        if resumes or self._book.phase is Phase.WITHDRAWN:
+        if resumes or self._client.phase is Phase.WITHDRAWN:
             return stable
         if not canary.engine.health().ready:
             return self._named
-        if self._book.phase is Phase.PROMOTED or self._point(caller) < self._share:
+        if self._client.phase is Phase.PROMOTED or self._point(caller) < self._share:
             return canary
         return stable
 
@@ -152,11 +105,11 @@ class CanaryDesk:
 
     async def report(self) -> dict[str, Any]:
         """The state of the trial, with the names of both versions."""
-        return self._named_in(await self._book.report())
+        return self._named_in(await self._client.trial())
 
     async def ask(self, phase: Phase) -> dict[str, Any]:
         """An operator wants a phase; the state after it."""
-        return self._named_in(await self._book.ask(phase))
+        return self._named_in(await self._client.trial(phase))
 
     async def settled(self) -> None:
         """Wait until recognisers have heard the calls that have ended."""
@@ -179,7 +132,7 @@ class CanaryDesk:
 
     def _record(self, model: ServedModel, caller: Caller, signals: CallSignals) -> None:
         assert model.arm is not None
-        self._book.record(model.arm, signals, self._digest(caller) if self._is_by_caller else "")
+        self._client.record(model.arm, signals, self._digest(caller) if self._is_by_caller else "")
 
     async def _listen_on(
         self, model: ServedModel, caller: Caller, observation: Observation, signals: CallSignals

@@ -1,0 +1,140 @@
+"""The supervisor as a front end asks it: what concerns the whole server, and not this process only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Self
+
+from antiphon.canary.signals import CallSignals, TrialArm
+from antiphon.canary.trial import Phase
+from antiphon.errors import ServerFullError, SessionFailedError
+from antiphon.supervisor.messages import (
+    AskPhase,
+    Body,
+    Compared,
+    GiveBack,
+    Message,
+    Question,
+    Take,
+    Taken,
+    Use,
+    Used,
+)
+from antiphon.supervisor.shared import SharedState
+
+ASK_S: Final = 0.3
+"""For the supervisor to answer; it gives its other children 0.2 s."""
+
+LEASE_S: Final = 2.0
+"""For the supervisor to grant a session; it needs microseconds, unless it is stopped."""
+
+RETRY_AFTER_S: Final = 5
+"""For a caller who came while the supervisor did not answer."""
+
+
+class SupervisorClient:
+    """Sessions by key, the trial of a canary, and questions of operators.
+
+    ``phase`` is the trial's, as the supervisor said last. ``shared`` is what answers in a server that is one
+    process, None where messages leave this one.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        ask: Callable[[Message], Awaitable[Message]],
+        shared: SharedState | None = None,
+    ) -> None:
+        """Speak through these, the methods of a control socket or of :meth:`here`."""
+        self._send, self._ask = send, ask
+        self._held: set[int] = set()
+        self.phase, self.shared = Phase.RUNNING, shared
+
+    @classmethod
+    def here(cls) -> Self:
+        """The client of a server that is this process: its messages are handled where they are sent."""
+        shared = SharedState()
+
+        async def ask(message: Message) -> Message:
+            reply = shared.handle(0, message)
+            found = await reply if isinstance(reply, Awaitable) else reply
+            assert found is not None
+            return found
+
+        def send(message: Message) -> None:
+            shared.handle(0, message)
+
+        return cls(send, ask, shared)
+
+    async def take(self, asked: Take) -> str:
+        """Grant one more session, or return the reason against it.
+
+        Raises:
+            ServerFullError: the supervisor does not answer.
+        """
+        if not (asked.key_limit or asked.address_limit):
+            return ""
+        self._held.add(asked.lease)
+        try:
+            taken = await asyncio.wait_for(self._ask(asked), LEASE_S)
+        except (TimeoutError, SessionFailedError) as error:
+            raise ServerFullError(
+                f"sessions could not be counted within {LEASE_S:g} s; try again in {RETRY_AFTER_S} s",
+                retry_after_s=RETRY_AFTER_S,
+            ) from error
+        return taken.refusal if isinstance(taken, Taken) else ""
+
+    def give_back(self, lease: int) -> None:
+        """End one."""
+        if lease in self._held:
+            self._held.discard(lease)
+            self._send(GiveBack(lease))
+
+    async def used(self, use: Use) -> dict[str, float]:
+        """Report what keys have used in this process; what they have used on the server, in seconds.
+
+        Without an answer that is what they have used in this process.
+        """
+        try:
+            used = await asyncio.wait_for(self._ask(use), ASK_S)
+        except (TimeoutError, SessionFailedError):
+            used = None
+        return dict(used.seconds if isinstance(used, Used) else use.seconds)
+
+    def report(self, use: Use) -> None:
+        """Report what keys have used in this process."""
+        self._send(use)
+
+    def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
+        """One call of a version on trial has ended."""
+        self._send(Compared(arm, caller, signals.values))
+
+    def hear_phase(self, phase: Phase) -> None:
+        """The trial is in this phase from now on."""
+        self.phase = phase
+
+    async def trial(self, phase: Phase | None = None) -> dict[str, Any]:
+        """The state of the trial in plain values, after an operator has asked for a ``phase``, if any.
+
+        Raises:
+            SessionFailedError: the supervisor does not answer.
+        """
+        try:
+            data = await self.answer(Question("canary") if phase is None else AskPhase(phase))
+        except TimeoutError as error:
+            raise SessionFailedError(
+                f"the supervisor did not answer within {ASK_S:g} s; ask again"
+            ) from error
+        said: dict[str, Any] = json.loads(data or b"{}")
+        return said
+
+    async def answer(self, question: Question | AskPhase) -> bytes:
+        """The body of an answer.
+
+        Raises:
+            TimeoutError, SessionFailedError: there is none.
+        """
+        body = await asyncio.wait_for(self._ask(question), ASK_S)
+        return body.data if isinstance(body, Body) else b""
