@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from antiphon.backends.base import FloatArray
-from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
+from antiphon.backends.base import Backend, FloatArray
+from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
@@ -34,13 +37,26 @@ def null_spec(kind: PipelineKind) -> ModelSpec:
     lm = LMSpec(
         dim=32, num_layers=1, num_heads=1, context=8, n_q=16, dep_q=8, card=512, text_card=100, delays=delays
     )
-    return ModelSpec(f"null {kind}", kind, "test", mimi, lm if kind is PipelineKind.DUPLEX else None)
+    if kind is PipelineKind.STT:
+        lm = replace(lm, delays=(0,) * 17, extra_heads=4)
+    elif kind is PipelineKind.TTS:
+        lm = replace(lm, config={"conditioners": {"speaker_wavs": {"tensor": {"dim": 4}}}})
+    generation = {
+        "stt_config": {"audio_delay_seconds": 0.24},
+        "tts_config": {"audio_delay": 0.16, "speaker_frames": 3, "second_stream_ahead": 2},
+    }
+    has_lm = kind is not PipelineKind.CODEC
+    return ModelSpec(f"null {kind}", kind, "test", mimi, lm if has_lm else None, generation=generation)
+
+
+def make_null(spec: ModelSpec, slots: int) -> Backend:
+    return make_backend("null", Checkpoint(spec, spec.name, Path("/nowhere"), {}), slots=slots)
 
 
 def null(kind: PipelineKind) -> Subject:
     return Subject(
         f"null {kind}",
-        lambda slots: NullBackend(null_spec(kind), slots),
+        lambda slots: make_null(null_spec(kind), slots),
         wrap_frames=20,
         comparable=blank_life,
         samples=False,
@@ -89,6 +105,8 @@ def pocket(folders: pytest.TempPathFactory) -> Subject:
 SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-codec": lambda folders: null(PipelineKind.CODEC),
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
+    "null-stt": lambda folders: null(PipelineKind.STT),
+    "null-tts": lambda folders: null(PipelineKind.TTS),
     "reference-codec": lambda folders: model("reference", "codec", folders),
     "reference-duplex": lambda folders: model("reference", "moshi", folders),
     "onnx-codec": lambda folders: graphs("codec"),

@@ -14,7 +14,10 @@ from tests.backends.contract import Driver, Reply, Subject, assert_same, differ,
 from tests.backends.subjects import SUBJECTS
 
 FRAMES = 8
-PROMPTED = ("mlx-duplex", "mlx-tts", "null-duplex", "onnx-tts", "pocket-tts", "torch-duplex", "torch-tts")
+PROMPTED = (
+    *("mlx-duplex", "mlx-tts", "null-duplex", "null-tts", "onnx-tts", "pocket-tts", "torch-duplex"),
+    "torch-tts",
+)
 prompted = pytest.mark.parametrize("subject", PROMPTED, indirect=True)
 
 

@@ -163,10 +163,10 @@ def test_auto_takes_only_a_backend_that_runs_the_pipeline(
             "mlx or onnx",
         ),
         (
-            "null",
+            "reference",
             PipelineKind.TTS,
-            "the null backend runs codec and duplex models, m is tts; "
-            "the backend for it is torch or mlx or onnx",
+            "the reference backend runs codec and duplex models, m is tts; the backend for it is torch or "
+            "mlx or onnx",
         ),
     ],
 )

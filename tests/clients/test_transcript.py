@@ -17,7 +17,7 @@ from antiphon_client.address import ServerAddress
 from antiphon_client.arguments import Protocol, parse_arguments
 from antiphon_client.clip import encode_speech
 from antiphon_client.transcript import LAST_MARKER, HeardWord, TranscriptReceiver
-from tests.serve.asr_fakes import sentence, spoken, transcribing
+from tests.serve.asr_client import sentence, spoken, transcribing
 from tests.support.launch import ANTIPHON
 
 FRAME = 1920

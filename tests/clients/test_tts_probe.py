@@ -12,7 +12,7 @@ from antiphon.audio.wav import read_wav
 from antiphon_client.arguments import parse_arguments
 from antiphon_client.probe import main
 from antiphon_client.tts_probe import TtsRecord, TtsReport, broken_limits, render, speak_all
-from tests.serve.tts_fakes import levels, speaking
+from tests.serve.tts_client import count_frames, levels, speaking
 
 
 async def test_every_session_is_told_the_text_and_measured() -> None:
@@ -22,7 +22,7 @@ async def test_every_session_is_told_the_text_and_measured() -> None:
         speeches = await speak_all(options)
         report = TtsReport.of(speeches)
         assert (report.sessions, report.rejected, report.failed, report.words) == (2, 0, 0, 4)
-        assert report.audio_s == 2 * 5 * 0.08
+        assert report.audio_s == 2 * count_frames("abc de") * 0.08
         assert report.first_audio_ms is not None
         assert report.first_audio_ms.max > 0
         assert report.real_time_factor is not None
@@ -46,7 +46,7 @@ async def test_the_command_writes_what_it_heard(tmp_path: Path, capsys: pytest.C
     assert levels(read_wav(out)[0][0]) == [3, 3, 3]
     document = json.loads(report.read_text())
     assert document["schema"] == "antiphon.probe-tts/1"
-    assert document["report"]["audio_s"] == 0.24
+    assert document["report"]["audio_s"] == 0.08 * count_frames("abc")
     assert "to first audio" in capsys.readouterr().out
 
 

@@ -45,7 +45,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "antiphon": 1250,
         "antiphon.audio": 1600,
-        "antiphon.backends": 9100,
+        "antiphon.backends": 9200,
         "antiphon.canary": 250,
         "antiphon.engine": 3800,
         "antiphon.ipc": 1900,

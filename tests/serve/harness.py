@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -62,16 +64,46 @@ class SpelledTokens:
     def piece(self, token_id: int) -> str:
         return "" if token_id in (0, 3) else f" t{token_id}"
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return "-".join(map(str, ids))
+
     def encode(self, text: str) -> list[int]:
         """One token a word, its length."""
         return [len(word) for word in text.split()]
+
+
+class Lengths:
+    """A tokenizer of one token a letter, which is how long the word is."""
+
+    def encode(self, text: str) -> list[int]:
+        return [len(text)] * len(text)
 
 
 class NullCheckpoint(Checkpoint):
     """A checkpoint without files."""
 
     def text_tokenizer(self) -> Any:
+        if self.spec.kind is PipelineKind.TTS:
+            return Lengths()
         return None if self.spec.lm is None else SpelledTokens()
+
+
+class Steps:
+    """What the steps of a null backend wait for: their time, and the step ``held_at`` for :meth:`go_on`."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.held_at: int | None = None
+        self._goes_on = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        if self.taken == self.held_at:
+            assert self._goes_on.wait(PATIENCE_S)
+        self.taken += 1
+        time.sleep(seconds)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
 
 
 @dataclass

@@ -6,30 +6,28 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from antiphon.audio.wav import encode_wav
-from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from antiphon.audio.wav import decode_wav, encode_wav
+from antiphon.backends.null import STAMP_SAMPLES, NullBackend, read_stamp
 from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_request, transcription_request
-from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
-from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, serving, speech
-from tests.serve.tts_fakes import TTS, SpeakerBackend, SpeakerCheckpoint, listening
+from tests.serve.asr_client import STT, scribe, sentence, spoken
+from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, null_checkpoint, serving, speech
+from tests.serve.tts_client import levels, listening, speaker
 
 
 @asynccontextmanager
 async def everything(upload_timeout_s: float = 10.0) -> AsyncIterator[Server]:
     """A server with a model of every kind and rows enough for its attackers."""
     limits = {"max_messages_per_s": 100_000, "max_upload_s": 2.0, "upload_timeout_s": upload_timeout_s}
-    speaker = SpeakerCheckpoint(TTS, TTS.name, Path("/nowhere"), {}), SpeakerBackend(6)
     async with serving(
         slots=6,
         step_ms=0.2,
         also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
-        beside=[(scribe_checkpoint(), ScribeBackend(6)), speaker],
+        beside=[(null_checkpoint(STT), NullBackend(STT, 6)), speaker(6)],
         limits=limits,
     ) as server:
         yield server
@@ -65,12 +63,18 @@ async def listen(server: Server) -> Any:
         await client.send(kyutai_tts.Text("abc a bcdef"))
         await client.send(kyutai_tts.Eos())
         closed = await client.until(Closed)
-        return closed.code, client.audio.tobytes(), client.told(kyutai_tts.Spoken)
+        return closed.code, levels(client.audio), client.told(kyutai_tts.Spoken)
 
 
 async def ask(server: Server, method: str, path: str, **body: Any) -> Any:
     async with server.http.request(method, server.url(path), **body) as response:
         return response.status, await response.read()
+
+
+async def hear(server: Server, path: str, **body: Any) -> Any:
+    """A text spoken in one answer: status and tokens."""
+    status, data = await ask(server, "POST", path, json=body)
+    return status, levels(decode_wav(data)[0][0])
 
 
 def form() -> aiohttp.FormData:
@@ -88,10 +92,8 @@ NEIGHBOURS: dict[str, Callable[[Server], Coroutine[Any, Any, Any]]] = {
     "recording": lambda server: ask(
         server, "POST", kyutai.PATH, data=encode_wav(spoken(sentence(4)[0]), 24_000)
     ),
-    "text": lambda server: ask(server, "POST", kyutai_tts.PATH, json={"text": "abc a bcdef"}),
-    "speech": lambda server: ask(
-        server, "POST", speech_request.PATH, json={"input": "abc a bcdef", "response_format": "flac"}
-    ),
+    "text": lambda server: hear(server, kyutai_tts.PATH, text="abc a bcdef"),
+    "speech": lambda server: hear(server, speech_request.PATH, input="abc a bcdef", response_format="wav"),
     "transcript": lambda server: ask(server, "POST", transcription_request.PATH, data=form()),
     "health": lambda server: ask(server, "GET", "/healthz"),
 }

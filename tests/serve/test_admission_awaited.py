@@ -16,7 +16,7 @@ from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.helper import MAX_JOBS, Helper
 from antiphon.serve.routes.chat import chat_call
-from tests.serve.asr_fakes import transcribing
+from tests.serve.asr_client import transcribing
 from tests.serve.harness import Server, serving
 
 

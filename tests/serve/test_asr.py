@@ -11,7 +11,7 @@ import pytest
 from antiphon.audio.codecs import make_encoder
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai import Audio, EndWord, Error, Init, Marker, OggOpus, Ready, Step, Word
-from tests.serve.asr_fakes import DELAY_FRAMES, PAUSES, scribe, sentence, spoken, transcribing
+from tests.serve.asr_client import DELAY_FRAMES, PAUSES, scribe, sentence, spoken, transcribing
 from tests.serve.harness import FRAME_SAMPLES, Closed
 
 SECOND = np.zeros(24_000, np.float32)
@@ -78,8 +78,8 @@ async def test_a_marker_comes_back_without_silence_and_leaves_no_trace() -> None
 
 
 async def test_a_marker_is_due_after_the_delay_while_the_caller_goes_on() -> None:
-    async with transcribing() as (server, backend), scribe(server) as client:
-        backend.hold.at = 1 + 3  # until all that the caller says is there
+    async with transcribing() as (server, steps), scribe(server) as client:
+        steps.held_at = 1 + 3  # until all that the caller says is there
         await client.speak(spoken([3] * 4))
         await client.send(Marker(1))
         await client.speak(spoken([3] * (DELAY_FRAMES + 2)))
@@ -88,11 +88,11 @@ async def test_a_marker_is_due_after_the_delay_while_the_caller_goes_on() -> Non
         await server.eventually(
             lambda: (it := call.participant.session) is not None and it.next_frame == wanted
         )
-        backend.hold.end()
+        steps.go_on()
         await client.until(Marker)
         kinds = [type(message) for message in client.messages]
         assert kinds == [Ready, *[Step] * (4 + DELAY_FRAMES), Marker]
-        await server.eventually(lambda: backend.steps == 1 + 4 + DELAY_FRAMES + 2)  # no silence was needed
+        await server.eventually(lambda: steps.taken == 1 + 4 + DELAY_FRAMES + 2)  # no silence was needed
 
 
 async def test_markers_come_back_in_order_and_at_once_when_nothing_was_said() -> None:
@@ -156,14 +156,13 @@ async def test_a_server_that_leaves_says_so() -> None:
 
 
 async def test_a_failed_step_ends_its_session_and_moves_nobodys_clock() -> None:
-    async with transcribing() as (server, backend), scribe(server) as one, scribe(server) as other:
+    async with transcribing(poison=BROKEN) as (server, _), scribe(server) as one, scribe(server) as other:
         for client in (one, other):
             await client.send(Audio(spoken([3])))
             await client.until(Step)
-        backend.breaks_at = BROKEN
         tokens, texts = sentence(3)
         await asyncio.gather(one.speak(spoken([BROKEN])), other.speak(spoken(tokens)))
-        assert "a pen broke" in (await one.until(Error)).message
+        assert "planned to fail" in (await one.until(Error)).message
         await other.send(Marker(1))
         await other.until(Marker)
         # The frame of the failed step had its token lost, and takes no time with it.

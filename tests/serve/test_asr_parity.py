@@ -26,7 +26,7 @@ from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.protocol.kyutai import PATH, Audio, EndWord, Marker, Step, Word
-from tests.serve.asr_fakes import Scribe, scribe
+from tests.serve.asr_client import Scribe, scribe
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.support.make_checkpoint import NOT_LM, make_checkpoint
 from tests.support.small_models import trial_signal

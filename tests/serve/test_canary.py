@@ -25,7 +25,7 @@ from antiphon.serve.hosting import observation
 from antiphon.serve.hosting.canary_router import CanaryRouter, find_pair
 from antiphon.serve.hosting.observation import Observation, disagreement, repetition
 from antiphon.serve.operator import canary as command
-from tests.serve.asr_fakes import STT, ScribeBackend, scribe_checkpoint
+from tests.serve.asr_client import STT
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, null_checkpoint, serving, speech
 from tests.serve.realtime_client import realtime_client
 from tests.serve.resuming import QUERY, ResumingCaller
@@ -249,7 +249,7 @@ async def heard_by_a_scribe() -> AsyncIterator[Server]:
     talker = (null_checkpoint(DUPLEX), NullBackend(DUPLEX, 2, step_ms=0.0))
     following = type(DUPLEX)("next", DUPLEX.kind, DUPLEX.family, DUPLEX.mimi, DUPLEX.lm)
     beside = [(null_checkpoint(following), NullBackend(following, 2, step_ms=0.0))]
-    beside.append((scribe_checkpoint(), ScribeBackend(1)))  # type: ignore[arg-type]
+    beside.append((null_checkpoint(STT), NullBackend(STT, 1)))
     async with serving(model=talker, beside=beside, canary="next", canary_share=1.0) as server:
         yield server
 
@@ -297,7 +297,7 @@ async def test_a_written_call_of_a_canary_may_name_the_model_that_it_asked_for()
     beside = []
     for name in ("scribe", "next"):
         spec = type(STT)(name, STT.kind, STT.family, STT.mimi, STT.lm, generation=STT.generation)
-        beside.append((scribe_checkpoint(spec), ScribeBackend(1)))
+        beside.append((null_checkpoint(spec), NullBackend(spec, 1)))
     async with (
         serving(beside=beside, canary="next", canary_share=1.0) as server,
         realtime_client(server, "/v1/realtime?intent=transcription") as client,

@@ -24,10 +24,10 @@ from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
-from tests.serve.asr_fakes import transcribing
+from tests.serve.asr_client import transcribing
 from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Server, socket_of
-from tests.serve.tts_fakes import speaking
+from tests.serve.tts_client import speaking
 
 TLS = Path(__file__).parent / "tls"
 STEP_S = 0.05
@@ -90,32 +90,32 @@ ROUTES = [(speaking, kyutai_tts.PATH, WORDS), (transcribing, kyutai.PATH, SECOND
 async def test_the_row_is_free_although_the_reader_pauses(
     serve: Any, path: str, message: bytes, messages: int, hang_up: Callable[..., Any]
 ) -> None:
-    async with serve(slots=1, step_s=STEP_S) as (server, backend):
+    async with serve(slots=1, step_s=STEP_S) as (server, steps):
         async with server.http.ws_connect(server.url(path, "ws"), max_msg_size=0) as ws:
             for _ in range(messages):
                 await ws.send_bytes(message)
             await server.eventually(is_paused(server))
-            started = backend.steps
+            started = steps.taken
             await hang_up(ws)
             await server.is_empty()
         is_behind_more = hang_up is close_frame and messages * len(message) > READ_AHEAD_BYTES
-        assert backend.steps - started < (3 * FREE_S if is_behind_more else FREE_S) / STEP_S
+        assert steps.taken - started < (3 * FREE_S if is_behind_more else FREE_S) / STEP_S
 
 
 @TLS_GOODBYE
 @pytest.mark.parametrize("hang_up", [close_frame, rst])
 async def test_the_row_is_free_behind_tls_too(hang_up: Callable[..., Any]) -> None:
     tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem"))
-    async with speaking(slots=1, step_s=STEP_S, tls=tls) as (server, backend):
+    async with speaking(slots=1, step_s=STEP_S, tls=tls) as (server, steps):
         url = server.url(kyutai_tts.PATH, "wss")
         async with server.http.ws_connect(url, ssl=False) as ws:
             for _ in range(2):
                 await ws.send_bytes(WORDS)
             await server.eventually(is_paused(server))
-            started = backend.steps
+            started = steps.taken
             await hang_up(ws)
             await server.is_empty()
-        assert backend.steps - started < FREE_S / STEP_S
+        assert steps.taken - started < FREE_S / STEP_S
 
 
 @pytest.mark.parametrize("hang_up", [fin, rst])

@@ -16,11 +16,11 @@ from antiphon.errors import SessionTimeoutError
 from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.calls import exchange
 from antiphon.serve.transport.liveness import LivenessRules
-from tests.serve.asr_fakes import scribe, transcribing
+from tests.serve.asr_client import scribe, transcribing
 from tests.serve.harness import PATIENCE_S, Closed, serving
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import realtime_client
-from tests.serve.tts_fakes import listening, speaking
+from tests.serve.tts_client import listening, speaking
 
 IMPATIENT = {"idle_timeout_s": 0.4, "quiet_timeout_s": 0.4, "liveness_timeout_s": 1.6}
 """Four tenths of a second without audio, looked at as often; pings are answered all the time."""

@@ -23,8 +23,8 @@ from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import bound
 from tests.serve.goodbye import TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Closed, serving
-from tests.serve.tts_fakes import listening as listening_to_speech
-from tests.serve.tts_fakes import speaking
+from tests.serve.tts_client import listening as listening_to_speech
+from tests.serve.tts_client import speaking
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 TLS = Path(__file__).parent / "tls"

@@ -15,11 +15,12 @@ from antiphon.audio import g711
 from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
+from antiphon.backends.null import NullBackend
 from antiphon.engine.engine import Engine
 from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
-from tests.serve.asr_fakes import ScribeBackend, scribe, scribe_checkpoint, sentence, spoken
-from tests.serve.harness import FRAME_SAMPLES, Server, serving, speech
+from tests.serve.asr_client import STT, scribe, sentence, spoken
+from tests.serve.harness import FRAME_SAMPLES, Server, Steps, null_checkpoint, serving, speech
 from tests.serve.live_client import PATH, LiveClient, live_client, parrot, watchers_of
 from tests.serve.live_resuming import cut
 
@@ -30,11 +31,12 @@ OUTPUT = "session.output_audio.delta"
 @asynccontextmanager
 async def beside_a_talker(
     *, rows: int = 2, step_s: float = 0.0, **options: Any
-) -> AsyncIterator[tuple[Server, ScribeBackend]]:
+) -> AsyncIterator[tuple[Server, Steps]]:
     """A server with a talker that repeats what it hears, and a recogniser."""
-    backend = ScribeBackend(rows, step_s=step_s)
-    async with serving(model=parrot(slots=4), beside=[(scribe_checkpoint(), backend)], **options) as server:
-        yield server, backend
+    steps = Steps()
+    backend = NullBackend(STT, rows, step_ms=1000 * step_s, sleep=steps.sleep)
+    async with serving(model=parrot(slots=4), beside=[(null_checkpoint(STT), backend)], **options) as server:
+        yield server, steps
 
 
 def recogniser_of(server: Server) -> Engine:
@@ -83,20 +85,20 @@ async def test_the_recogniser_hears_what_the_talker_hears_decoded_once(
         return feed(decoder, data)
 
     monkeypatch.setattr(SampleDecoder, "feed", counted)
-    async with beside_a_talker() as (server, backend), live_client(server) as client:
+    async with beside_a_talker() as (server, steps), live_client(server) as client:
         await client.start(audio={"format": {"type": "audio/pcmu"}})
         sent = g711.encode(0.3 * speech(10)[::3], Law.MU)
         await client.append(sent)
         while sum(len(base64.b64decode(it["delta"])) for it in client.of(OUTPUT)) < len(sent):
             await client.event(OUTPUT)
         await bye(client)
-        assert backend.steps >= 10
+        assert steps.taken >= 10
     assert decoded == len(sent)
 
 
 async def test_a_muted_caller_is_not_written_down() -> None:
     tokens, _ = sentence(3)
-    async with beside_a_talker() as (server, _backend), live_client(server) as client:
+    async with beside_a_talker() as (server, _), live_client(server) as client:
         await client.start()
         await client.send("session.input_audio.mute")
         await client.event("session.input_audio.muted")

@@ -21,9 +21,9 @@ from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
 from antiphon.serve.calls.tts_stream import MAX_PENDING_WORDS
-from tests.serve.asr_fakes import transcribing
+from tests.serve.asr_client import transcribing
 from tests.serve.harness import Closed, Server, serving
-from tests.serve.tts_fakes import TTS, SpeakerBackend, listening
+from tests.serve.tts_client import TTS, listening, speaker
 
 LONGEST = "a " * (MAX_TEXT_BYTES // 2)
 A_TURN = 4 * PIECE_WORDS
@@ -63,7 +63,8 @@ async def counting(step_s: float = 0.02, slots: int = 2) -> AsyncIterator[tuple[
     """A server of text to speech, and what its event loop does in a turn."""
     checkpoint = CountingCheckpoint(TTS, TTS.name, Path("/nowhere"), {})
     tokenizer = checkpoint.tokenizer
-    async with serving(model=(checkpoint, SpeakerBackend(slots, step_s=step_s)), slots=slots) as server:
+    _, backend = speaker(slots, step_ms=1000 * step_s)
+    async with serving(model=(checkpoint, backend), slots=slots) as server:
         watching = asyncio.create_task(tokenizer.watch())
         try:
             yield server, tokenizer

@@ -20,7 +20,7 @@ from antiphon.serve.dialects import speech_body
 from antiphon.serve.dialects.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
 from tests.serve.test_tts_by_post import voices
-from tests.serve.tts_fakes import SAID, SENTENCE, SpeakerBackend, levels, listening, speaking
+from tests.serve.tts_client import SAID, SENTENCE, count_frames, levels, listening, speaking
 
 assert voices  # the fixture
 
@@ -43,14 +43,14 @@ def events_of(data: bytes) -> list[dict[str, Any]]:
 
 
 async def test_the_words_are_heard_and_begin_before_they_are_whole() -> None:
-    async with speaking() as (server, backend):
-        backend.hold.at = 1
+    async with speaking() as (server, steps):
+        steps.held_at = 3  # the second frame: two steps before the first read text only
         body = {"input": SENTENCE, "response_format": "pcm"}
         async with server.http.post(server.url(PATH), json=body) as response:
             assert response.status == 200
             assert response.headers["Content-Type"] == "audio/pcm"
             first = await response.content.readany()
-            backend.hold.end()
+            steps.go_on()
             data = first + await response.read()
         assert levels(pcm_of(data)) == SAID
         assert len(first) == FRAME_SAMPLES * 2
@@ -73,7 +73,7 @@ async def test_a_voice_is_named_by_its_id_or_is_the_first(voices: Path) -> None:
             (None, "alto", 101),
         ):
             _, headers, data = await order(server, input="a", voice=voice)
-            assert levels(pcm_of(data)) == [level]
+            assert levels(pcm_of(data), level - 1) == [level]
             assert headers["Antiphon-Voice"].replace("/", "%2F") == spoken
         _, text, _ = await server.get("/v1/audio/voices")
         found = json.loads(text)
@@ -89,7 +89,7 @@ async def test_a_speed_changes_the_length_and_instructions_are_named_as_ignored(
         _, headers, data = await order(server, input="abcdefgh " * 4, speed=2, instructions="Whisper.")
         assert headers["Antiphon-Ignored"] == "instructions"
         frames = len(data) / 2 / FRAME_SAMPLES
-        assert frames == pytest.approx(8 * 4 / 2, abs=1)
+        assert frames == pytest.approx(count_frames("abcdefgh " * 4) / 2, abs=1)
         _, headers, _ = await order(server, input="a", speed=1.0, instructions="")
         assert "Antiphon-Ignored" not in headers
 
@@ -101,24 +101,22 @@ async def test_events_hold_the_same_sound_and_end_with_the_usage() -> None:
     *deltas, done = events_of(data)
     sound = b"".join(base64.b64decode(event["audio"]) for event in deltas)
     assert levels(pcm_of(sound)) == [3, 3, 3, 2, 2]
-    assert done["usage"] == {"input_tokens": 2, "output_tokens": 5, "total_tokens": 7}
+    assert done["usage"] == {"input_tokens": 2, "output_tokens": 14, "total_tokens": 16}
 
 
-async def begin_and_break(server: Server, backend: SpeakerBackend, **fields: Any) -> bytes:
-    """What comes of an answer whose row breaks after the first sound."""
-    body = {"input": "abcdefgh " * 40, "response_format": "pcm", **fields}
+async def begin_and_break(server: Server, **fields: Any) -> bytes:
+    """What comes of an answer whose row breaks at its last word."""
+    body = {"input": "abcdefgh " * 40 + "abcdefghi", "response_format": "pcm", **fields}
     async with server.http.post(server.url(PATH), json=body) as response:
         assert response.status == 200
-        first = await response.content.readany()
-        backend.failing_rows = set(backend.named)
-        return first + await response.read()
+        return await response.read()
 
 
 async def test_what_fails_midway_is_cut_or_ends_its_events_with_an_error() -> None:
-    async with speaking(step_s=0.01) as (server, backend):
+    async with speaking(poison=9) as (server, _):
         with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
-            await begin_and_break(server, backend)
-        *_, last = events_of(await begin_and_break(server, backend, stream_format="sse"))
+            await begin_and_break(server)
+        *_, last = events_of(await begin_and_break(server, stream_format="sse"))
         assert last["error"]["type"] == "server_error"
         assert last["error"]["code"] == "server_error"
         await server.is_empty()
@@ -211,11 +209,11 @@ async def test_a_model_is_named_in_the_body_or_in_the_address() -> None:
 async def test_an_order_that_cannot_be_followed_takes_no_row(
     fields: dict[str, Any], param: str, message: str
 ) -> None:
-    async with speaking() as (server, backend):
+    async with speaking() as (server, steps):
         status, _, body = await order(server, **fields)
         assert (status, body["error"]["param"]) == (400, param)
         assert body["error"]["message"].startswith(message)
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_whatever_refuses_does_so_in_the_words_of_the_api() -> None:

@@ -25,7 +25,7 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.uploads import MAX_UPLOADS
 from tests.audio.recordings import encoded
 from tests.audio.test_mp4 import bomb
-from tests.serve.asr_fakes import ScribeBackend, scribe_checkpoint, sentence, spoken, transcribing
+from tests.serve.asr_client import STT, sentence, spoken, transcribing
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
 from tests.serve.hostile import BOUNDARY, FORM, form_of
 
@@ -86,12 +86,12 @@ async def test_plain_formats_have_their_types() -> None:
 
 async def test_a_stream_tells_words_before_the_end() -> None:
     long = encode_wav(spoken(sentence(60)[0]), 24_000)
-    async with transcribing() as (server, backend):
-        backend.hold.at = 120  # half of it
+    async with transcribing() as (server, steps):
+        steps.held_at = 120  # half of it
         async with server.http.post(server.url(PATH), data=form(long, stream="true")) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
             first = await response.content.readuntil(b"\n\n")
-            backend.hold.end()
+            steps.go_on()
             rest = await response.read()
     events = [json.loads(it.removeprefix(b"data: ")) for it in (first + rest).split(b"\n\n") if it]
     assert "".join(it["delta"] for it in events[:-1]) == " ".join(sentence(60)[1]) == events[-1]["text"]
@@ -101,8 +101,7 @@ async def test_a_stream_tells_words_before_the_end() -> None:
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_what_fails_midway_says_so(is_stream: bool) -> None:
     tokens, _ = sentence(40)
-    async with transcribing(step_s=0.002) as (server, backend):
-        backend.breaks_at = tokens[101]
+    async with transcribing(poison=tokens[101]) as (server, _):
         data = form(encode_wav(spoken(tokens), 24_000), stream=str(is_stream))
         status, body = await post(server, data)
         if is_stream:
@@ -119,9 +118,9 @@ async def test_what_fails_midway_says_so(is_stream: bool) -> None:
 )
 async def test_every_container_is_heard_whole(container: str, codec: str, rate: int) -> None:
     data = encoded(np.zeros((1, 24_000 * 3), np.float32), 24_000, container, codec, rate)
-    async with transcribing() as (server, backend):
+    async with transcribing() as (server, steps):
         assert (await post(server, form(data)))[1]["text"] == ""
-        assert 1 + 37 <= backend.steps <= 1 + 37 + 3 + 7
+        assert 1 + 37 <= steps.taken <= 1 + 37 + 3 + 7
 
 
 @pytest.mark.parametrize(
@@ -199,11 +198,11 @@ async def test_every_container_is_heard_whole(container: str, codec: str, rate: 
 async def test_what_cannot_be_transcribed_is_refused_before_there_is_a_row(
     data: Any, headers: dict[str, str], refused: tuple[int, str, str | None, str]
 ) -> None:
-    async with transcribing() as (server, backend):
+    async with transcribing() as (server, steps):
         status, code, param, message = error_of(await post(server, data, **headers))
         assert (status, code, param) == refused[:3]
         assert message.startswith(refused[3])
-        assert backend.steps == 0
+        assert steps.taken == 0
         await server.is_empty()
 
 
@@ -341,9 +340,8 @@ def hostile_files() -> dict[str, Any]:
 async def test_hostile_files_beside_a_talker_cost_it_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The talker speaks in real time for as long as files come, and no frame is lost or dropped."""
     limits = {"max_upload_bytes": 2_000_000, "max_upload_s": 5.0}
-    backend = ScribeBackend(2)
     async with (
-        serving(beside=[(scribe_checkpoint(), backend)], limits=limits, slots=2) as server,
+        serving(also=[(STT.name, STT)], limits=limits, slots=2) as server,
         server.caller() as talker,
     ):
         found: dict[str, int] = {}

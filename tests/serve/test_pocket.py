@@ -19,7 +19,7 @@ from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
 from antiphon.serve.media.tts_voices import find_tts_voices
 from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
-from tests.serve.tts_fakes import Listener, listening
+from tests.serve.tts_client import Listener, listening
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 pytestmark = pytest.mark.product  # a model is run

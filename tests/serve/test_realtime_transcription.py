@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.protocol import realtime_input
-from tests.serve.asr_fakes import scribe, sentence, spoken
+from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Closed
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
 from tests.serve.test_live_recogniser import beside_a_talker, recogniser_of

@@ -16,8 +16,8 @@ from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.transport import socket as socket_module
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import Client, Closed, Server, serving, speech
-from tests.serve.tts_fakes import levels, listening, speaking
+from tests.serve.harness import FRAME_SAMPLES, Client, Closed, Server, serving, speech
+from tests.serve.tts_client import listening, speaking
 
 TLS = Path(__file__).parent / "tls"
 PATIENT = {"close_timeout_s": 10.0}
@@ -42,7 +42,7 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         client.transport.resume_reading()
         assert (await client.until(kyutai.Error)).message == "a voice broke"
         assert await client.until(Closed) == Closed(1011, "a voice broke")
-        assert len(levels(client.audio)) == call.participant._stream.frames
+        assert client.audio.size == call.participant._stream.frames * FRAME_SAMPLES
 
 
 async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

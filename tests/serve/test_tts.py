@@ -13,8 +13,9 @@ from antiphon.audio.codecs import make_decoder
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Eos, Spoken, Text, Voice
 from tests.serve.harness import FRAME_SAMPLES, Closed
-from tests.serve.tts_fakes import (
+from tests.serve.tts_client import (
     SAID,
+    SAID_FRAMES,
     SENTENCE,
     converse,
     levels,
@@ -31,9 +32,9 @@ async def test_kyutais_flow_words_then_the_end() -> None:
     assert isinstance(client.messages[0], kyutai.Ready)
     assert levels(client.audio) == SAID
     assert client.told(Spoken) == [
-        Spoken("a", 0.0, 0.08),
-        Spoken("be", 0.08, 0.24),
-        Spoken("cat", 0.64, 0.88),
+        Spoken("a", 0.16, 0.4),
+        Spoken("be", 0.4, 0.64),
+        Spoken("cat", 1.04, 1.68),
     ]
     assert all(audio.pcm.size == FRAME_SAMPLES for audio in client.told(kyutai.Audio))
 
@@ -56,7 +57,7 @@ async def test_ogg_is_one_stream_to_its_end(format_: str) -> None:
     told = client.told(bytes) if format_ == "OggOpus" else [it.data for it in client.told(kyutai.OggOpus)]
     decoder = make_decoder("ogg")
     pcm = np.concatenate([decoder.feed(data) for data in told])
-    assert pcm.size == len(SAID) * FRAME_SAMPLES
+    assert pcm.size == SAID_FRAMES * FRAME_SAMPLES
     assert b"".join(told).count(b"OpusHead") == 1
     if format_ == "OggOpusMessagePack":
         assert [word.text for word in client.told(Spoken)] == ["a", "be", "cat"]
@@ -96,21 +97,21 @@ async def test_everybody_hears_what_was_said_for_them() -> None:
 
 async def test_speech_is_made_no_faster_than_it_is_taken() -> None:
     async with (
-        speaking(limits={"max_unsent_bytes": 4096}) as (server, backend),
+        speaking(limits={"max_unsent_bytes": 4096}) as (server, steps),
         listening(server, "Pcm") as client,
     ):
         client.transport.pause_reading()
         await client.send(Text("abcdefgh " * 200))
         await client.send(Eos())
-        await server.eventually(lambda: backend.steps > 30)
-        while (steps := backend.steps) is not None:
+        await server.eventually(lambda: steps.taken > 30)
+        while (taken := steps.taken) is not None:
             await asyncio.sleep(0.3)
-            if backend.steps == steps:
+            if steps.taken == taken:
                 break
-        assert steps < 1400
+        assert taken < 1600
         client.transport.resume_reading()
         await client.until(Closed)
-    assert sum(map(len, client.told(bytes))) == 1600 * FRAME_SAMPLES * 4
+    assert levels(np.frombuffer(b"".join(client.told(bytes)), "<f4")) == [8] * 1600
 
 
 async def test_a_listener_that_takes_nothing_is_let_go() -> None:
@@ -209,11 +210,10 @@ async def test_a_request_that_cannot_be_is_refused_before_the_upgrade() -> None:
 
 
 async def test_a_step_that_fails_ends_who_it_was_for() -> None:
-    async with speaking(step_s=0.002) as (server, backend), listening(server) as client:
-        await client.send(Text("abcdefgh " * 100))
-        await client.until(kyutai.Audio)
-        backend.failing_rows = set(backend.named)
-        assert "a voice broke" in (await client.until(kyutai.Error)).message
+    async with speaking(poison=9) as (server, _), listening(server) as client:
+        await client.send(Text("abcdefgh " * 100 + "abcdefghi"))
+        await client.send(Eos())
+        assert "planned to fail" in (await client.until(kyutai.Error)).message
         assert (await client.until(Closed)).code == 1011
 
 
@@ -224,7 +224,7 @@ async def test_who_says_nothing_is_let_go_and_who_waits_for_us_is_not() -> None:
             assert "no first text for" in (await client.until(kyutai.Error)).message
         async with listening(server) as client:
             assert (await converse(client, "abcdefgh " * 6)).code == 1000
-        assert len(levels(client.audio)) == 48
+        assert levels(client.audio) == [8] * 48
 
 
 async def test_a_caller_that_leaves_frees_its_row() -> None:

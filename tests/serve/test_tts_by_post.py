@@ -20,10 +20,11 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.media.tts_voices import MAX_NOTED_NAMES
 from antiphon.serve.routes.tts import voice_of
 from tests.serve.harness import Closed
-from tests.serve.tts_fakes import (
+from tests.serve.tts_client import (
     FRAMES,
     ONE_VOICE,
     SAID,
+    SAID_FRAMES,
     SENTENCE,
     WIDTH,
     converse,
@@ -48,7 +49,7 @@ async def test_a_voice_is_named_or_the_first(voices: Path) -> None:
         for name, level in (("", 101), ("alto", 101), ("deep/bass", 201)):
             async with listening(server, voice=name) as client:
                 await converse(client, "a")
-            assert levels(client.audio) == [level]
+            assert levels(client.audio, level - 1) == [level]
         status, text, _ = await server.get("/v1/voices")
         assert status == 200
         assert '{"name": "alto", "model": "speaker", "is_default": true}' in text
@@ -68,11 +69,11 @@ async def test_a_name_that_is_no_voice_here_is_spoken_by_the_first(
             async with listening(server, voice=name) as client:
                 assert (await converse(client, "a")).code == 1000
                 assert client.ws._response.headers["Antiphon-Voice"] == "alto"
-            assert levels(client.audio) == [101]
+            assert levels(client.audio, 100) == [101]
         body = {"text": "a", "voice": name}
         async with server.http.post(server.url(kyutai_tts.PATH), json=body) as response:
             assert response.headers["Antiphon-Voice"] == "alto"
-            assert levels(decode_wav(await response.read())[0][0]) == [101]
+            assert levels(decode_wav(await response.read())[0][0], 100) == [101]
         async with listening(server, voice="deep/bass") as client:
             assert client.ws._response.headers["Antiphon-Voice"] == "deep/bass"
     assert caplog.text.count("no such voice") == 1, "each name once"
@@ -113,31 +114,31 @@ async def test_a_voice_may_be_sent_before_the_text(voices: Path) -> None:
         await client.until(kyutai.Ready)
         await client.send(Voice(np.full(WIDTH * FRAMES, 0.4, np.float32), (1, WIDTH, FRAMES)))
         await converse(client, "a")
-    assert levels(client.audio) == [401]
+    assert levels(client.audio, 400) == [401]
 
 
 async def test_a_model_of_one_voice_has_no_other() -> None:
     async with speaking(spec=ONE_VOICE) as (server, _):
         async with listening(server, voice="anybody") as client:
             await converse(client, "abc")
-        assert levels(client.audio) == [3, 3, 3]
+        assert levels(client.audio, None) == [3, 3, 3]
         async with listening(server) as client:
             await client.send(Voice(np.zeros(12, np.float32), (1, 4, 3)))
             assert "has one built-in voice" in (await client.until(kyutai.Error)).message
 
 
 async def test_a_post_is_a_wav_that_begins_before_it_is_whole(voices: Path) -> None:
-    async with speaking(voices=voices) as (server, backend):
-        url, backend.hold.at = server.url(kyutai_tts.PATH), len(SAID) - 1
+    async with speaking(voices=voices) as (server, steps):
+        url, steps.held_at = server.url(kyutai_tts.PATH), SAID_FRAMES
         async with server.http.post(url, json={"text": SENTENCE, "voice": "deep/bass"}) as response:
             assert response.status == 200
             assert response.content_type == "audio/wav"
             first = await response.content.readany()
-            backend.hold.end()
+            steps.go_on()
             data = first + await response.read()
         pcm, rate = decode_wav(data)
         assert rate == 24_000
-        assert levels(pcm[0]) == [200 + level for level in SAID]
+        assert levels(pcm[0], 200) == [200 + level for level in SAID]
         assert len(first) < len(data)
         await server.is_empty()
 
@@ -179,11 +180,10 @@ async def test_a_post_waits_for_a_row_unless_there_are_others_to_ask() -> None:
 
 
 async def test_a_post_that_fails_midway_is_cut_not_ended() -> None:
-    async with speaking(step_s=0.01) as (server, backend):
-        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": "abcdefgh " * 40}) as response:
+    text = "abcdefgh " * 40 + "abcdefghi"
+    async with speaking(poison=9) as (server, _):
+        async with server.http.post(server.url(kyutai_tts.PATH), json={"text": text}) as response:
             assert response.status == 200
-            await response.content.readany()
-            backend.failing_rows = set(backend.named)
             with pytest.raises(Exception, match=r"payload|reset|disconnected|closed"):
                 await response.read()
         await server.is_empty()

@@ -19,7 +19,7 @@ from antiphon.protocol.kyutai_tts import Eos, Spoken, Text
 from tests.backends.onnx.exports import exported
 from tests.backends.torch.test_tts import TEXTS, folder, wanted
 from tests.serve.harness import Closed, Server, serving
-from tests.serve.tts_fakes import listening
+from tests.serve.tts_client import listening
 
 pytestmark = pytest.mark.product  # a model is run
 

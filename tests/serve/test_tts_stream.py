@@ -13,8 +13,8 @@ from antiphon.backends.base import TextEntry
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.tts_stream import TtsStream
-from tests.serve.harness import FRAME_SAMPLES
-from tests.serve.tts_fakes import ONE_VOICE, Lengths
+from tests.serve.harness import FRAME_SAMPLES, Lengths
+from tests.serve.tts_client import ONE_VOICE
 
 
 class EndingSession:

@@ -16,7 +16,7 @@ from antiphon.audio.wav import encode_wav
 from antiphon.protocol.kyutai import PATH, Ready
 from antiphon.serve.routes.asr_file import FREE_S, MIN_BYTES_PER_S
 from tests.audio.recordings import encoded
-from tests.serve.asr_fakes import scribe, sentence, spoken, transcribing
+from tests.serve.asr_client import scribe, sentence, spoken, transcribing
 from tests.serve.harness import Server
 
 
@@ -57,10 +57,10 @@ async def test_the_answer_is_words_and_their_ends_in_order() -> None:
 )
 async def test_every_container_is_heard_whole(container: str, codec: str, rate: int) -> None:
     pcm = np.zeros(24_000 * 3, np.float32)
-    async with transcribing() as (server, backend):
+    async with transcribing() as (server, steps):
         status, answer = await post(server, encoded(pcm[None], 24_000, container, codec, rate))
         assert (status, answer) == (200, [])
-        assert 1 + 37 <= backend.steps <= 1 + 37 + 3 + 7  # its frames, perhaps a codec's padding, the delay
+        assert 1 + 37 <= steps.taken <= 1 + 37 + 3 + 7  # its frames, perhaps a codec's padding, the delay
 
 
 @pytest.mark.parametrize("container", ["wav", "flac"])
@@ -100,11 +100,11 @@ async def test_a_recording_of_too_many_bytes_is_refused(is_announced: bool) -> N
         for start in range(0, len(wav), 5000):
             yield wav[start : start + 5000]
 
-    async with transcribing(limits={"max_upload_bytes": 20_000}) as (server, backend):
+    async with transcribing(limits={"max_upload_bytes": 20_000}) as (server, steps):
         status, answer = await post(server, wav if is_announced else stream())
         assert status == 413
         assert "the limit is 20000" in answer
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_a_recording_that_lasts_too_long_is_refused() -> None:
@@ -121,12 +121,12 @@ async def test_silence_in_few_bytes_holds_no_row_for_long() -> None:
     """An hour of it is 28 KB; here a header states 200 s."""
     flac = bytearray(encoded(np.zeros((1, 24_000), np.float32), 24_000, "flac", "flac"))
     flac[22:26] = (200 * 24_000).to_bytes(4, "big")
-    async with transcribing() as (server, backend):
+    async with transcribing() as (server, steps):
         status, answer = await post(server, bytes(flac))
         assert status == 413
         limit_s = FREE_S + len(flac) // MIN_BYTES_PER_S
         assert answer == f"this recording lasts 200.0 s, the limit is {limit_s:g} s for so few bytes\n"
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_a_damaged_recording_is_heard_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,11 +147,11 @@ async def test_a_damaged_recording_is_heard_and_logged(caplog: pytest.LogCapture
 
 async def test_a_length_that_no_header_states_is_bounded_while_it_is_heard() -> None:
     data = encoded(np.zeros((1, 24_000 * 5), np.float32), 24_000, "ogg", "libopus", 48_000)
-    async with transcribing(limits={"max_upload_s": 2.0}) as (server, backend):
+    async with transcribing(limits={"max_upload_s": 2.0}) as (server, steps):
         status, answer = await post(server, data)
         assert status == 413
         assert answer == "this recording lasts longer than 2 s, the limit is 2 s\n"
-        assert backend.steps <= 1 + 3 * 13 + 8
+        assert steps.taken <= 1 + 3 * 13 + 8
         await server.is_empty()
 
 
@@ -169,9 +169,9 @@ async def test_a_header_out_of_range_is_refused_before_there_is_a_row(
     """At 1 Hz, these 2 s would have been 13 hours."""
     wav = bytearray(encode_wav(np.zeros(24_000 * 2, np.float32), 24_000))
     wav[at : at + len(value)] = value
-    async with transcribing() as (server, backend):
+    async with transcribing() as (server, steps):
         assert await post(server, bytes(wav)) == (415, says)
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> None:
@@ -180,11 +180,11 @@ async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> Non
             yield b"RIFF"
             await asyncio.sleep(0.05)
 
-    async with transcribing(limits={"upload_timeout_s": 0.3}) as (server, backend):
+    async with transcribing(limits={"upload_timeout_s": 0.3}) as (server, steps):
         status, answer = await post(server, trickle())
         assert status == 408
         assert re.search(r"bytes came in \d+\.\d s; a recording has 0\.3 s", answer), answer
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_a_recording_has_to_keep_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +195,11 @@ async def test_a_recording_has_to_keep_its_pace(monkeypatch: pytest.MonkeyPatch)
             yield b"RIFF" * 10
             await asyncio.sleep(0.05)
 
-    async with transcribing(limits={"min_upload_bytes_per_s": 100_000}) as (server, backend):
+    async with transcribing(limits={"min_upload_bytes_per_s": 100_000}) as (server, steps):
         status, answer = await post(server, trickle())
         assert status == 408
         assert "has 60 s, and at least 100000 bytes come each second after 0.3 s" in answer
-        assert backend.steps == 0
+        assert steps.taken == 0
 
 
 async def test_an_address_has_so_many_recordings_at_once() -> None:

@@ -100,7 +100,6 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
         "null": BackendEntry(
             "antiphon.backends.null:make",
             options={"step_ms": float, "hold_gil": bool},
-            kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
             is_automatic=False,
         ),
     }

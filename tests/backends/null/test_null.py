@@ -1,32 +1,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from antiphon.backends.base import StepInputs
+from antiphon.backends.base import Backend, FloatArray, StepInputs, TextEntry
+from antiphon.backends.host import HostBackend
 from antiphon.backends.null import (
     STAMP_SAMPLES,
     NullBackend,
     NullFaults,
+    NullRows,
     extend_history,
     hash_frames,
     make,
     read_stamp,
 )
 from antiphon.backends.null.stamp import Stamp, WordArray
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
-from antiphon.models.spec import PipelineKind
-from tests.backends.contract import Driver, Reply, voice
-from tests.backends.subjects import null_spec
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec, PipelineKind
+from tests.backends.contract import GREEDY, Driver, Reply, voice
+from tests.backends.subjects import make_null, null_spec
 
 CODEC, DUPLEX = null_spec(PipelineKind.CODEC), null_spec(PipelineKind.DUPLEX)
+STT, TTS = null_spec(PipelineKind.STT), null_spec(PipelineKind.TTS)
 
 
 def stamp_of(reply: Reply) -> Stamp:
@@ -148,10 +156,72 @@ def test_a_planned_slow_tick_takes_longer() -> None:
     assert fake.slept_s == pytest.approx([0.005, 0.305, 0.005])
 
 
-@pytest.mark.parametrize("kind", [PipelineKind.STT, PipelineKind.TTS])
-def test_other_pipelines_are_refused(kind: PipelineKind) -> None:
-    with pytest.raises(UnsupportedError, match=f"runs codec and duplex models, not {kind}"):
-        NullBackend(replace(CODEC, kind=kind), 1)
+def test_a_model_that_takes_text_runs_on_another_host() -> None:
+    with pytest.raises(UnsupportedError, match="NullBackend runs frames, and null tts is a tts model"):
+        NullBackend(TTS, 1)
+
+
+def spoken(backend: Backend, words: Sequence[tuple[int, ...]], parameters: SamplingParameters) -> FloatArray:
+    """All that row 0 says of words, float32 ``[frames, samples]``."""
+    backend.set_parameters(0, parameters)
+    entries = (*(TextEntry(word) for word in words), TextEntry((), is_last=True))
+    said = []
+    for tick in range(60):
+        text = entries[4 * tick : 4 * tick + 4]
+        outputs = backend.step(StepInputs(np.zeros(1, np.int32), np.array([tick == 0]), None, (text,)))
+        assert outputs.pcm is not None
+        assert outputs.finished is not None
+        said += [outputs.pcm[0]] * int(outputs.emitted[0])
+        if outputs.finished[0]:
+            return np.stack(said)
+    raise AssertionError("it does not end")
+
+
+@given(words=st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=4).map(tuple), max_size=8))
+def test_a_recogniser_reads_what_a_synthesiser_spells(words: list[tuple[int, ...]]) -> None:
+    pcm = spoken(make_null(TTS, 1), words, GREEDY)[:, STAMP_SAMPLES:]
+    ears = replace(STT, mimi=replace(STT.mimi, frame_rate=STT.sample_rate / pcm.shape[1]))
+    driver = Driver(NullBackend(ears, 2))
+    driver.backend.set_parameters(1, GREEDY)
+    delay = [np.zeros_like(pcm[0])] * 4
+    heard = [reply.text_token for reply in driver.run(1, [*pcm, *delay])]
+    assert [token for token in heard if token != 3] == [token for word in words for token in word]
+
+
+def test_a_spoken_frame_is_stamped_with_its_token_and_the_voice_s_seed() -> None:
+    backend = make_null(TTS, 1)
+    runs = [
+        [read_stamp(frame) for frame in spoken(backend, [(7, 8), (9,)], SamplingParameters(audio_seed=seed))]
+        for seed in (1, 1, 2)
+    ]
+    told = [[(stamp.frame_hash, stamp.history) for stamp in run] for run in runs]
+    assert [token for token, _ in told[0]] == [3, 3, 7, 8, 9, 3, 3, 3, 3]
+    assert told[0] == told[1]
+    assert [token for token, _ in told[0]] == [token for token, _ in told[2]]
+    assert not {history for _, history in told[0]} & {history for _, history in told[2]}
+    assert len({run[0].life for run in runs}) == 3
+
+
+@pytest.mark.parametrize("spec", [STT, TTS])
+def test_a_row_fails_whenever_it_meets_a_poison(spec: ModelSpec) -> None:
+    rows = NullRows(spec, faults=NullFaults(poison=9))
+    backend = TtsBackend(spec, rows, slots=2) if spec is TTS else HostBackend(spec, rows, slots=2)
+    pcm = np.repeat(np.array([[0.009], [0.01]], np.float32), 1920, axis=1)
+    text = ((TextEntry((9,)),), (TextEntry((10,)),))
+    inputs = StepInputs(
+        np.arange(2, dtype=np.int32),
+        np.ones(2, np.bool_),
+        **({"text": text} if spec is TTS else {"pcm": pcm}),
+    )
+
+    def step_on() -> None:
+        nonlocal inputs
+        for _ in range(4):
+            backend.step(inputs)
+            inputs = replace(inputs, reset=np.zeros(2, np.bool_))
+
+    with pytest.raises(StepError, match=r"rows \[0\] were planned to fail, and did at tick \d"):
+        step_on()
 
 
 @pytest.mark.parametrize(("rate", "samples"), [(24000 / 190, 190), (24000 / 193, 193)])
