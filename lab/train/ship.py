@@ -19,7 +19,8 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ class Kind:
     description: str
     sampling: dict[str, float]
     examples: tuple[str, ...] = ()
+    voices: Mapping[str, str] = field(default_factory=dict)
 
 
 KINDS: Final = {
@@ -78,6 +80,7 @@ KINDS: Final = {
         "months.",
         SPEAKING,
         ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
+        {"slt": "Sarah, American", "thomas": "Thomas, Scottish"},
     ),
 }
 
@@ -121,7 +124,7 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
         license_name="Apache-2.0",
         examples=what.examples,
     )
-    write_manifest(manifest, out / MANIFEST_NAME)
+    write_manifest(replace(manifest, voices=what.voices), out / MANIFEST_NAME)
 
 
 def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:

@@ -78,6 +78,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         quantization=draw(st.none() | recipes),
         description=draw(texts),
         license=draw(texts),
+        examples=draw(st.lists(texts, max_size=2).map(tuple)),
+        voices=draw(st.dictionaries(texts, texts, max_size=2)),
     )
 
 

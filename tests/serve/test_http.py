@@ -268,6 +268,7 @@ async def test_the_page_its_type_and_its_policy(page: Path) -> None:
         policy = headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert f"connect-src 'self' ws://127.0.0.1:{server.port} wss://127.0.0.1:{server.port}" in policy
+        assert "media-src 'self' blob:; manifest-src 'self'" in policy
         assert "unsafe" not in policy
         assert headers["X-Content-Type-Options"] == "nosniff"
         _, _, headers = await server.get("/sub/app.mjs")

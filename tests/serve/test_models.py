@@ -139,7 +139,7 @@ async def test_the_list_of_models() -> None:
             "/v1/realtime/client_secrets",
         ]
         assert (models[1]["sample_rate"], models[1]["frame_samples"]) == (24000, 1920)
-        assert models[1]["card"].keys() == {"description", "license", "examples", "parameters"}
+        assert models[1]["card"].keys() == {"description", "license", "examples", "voices", "parameters"}
         for path in ("/m/duplex/api/models", "/api/models?model=duplex"):
             _, text, _ = await server.get(path)
             assert [model["name"] for model in json.loads(text)["models"]] == ["duplex"]

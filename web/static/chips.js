@@ -46,15 +46,37 @@ export class Chips {
       item.textContent = text;
       return item;
     }
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "chip";
-    button.textContent = text;
-    button.addEventListener("click", () => {
-      if (button.getAttribute("aria-disabled") !== "true") this._onAsk(text, recording);
-    });
+    const button = chip(text, () => this._onAsk(text, recording));
     this._buttons.push(button);
     item.append(button);
     return item;
   }
+}
+
+/**
+ * A button that is one of several short texts.
+ *
+ * @param {string} text
+ * @param {() => void} onPress
+ */
+export function chip(text, onPress) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "chip";
+  button.textContent = text;
+  button.addEventListener("click", () => {
+    if (button.getAttribute("aria-disabled") !== "true") onPress();
+  });
+  return button;
+}
+
+/** Fill a list with chips. @param {HTMLElement} list @param {HTMLButtonElement[]} chips */
+export function fill(list, chips) {
+  list.replaceChildren(
+    ...chips.map((it) => {
+      const item = document.createElement("li");
+      item.append(it);
+      return item;
+    }),
+  );
 }

@@ -1,6 +1,7 @@
 /** The page: which views there are follows from what the server has; one is shown, by its link. */
 
 import { About } from "./about.js";
+import { beginKeyHelp } from "./keyhelp.js";
 import { part } from "./page.js";
 import { modelsOf, PATHS } from "./parameters.js";
 import { Read } from "./read.js";
@@ -38,6 +39,7 @@ class Page {
   async begin() {
     for (const view of Object.values(this._views)) view.begin();
     part("settings-open", HTMLButtonElement).addEventListener("click", () => void this._settings.open());
+    beginKeyHelp(() => this._settings.hasKeys);
     part("key-form", HTMLFormElement).addEventListener("submit", (event) => void this._giveKey(event));
     addEventListener("hashchange", () => void this._route());
     await this._settings.ask();

@@ -7,7 +7,8 @@ export const PATHS = Object.freeze({ talk: "/api/chat", transcribe: "/api/asr-st
  * @typedef {{ low: number, high: number, is_whole: boolean, zero_means: string, is_optional: boolean }} Range
  * @typedef {{ name: string, kind: string, paths: string[], is_default: boolean, slots: { used: number, queued: number, total: number },
  *   parameters: Record<string, number | null>, ranges: Record<string, Range>, voices: string[] | null, card?: Card }} Model
- * @typedef {{ description: string, license: string, examples: string[], parameters: number }} Card
+ * @typedef {{ description: string, license: string, examples: string[], parameters: number,
+ *   voices?: Record<string, string> }} Card `voices`: what people call them, by their ids
  * @typedef {Record<string, number | null>} Values null is the default of parameters that have no number
  */
 

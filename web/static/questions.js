@@ -22,5 +22,8 @@ export function recordingOf(text) {
   return name ? new URL(`./questions/${name}.ogg`, import.meta.url) : null;
 }
 
+/** Every question. */
+export const QUESTIONS = Object.freeze(Object.keys(CLIPS).map((text) => `${text[0]?.toUpperCase()}${text.slice(1)}?`));
+
 /** What is said where a model has no questions of its own: an echo repeats it. */
 export const ANY_QUESTION = "What is your name?";

@@ -1,5 +1,6 @@
 /** The view that reads a text aloud: played while it is made, each word marked as it is heard. */
 
+import { chip, fill } from "./chips.js";
 import { SAMPLE_RATE } from "./codecs.js";
 import { pack, unpack } from "./kyutai.js";
 import { clock, download, fileName, headline, part, socketAddress, write } from "./page.js";
@@ -30,6 +31,8 @@ export class Read {
     this._button = part("speak", HTMLButtonElement);
     this._text = part("read-text", HTMLTextAreaElement);
     this._voice = part("voice", HTMLSelectElement);
+    this._preview = part("preview", HTMLButtonElement);
+    this._progress = part("read-progress", HTMLElement);
     this._words = part("spoken", HTMLElement);
     /** @type {WebSocket | null} */
     this._socket = null;
@@ -41,6 +44,10 @@ export class Read {
     /** @type {Spoken[]} */
     this._spoken = [];
     this._isMade = false;
+    /** Whether what is read only shows a voice. */
+    this._isPreview = false;
+    /** Words of the text. */
+    this._total = 0;
     this._message = "";
     this._heardMs = 0;
     /** @type {import("./words.js").Words} */
@@ -49,7 +56,8 @@ export class Read {
   }
 
   begin() {
-    this._button.addEventListener("click", () => void (this._player ? this._stop(IDLE) : this._speak()));
+    this._button.addEventListener("click", () => void (this._player ? this._stop(IDLE) : this._speak(this._text.value.trim(), false)));
+    this._preview.addEventListener("click", () => this._speak(this._example, true));
     part("read-save", HTMLButtonElement).addEventListener("click", () => download(this._wav(), fileName(".wav")));
     setInterval(() => this._follow(), FOLLOW_MS);
   }
@@ -58,21 +66,37 @@ export class Read {
     const model = this._model;
     write(part("read-model", HTMLElement), model?.name ?? "");
     write(part("read-about", HTMLElement), model?.card?.description ?? "");
-    this._voice.replaceChildren(...(model?.voices ?? []).map((name) => new Option(name, name)));
+    const chosen = this._voice.value;
+    this._voice.replaceChildren(...(model?.voices ?? []).map((id) => new Option(nameOf(model, id), id, false, id === chosen)));
     part("voice-field", HTMLElement).hidden = (model?.voices?.length ?? 0) < 2;
-    const example = model?.card?.examples.join(". ");
-    if (!this._text.value && example) this._text.value = `${example}.`;
+    const examples = model?.card?.examples ?? [];
+    if (!this._text.value && examples.length) this._text.value = `${examples.join(". ")}.`;
+    fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => this._take(text))));
+  }
+
+  /** @param {string} text that is to be read next */
+  _take(text) {
+    this._text.value = text;
+    this._speak(text, false);
+  }
+
+  /** What a voice says to show itself. */
+  get _example() {
+    return this._model?.card?.examples[0] ?? "Hello.";
   }
 
   show() {
     if (!this.isShown) return;
     const body = document.body.dataset;
     body["phase"] = this._player ? "call" : "idle";
-    body["state"] = this._player ? "speaking" : "idle";
+    body["state"] = this._isPreview ? "idle" : this._player ? "speaking" : "idle";
     headline(this._headline);
     write(this._button, this._player ? "Stop" : "Read aloud");
-    part("read-save", HTMLElement).hidden = !this._isMade || this._samples === 0;
-    this._words.hidden = this._spoken.length === 0;
+    part("read-save", HTMLElement).hidden = !this._isMade || this._samples === 0 || this._isPreview;
+    part("read-samples", HTMLElement).hidden = this._player !== null;
+    this._preview.disabled = this._player !== null;
+    this._words.hidden = this._spoken.length === 0 || this._isPreview;
+    this._progress.hidden = this._player === null || this._isPreview;
   }
 
   async leave() {
@@ -83,8 +107,9 @@ export class Read {
     return modelsOf(this._settings.all, PATHS.read)[0] ?? null;
   }
 
-  _speak() {
-    const text = this._text.value.trim();
+  /** @param {string} text @param {boolean} isPreview */
+  _speak(text, isPreview) {
+    if (this._player) return;
     if (!text) {
       this._say({ line: "There is nothing to read.", help: "Write some words first.", isTrouble: true });
       this._text.focus();
@@ -94,6 +119,8 @@ export class Read {
     this._spoken = [];
     this._samples = 0;
     this._isMade = false;
+    this._isPreview = isPreview;
+    this._total = text.split(/\s+/).length;
     this._message = "";
     this._words.replaceChildren();
     this._player = new Player();
@@ -123,7 +150,7 @@ export class Read {
       case "Ready":
         socket.send(pack({ type: "Text", text }));
         socket.send(pack({ type: "Eos" }));
-        this._say(READING);
+        this._say(this._reading);
         break;
       case "Audio":
         this._hear(Float32Array.from(message["pcm"]));
@@ -174,16 +201,24 @@ export class Read {
     const nowS = player.heardS;
     const now = this._spoken.findLast((word) => word.startS <= nowS);
     for (const word of this._spoken) word.element.classList.toggle("is-spoken", word === now && nowS > 0);
+    const bar = /** @type {HTMLProgressElement} */ (this._progress.firstElementChild);
+    bar.value = Math.min(1, (now ? this._spoken.indexOf(now) + 1 : 0) / this._total);
     this._watch(player);
-    if (!this._socket && player.isOver) void this._stop({ line: "Read to the end.", help: "", isTrouble: false });
+    if (this._socket || !player.isOver) return;
+    void this._stop(this._isPreview ? IDLE : { line: "Read to the end.", help: "", isTrouble: false });
   }
 
   /** A server that stands still is shown, and given up after a while. @param {Player} player */
   _watch(player) {
     const silentMs = clock() - this._heardMs;
-    if (!this._socket || silentMs < STALL_MS) return this._headline === STALLED && this._say(READING);
+    if (!this._socket || silentMs < STALL_MS) return this._headline === STALLED && this._say(this._reading);
     if (silentMs > GIVE_UP_MS) void this._stop({ line: "The server does not answer.", help: "Press the button to try again.", isTrouble: true });
     else if (player.hasSound && player.isOver) this._say(STALLED); // what is still to be heard hides a short stall
+  }
+
+  /** @returns {import("./words.js").Words} */
+  get _reading() {
+    return this._isPreview ? { line: `This is ${nameOf(this._model, this._voice.value)}.`, help: "", isTrouble: false } : READING;
   }
 
   /** @param {import("./words.js").Words} words */
@@ -209,4 +244,14 @@ export class Read {
     const header = /** @type {Uint8Array<ArrayBuffer>} */ (wavHeader({ sampleRate: SAMPLE_RATE, channels: 1, frames }));
     return new Blob([header, ...this._sound.map((it) => Int16Array.from(it, toInt16))], { type: "audio/wav" });
   }
+}
+
+/**
+ * What people call a voice.
+ *
+ * @param {import("./parameters.js").Model | null | undefined} model
+ * @param {string} id
+ */
+function nameOf(model, id) {
+  return model?.card?.voices?.[id] ?? id;
 }

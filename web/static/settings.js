@@ -1,6 +1,8 @@
 /** The settings dialog: drawn from what the server says its models can be asked, remembered in this browser. */
 
+import { chip, fill } from "./chips.js";
 import { listMicrophones } from "./microphone.js";
+import { MicrophoneTest } from "./microphonetest.js";
 import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
 
 /** @typedef {import("./parameters.js").Model} Model */
@@ -16,12 +18,13 @@ import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, slid
  * @property {string} voicePrompt
  * @property {string} key
  * @property {string} heard "always", or "held": while a button or a key is held
+ * @property {string} keys "on", or "off": single keys do nothing
  * @property {Values} values
  */
 
 /** @type {Kept} */
 const FRESH = {
-  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "", heard: "always" },
+  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "", heard: "always", keys: "on" },
   values: {},
 };
 const STORE = "antiphon.settings";
@@ -35,6 +38,16 @@ const FORMATS = /** @type {[string, string][]} */ ([
 const HEARD = /** @type {[string, string][]} */ ([
   ["always", "All the time"],
   ["held", "While I hold the button, or the key T"],
+]);
+const KEYS = /** @type {[string, string][]} */ ([
+  ["on", "On"],
+  ["off", "Off"],
+]);
+/** Roles to begin with. */
+const PERSONAS = Object.freeze([
+  "You are a friendly librarian.",
+  "You are a patient teacher of English.",
+  "You work at the front desk of a small hotel.",
 ]);
 const WAITS = /** @type {[string, string][]} */ ([
   ["0", "Do not wait"],
@@ -51,6 +64,8 @@ export class Settings {
    */
   constructor(parts, listener) {
     this._parts = parts;
+    /** Whether the sampling is unfolded. */
+    this._isExpert = false;
     /** Those one can talk to. @type {Model[]} */
     this._models = [];
     /** All of the server's. @type {Model[]} */
@@ -59,6 +74,8 @@ export class Settings {
     this.needsKey = false;
     this._listener = listener;
     this._kept = load();
+    this._test = new MicrophoneTest(() => this._kept.deviceId);
+    parts.dialog.addEventListener("close", () => this._test.stop());
     parts.reset.addEventListener("click", () => this._reset());
     navigator.mediaDevices?.addEventListener("devicechange", () => {
       if (parts.dialog.open) void this._draw(); // a microphone was plugged in or out
@@ -106,6 +123,11 @@ export class Settings {
     return this._kept.heard === "held";
   }
 
+  /** Whether single keys do something. */
+  get hasKeys() {
+    return this._kept.keys !== "off";
+  }
+
   get deviceId() {
     return this._kept.deviceId;
   }
@@ -141,7 +163,7 @@ export class Settings {
 
   async _draw() {
     const model = this.model;
-    const groups = [await this._callGroup()];
+    const groups = /** @type {HTMLElement[]} */ ([await this._callGroup()]);
     if (model?.voices) groups.push(this._personaGroup(model.voices));
     if (model) groups.push(this._samplingGroup(model));
     const { body } = this._parts;
@@ -176,9 +198,12 @@ export class Settings {
     group.append(
       choice("Microphone", hint, [["", "The system's choice"], ...microphones], this._kept.deviceId, (deviceId) => {
         this._keep({ deviceId });
+        this._test.stop();
         this._listener.onMicrophone(deviceId);
       }),
-      choice("You are heard", "For the next call. M mutes and unmutes.", HEARD, this._kept.heard, (heard) => this._keep({ heard })),
+      this._test.element,
+      choice("You are heard", "For the next call.", HEARD, this._kept.heard, (heard) => this._keep({ heard })),
+      choice("Keys M, T and ?", "M mutes, T is held to talk, ? shows the keys.", KEYS, this._kept.keys, (keys) => this._keep({ keys })),
       choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
       choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
       this._keyField(),
@@ -205,11 +230,23 @@ export class Settings {
     const prompt = document.createElement("textarea");
     prompt.name = "text_prompt";
     prompt.value = this._kept.textPrompt;
-    prompt.placeholder = "You are a friendly librarian.";
+    prompt.placeholder = PERSONAS[0] ?? "";
     prompt.addEventListener("change", () => this._keep({ textPrompt: prompt.value.trim() }));
-    group.append(field("Who it is", "", prompt, null));
+    const roles = document.createElement("ul");
+    roles.className = "chips";
+    fill(
+      roles,
+      PERSONAS.map((text) =>
+        chip(text, () => {
+          prompt.value = text;
+          this._keep({ textPrompt: text });
+        }),
+      ),
+    );
+    group.append(field("Who it is", "", prompt, null), roles);
     if (voices.length) {
-      const choices = voices.map((name) => /** @type {[string, string]} */ ([name, name]));
+      const names = this.model?.card?.voices ?? {};
+      const choices = voices.map((id) => /** @type {[string, string]} */ ([id, names[id] ?? id]));
       const keep = /** @param {string} voicePrompt */ (voicePrompt) => this._keep({ voicePrompt });
       group.append(choice("Its voice", "", [["", "Its own"], ...choices], this._kept.voicePrompt, keep));
     }
@@ -222,7 +259,16 @@ export class Settings {
       model.kind === "codec"
         ? "This model repeats what it hears and makes no choices: these matter to models that speak."
         : "Changes are heard at once, also in the middle of a call.";
-    const group = fieldset("How it chooses", note);
+    const group = document.createElement("details");
+    group.className = "expert";
+    group.open = this._isExpert;
+    group.addEventListener("toggle", () => void (this._isExpert = group.open));
+    const summary = document.createElement("summary");
+    summary.textContent = "For experts: how it chooses";
+    const words = document.createElement("p");
+    words.className = "note";
+    words.textContent = note;
+    group.append(summary, words);
     const known = Object.keys(LABELS).filter((name) => model.ranges[name]);
     const others = Object.keys(model.ranges).filter((name) => !(name in LABELS));
     for (const name of [...known, ...others]) group.append(this._parameter(model, name));

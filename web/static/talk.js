@@ -4,6 +4,7 @@ import { Awake } from "./awake.js";
 import { Call } from "./call.js";
 import { Chips } from "./chips.js";
 import { Hold, HOLD_KEY } from "./hold.js";
+import { isTyping } from "./keyhelp.js";
 import { MicrophoneError } from "./microphone.js";
 import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { Panel } from "./panel.js";
@@ -14,6 +15,7 @@ import { LONGEST_S } from "./recorder.js";
 import { explain } from "./refusal.js";
 import { canOpus, Saving } from "./saving.js";
 import { Score } from "./score.js";
+import { summaryOf } from "./summary.js";
 import { wordsForTalk } from "./talkwords.js";
 import { Transcript } from "./transcript.js";
 import { Turns } from "./turns.js";
@@ -59,6 +61,8 @@ export class Talk {
     this._microphoneOn = part("microphone-on", HTMLButtonElement);
     this._tryNow = part("try-now", HTMLButtonElement);
     this._elapsed = part("elapsed", HTMLSpanElement);
+    this._ongoing = part("ongoing", HTMLElement);
+    this._playback = part("playback", HTMLAudioElement);
     this._notice = part("notice", HTMLElement);
     this._levels = [part("level-you", HTMLSpanElement), part("level-reply", HTMLSpanElement)];
     this._score = new Score(part("score", HTMLCanvasElement));
@@ -89,6 +93,10 @@ export class Talk {
     this._startedMs = 0;
     this._isStopped = false;
     this._isStarting = false;
+    /** Of the last call. */
+    this._summary = "";
+    /** Whether the call ended while another view was shown. */
+    this._isNews = false;
     this._awake = new Awake(() => this.isCalling);
     this.isShown = false;
   }
@@ -99,6 +107,7 @@ export class Talk {
     this._microphoneOn.addEventListener("click", () => void this._useMicrophone());
     this._hold.begin();
     this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
+    part("ongoing-end", HTMLButtonElement).addEventListener("click", () => void this._hangUp());
     part("save", HTMLButtonElement).addEventListener("click", () => void this._saving.save(false));
     part("save-opus", HTMLButtonElement).addEventListener("click", () => void this._saving.save(true));
     void canOpus().then((can) => void (document.body.dataset["opus"] = String(can)));
@@ -131,7 +140,7 @@ export class Talk {
     this.show();
   }
 
-  /** A call is going on: this view cannot be left without ending it. */
+  /** A call is going on, in this view or behind another one. */
   get isCalling() {
     return this._call?.session.isWanted ?? false;
   }
@@ -146,9 +155,10 @@ export class Talk {
     await this._call?.changeMicrophone(deviceId);
   }
 
-  /** Another view is shown. */
-  async leave() {
-    await this._hangUp();
+  /** Another view is shown: the call continues. */
+  leave() {
+    this._hold.set(false);
+    this._playback.pause();
   }
 
   // What is pressed.
@@ -203,6 +213,9 @@ export class Talk {
       onDevices: (problem) => this._devices(problem),
     });
     this._call = call;
+    this._isNews = false;
+    this._summary = "";
+    this._forgetPlayback();
     call.isMuted = settings.holdsToTalk;
     this._startedMs = clock();
     this._turns = new Turns();
@@ -267,8 +280,7 @@ export class Talk {
   _key(event, isDown) {
     const key = event.key.toLowerCase();
     if (key === HOLD_KEY && !isDown) this._hold.set(false); // wherever it is let go
-    const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
-    if (!isDown || event.repeat || isTyping || event.ctrlKey || event.metaKey || event.altKey || !this.isCalling) return;
+    if (!isDown || event.repeat || isTyping(event) || !this._settings.hasKeys || !this.isShown || !this.isCalling) return;
     if (key === HOLD_KEY) this._hold.set(true);
     else if (key === "m") this._setMuted(!this._call?.isMuted);
   }
@@ -348,7 +360,27 @@ export class Talk {
     this._note("");
     this._levelled(0, 0);
     this._awake.release();
+    this._isNews = !this.isShown;
+    this._sumUp();
     this.show();
+  }
+
+  /** What was said can be heard again, and is summed up. */
+  _sumUp() {
+    const call = this._call;
+    if (!call?.recorder.frames || this._playback.src) return;
+    const transcript = this._transcript;
+    const [said, heard] = [transcript.words("you"), transcript.words("reply")];
+    const { typicalMs } = this._panel;
+    const { gaps } = call.numbers();
+    const facts = { seconds: call.recorder.seconds, said, heard, name: transcript.names.reply, typicalMs, gaps };
+    this._summary = summaryOf(facts);
+    this._playback.src = URL.createObjectURL(call.recorder.wav());
+  }
+
+  _forgetPlayback() {
+    if (this._playback.src) URL.revokeObjectURL(this._playback.src);
+    this._playback.removeAttribute("src");
   }
 
   /**
@@ -366,6 +398,7 @@ export class Talk {
   // What is shown.
 
   show() {
+    this._showOngoing();
     if (!this.isShown) return;
     /** @type {State} */
     const state = this._call?.session.state ?? { name: "idle" };
@@ -382,6 +415,7 @@ export class Talk {
     this._tryNow.hidden = !counts;
     this._showMute(isCalling && !counts);
     part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
+    part("after", HTMLElement).hidden = isCalling || !this._playback.src;
     if (this._call?.recorder.isFull && this._fullCall !== this._call) {
       this._fullCall = this._call;
       this._note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call continues.`);
@@ -393,6 +427,15 @@ export class Talk {
     this._levels.forEach((level, side) => {
       level.setAttribute("aria-valuenow", String(Math.round(100 * (this._loud[side] ?? 0))));
     });
+  }
+
+  /** A call behind another view, or that it has ended. */
+  _showOngoing() {
+    if (this.isShown) this._isNews = false;
+    this._ongoing.hidden = this.isShown || !(this.isCalling || this._isNews);
+    const time = stopwatch((clock() - this._startedMs) / 1000);
+    write(part("ongoing-words", HTMLElement), this.isCalling ? `The call continues: ${time}.` : "The call is over.");
+    part("ongoing-end", HTMLButtonElement).hidden = !this.isCalling;
   }
 
   /** @param {boolean} isTalk on, or about to be */
@@ -427,7 +470,7 @@ export class Talk {
       delayMs: this._panel.delayMs,
       liveMs: nowMs - this._liveSinceMs,
       isEcho: this._settings.model?.kind === "codec",
-      isUnsaved: this._saving.isUnsaved,
+      summary: this._summary,
     });
   }
 

@@ -28,7 +28,7 @@ const OPENING_MS = 3000;
  * @property {number | null} delayMs from mouth to ear
  * @property {number} liveMs since the call was live, or is again
  * @property {boolean} isEcho
- * @property {boolean} isUnsaved
+ * @property {string} summary of the call that is over
  */
 
 /**
@@ -79,8 +79,8 @@ function openingWords(stage, isLong) {
 }
 
 /** @param {boolean} isAfter @param {Besides} besides */
-function introduction(isAfter, { isEcho, isUnsaved }) {
-  if (isAfter) return isUnsaved ? "The recording can be saved until the next call." : "";
+function introduction(isAfter, { isEcho, summary }) {
+  if (isAfter) return summary;
   if (isEcho) return "An echo: your voice goes through a codec and comes back, a moment later.";
   return "Headphones help: it hears you all the time, also while it speaks.";
 }

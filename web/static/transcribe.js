@@ -1,26 +1,31 @@
 /** The view that writes down what is said: live from the microphone, or from a file that is dropped on it. */
 
 import { asSrt, asText, lines, pauseBefore, textOf } from "./captions.js";
+import { chip, fill } from "./chips.js";
 import { SAMPLE_RATE } from "./codecs.js";
 import { loudness } from "./loudness.js";
 import { MicrophoneError, openMicrophone } from "./microphone.js";
 import { copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { modelsOf, PATHS } from "./parameters.js";
 import { STALL_MS } from "./quality.js";
+import { QUESTIONS, recordingOf } from "./questions.js";
 import { Recogniser } from "./recogniser.js";
 import { Resampler } from "./resample.js";
 import { Sound } from "./sound.js";
+import { upload } from "./upload.js";
 import { sentence, STALLED, stopwatch, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./captions.js").Word} Word */
 
-const IDLE = { line: "Speak, and read what you said.", help: "Or drop a recording on this page: WAV, MP3, M4A, WebM, FLAC or Ogg.", isTrouble: false };
+const IDLE = { line: "Speak, and read what you said.", help: "Or have a recording written down.", isTrouble: false };
+const CANCELLED = { line: "Cancelled.", help: "", isTrouble: false };
 
 /** A look so often, and after so long without a word from the server it is given up. */
 const WATCH_MS = 200;
 const GIVE_UP_MS = 10_000;
 /** The status of an answer to a file that is no sound. */
 const NO_RECORDING = 415;
+const SAMPLES = 3;
 
 export class Transcribe {
   /**
@@ -34,6 +39,10 @@ export class Transcribe {
     this._file = part("file", HTMLInputElement);
     this._level = part("level-listen", HTMLElement);
     this._log = part("words", HTMLElement);
+    this._progress = part("transcribe-progress", HTMLElement);
+    this._playback = part("listen-playback", HTMLAudioElement);
+    /** Of the file that is read. @type {AbortController | null} */
+    this._reading = null;
     /** @type {Word[]} */
     this._words = [];
     /** @type {Sound | null} */
@@ -48,15 +57,20 @@ export class Transcribe {
   }
 
   begin() {
-    this._button.addEventListener("click", () => void (this._recogniser ? this._finish() : this._listen()));
+    this._button.addEventListener("click", () => void this._pressed());
     this._file.addEventListener("change", () => this._file.files?.[0] && void this._read(this._file.files[0]));
-    for (const name of ["dragover", "drop"]) {
-      document.addEventListener(name, (event) => this.isShown && event.preventDefault());
+    for (const name of ["dragover", "dragleave", "drop"]) {
+      document.addEventListener(name, (event) => {
+        if (this.isShown) event.preventDefault();
+        part("drop", HTMLElement).classList.toggle("is-over", name === "dragover");
+      });
     }
     document.addEventListener("drop", (event) => {
       const file = event.dataTransfer?.files[0];
       if (this.isShown && file && !this._isBusy) void this._read(file);
     });
+    const samples = QUESTIONS.slice(0, SAMPLES).map((text) => chip(text, () => void this._readSample(text)));
+    fill(part("samples", HTMLElement), samples);
     setInterval(() => this._watch(), WATCH_MS);
     const copyButton = part("words-copy", HTMLButtonElement);
     copyButton.addEventListener("click", () => void copy(copyButton, asText(this._words)));
@@ -75,20 +89,35 @@ export class Transcribe {
   show() {
     if (!this.isShown) return;
     const body = document.body.dataset;
-    body["phase"] = this._isBusy ? "call" : "idle";
+    body["phase"] = this._isBusy ? "call" : this._words.length ? "after" : "idle";
     body["state"] = this._recogniser ? "listening" : this._isBusy ? "reading" : "idle";
     headline(this._isStalled ? STALLED : this._headline);
-    write(this._button, this._recogniser ? "Stop" : "Start listening");
-    for (const choice of [this._file, part("file-label", HTMLElement)]) choice.hidden = this._isBusy;
-    this._button.disabled = this._isBusy && !this._recogniser;
+    write(this._button, this._recogniser ? "Stop" : this._isBusy ? "Cancel" : "Start listening");
+    part("offers", HTMLElement).hidden = this._isBusy;
+    this._progress.hidden = this._reading === null;
+    this._playback.hidden = !this._playback.src || this._isBusy;
     part("level-listen-box", HTMLElement).hidden = !this._recogniser;
     part("words-section", HTMLElement).hidden = this._words.length === 0;
   }
 
   async leave() {
+    if (this._isBusy) await this._cancel();
+    this._playback.pause();
+  }
+
+  /** Begin, end what listens, or give up what is read or opened. */
+  async _pressed() {
+    if (this._recogniser) await this._finish();
+    else if (this._isBusy) await this._cancel();
+    else await this._listen();
+  }
+
+  /** What was written down stays. */
+  async _cancel() {
     this._run += 1;
+    this._reading?.abort();
     this._recogniser?.close();
-    await this._over(IDLE);
+    await this._over(this._words.length ? done(this._words) : CANCELLED);
   }
 
   get _model() {
@@ -161,25 +190,49 @@ export class Transcribe {
 
   // A file.
 
+  /** @param {string} text of a question that a recorded voice asks */
+  async _readSample(text) {
+    try {
+      const answer = await fetch(/** @type {URL} */ (recordingOf(text)));
+      await this._read(new File([await answer.blob()], text));
+    } catch {
+      this._say(trouble("the server does not answer"));
+    }
+  }
+
   /** @param {File} file */
   async _read(file) {
     this._file.value = "";
-    const run = this._began({ line: `Reading ${file.name}…`, help: "The server reads it faster than real time.", isTrouble: false });
-    try {
-      const { key } = this._settings;
-      /** @type {Record<string, string>} */
-      const headers = key ? { Authorization: `Bearer ${key}` } : {};
-      const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
-      const answer = await fetch(`api/asr-streaming${model}`, { method: "POST", body: file, headers });
-      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, M4A, WebM, FLAC or Ogg file");
-      if (!answer.ok) throw new Error(await reason(answer));
-      const words = wordsOf(await answer.json());
+    const run = this._began({ line: `Sending ${file.name}`, help: "", isTrouble: false });
+    const reading = (this._reading = new AbortController());
+    this._playback.src = URL.createObjectURL(file);
+    const bar = /** @type {HTMLProgressElement} */ (this._progress.firstElementChild);
+    const onProgress = (/** @type {number} */ share) => {
       if (run !== this._run) return;
+      if (share < 1) bar.value = share;
+      else bar.removeAttribute("value");
+      if (share === 1) this._say({ line: `Listening to ${file.name}`, help: this._length, isTrouble: false });
+    };
+    onProgress(0);
+    this.show();
+    try {
+      const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
+      const answer = await upload(`api/asr-streaming${model}`, file, this._settings.key, onProgress, reading.signal);
+      if (run !== this._run) return;
+      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, M4A, WebM, FLAC or Ogg file");
+      if (answer.status !== 200) throw new Error(reason(answer));
+      const words = wordsOf(JSON.parse(answer.text));
       for (const word of words) this._add(word);
       await this._over(done(this._words));
     } catch (error) {
       if (run === this._run) await this._over(trouble(error instanceof Error ? error.message : String(error)));
     }
+  }
+
+  /** How much there is to hear, as far as this browser knows it. */
+  get _length() {
+    const seconds = this._playback.duration;
+    return Number.isFinite(seconds) ? `${stopwatch(seconds)} of speech, which the server reads faster than real time.` : "";
   }
 
   // Both.
@@ -189,10 +242,16 @@ export class Transcribe {
     this._run += 1;
     this._isBusy = true;
     this._words = [];
+    this._forgetPlayback();
     this._log.replaceChildren();
     this._about.log("transcription");
     this._say(words);
     return this._run;
+  }
+
+  _forgetPlayback() {
+    if (this._playback.src) URL.revokeObjectURL(this._playback.src);
+    this._playback.removeAttribute("src");
   }
 
   /** @param {import("./words.js").Words} words */
@@ -227,7 +286,7 @@ export class Transcribe {
 
   /** @param {import("./words.js").Words} words */
   async _over(words) {
-    this._recogniser = null;
+    this._recogniser = this._reading = null;
     this._isBusy = false;
     await this._sound?.close();
     this._sound = null;
@@ -261,10 +320,9 @@ function trouble(message) {
   return { line: "This did not work.", help, isTrouble: true };
 }
 
-/** @param {Response} answer */
-async function reason(answer) {
-  const isJson = (answer.headers.get("Content-Type") ?? "").startsWith("application/json");
-  return isJson ? String((await answer.json()).error) : (await answer.text()).trim() || `the answer was ${answer.status}`;
+/** @param {import("./upload.js").Answer} answer */
+function reason({ isJson, text, status }) {
+  return isJson ? String(JSON.parse(text).error) : text.trim() || `the answer was ${status}`;
 }
 
 /** Words of the answer to a file. @param {{ type: string, [key: string]: any }[]} messages */

@@ -61,6 +61,12 @@ export class Transcript {
     this._follow();
   }
 
+  /** How many words a side has. @param {Side} side */
+  words(side) {
+    const texts = [...this._log.querySelectorAll(`.${side} > span:last-child`)].map((it) => it.textContent ?? "");
+    return texts.join(" ").split(/\s+/).filter(Boolean).length;
+  }
+
   /** All of it, a line for each turn. */
   get text() {
     return [...this._log.children]

@@ -32,6 +32,7 @@ _TOP_OPTIONAL: Final[Mapping[str, Types]] = {
     "description": str,
     "license": str,
     "examples": list,
+    "voices": dict,
     "lm": (dict, type(None)),
     "generation": dict,
     "parameters": (int, type(None)),
@@ -107,7 +108,7 @@ class Manifest:
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
     "onnx.encoder") to entries. ``lm`` and ``mimi_config`` are the published arguments (``mimi_config``
     None: the full-size Mimi), ``codebooks`` the RVQ levels in use. ``parameters`` None: count them.
-    ``examples`` are things to say to it, for people.
+    ``examples`` are things to say to it, and ``voices`` names of its voices by their ids, for people.
     ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
     """
 
@@ -125,6 +126,7 @@ class Manifest:
     description: str = ""
     license: str = ""
     examples: tuple[str, ...] = ()
+    voices: Mapping[str, str] = field(default_factory=dict)
 
 
 def sha256(path: Path) -> str:
@@ -161,6 +163,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "description": manifest.description,
         "license": manifest.license,
         "examples": list(manifest.examples),
+        "voices": dict(manifest.voices),
         "family": manifest.family,
         "files": {role: asdict(entry) for role, entry in manifest.files.items()},
         "mimi": {"codebooks": manifest.codebooks, "config": manifest.mimi_config},
@@ -229,6 +232,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
         description=top.get("description", ""),
         license=top.get("license", ""),
         examples=_strings(top.get("examples", []), f"{where}: examples"),
+        voices=_names(top.get("voices", {}), f"{where}: voices"),
     )
 
 
@@ -251,6 +255,11 @@ def _strings(values: list[Any], where: str) -> tuple[str, ...]:
     for value in values:
         check_type(value, str, where)
     return tuple(values)
+
+
+def _names(values: dict[str, Any], where: str) -> dict[str, str]:
+    _strings(list(values.values()), where)
+    return values
 
 
 def _backend_format(values: Any, where: str) -> BackendFormat:

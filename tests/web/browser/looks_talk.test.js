@@ -116,7 +116,29 @@ testLooks(() => browser, [
       await page.waitForSelector("#unsaved[open]");
     },
   },
-  { name: "settings", url, enter: openSettings },
+  {
+    name: "talk behind another view",
+    url,
+    enter: async (page) => {
+      await conversed(page);
+      await page.click('#views a[data-view="transcribe"]');
+      await page.waitForSelector("#ongoing:has-text('The call continues')");
+      await page.click("#ongoing a");
+      await inState(page, "live"); // the same call: one that ended would be over
+      await page.click('#views a[data-view="read"]');
+    },
+  },
+  { name: "keys", url, enter: (page) => page.keyboard.press("?") },
+  {
+    name: "settings",
+    url,
+    enter: async (page) => {
+      await openSettings(page);
+      await page.click(".microphone-test button");
+      await page.waitForSelector("text=It hears you.");
+      await page.click(".expert summary");
+    },
+  },
   { name: "about this server", url, enter: (page) => page.click("#about summary") },
   {
     name: "talk while the microphone opens",

@@ -77,6 +77,15 @@ testLooks(() => browser, [
   },
   { name: "read before it", url: at("read"), enter: async () => {} },
   {
+    name: "read to show a voice",
+    url: at("read"),
+    enter: async (page) => {
+      await page.selectOption("#voice", "thomas");
+      await page.click("#preview");
+      await says(page, /This is Thomas/);
+    },
+  },
+  {
     name: "read while it speaks",
     url: at("read"),
     enter: async (page) => {

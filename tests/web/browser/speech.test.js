@@ -47,6 +47,23 @@ test("a server without a talker shows what it has, and writes down a recording",
   await close();
 });
 
+test("a sample is written down, and what takes too long is cancelled", async () => {
+  const { page, complaints, close } = await openPage(browser, `${server.url}/#transcribe`);
+  await page.click("#samples .chip");
+  await says(page, /Written down\./);
+  assert.match((await page.textContent("#words")) ?? "", /name/);
+  server.freeze(true);
+  await page.setInputFiles("#file", QUESTION);
+  await page.waitForSelector("#transcribe-progress:visible");
+  await page.click("text=Cancel");
+  await says(page, /Cancelled\./);
+  server.freeze(false);
+  await page.click("#samples .chip");
+  await says(page, /Written down\./);
+  assert.deepEqual(complaints, []);
+  await close();
+});
+
 test("what the microphone hears is written down while it is said", async () => {
   const { page, complaints, close } = await openPage(browser, `${server.url}/#transcribe`);
   await page.click("#listen");

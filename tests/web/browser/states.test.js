@@ -96,6 +96,9 @@ test("a recording is asked about before the next call replaces it, and saved as 
   await talkedFor(page, 11);
   await page.click("#talk");
   await inState(page, "ended");
+  await says(page, /The call is over\. 0:1\d of talk/);
+  const heardS = () => page.$eval("#playback", (it) => (it instanceof HTMLAudioElement ? it.duration : NaN));
+  await eventually("it can be heard again", async () => (await heardS()) > 10, heardS);
   await page.click("#talk");
   await page.waitForSelector("#unsaved[open]");
   await page.click('#unsaved button[value=""]');

@@ -112,6 +112,7 @@ test("every parameter is there with the server's default, is heard at once, and 
   await call(page);
   const told = page.waitForFunction(() => document.querySelector(".is-changed") !== null);
   await openSettings(page);
+  await page.click(".expert summary");
   await page.fill('#settings input[name="text_topk"]', "120");
   await told;
   await page.reload();

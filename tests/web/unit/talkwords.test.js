@@ -10,7 +10,7 @@ const CALM = {
   ...{ needsKey: false, openingMs: null, stage: "microphone", isStopped: false, silentMs: 0, isMuted: false },
   ...{ isHeld: false, holdsToTalk: false, hasMicrophone: true, asked: null, speaker: null, hasBegun: false },
   ...{ quality: "Good", delayMs: 300 },
-  ...{ liveMs: 20_000, isEcho: false, isUnsaved: false },
+  ...{ liveMs: 20_000, isEcho: false, summary: "" },
 };
 
 test("a stall is told before everything else of a live call", () => {
@@ -67,10 +67,10 @@ test("what is being opened is said, and after a while what to do", () => {
   assert.match(opening("sound", 3100).help, /server has not answered/);
 });
 
-test("a key is asked for, and an unsaved recording is remembered", () => {
+test("a key is asked for, and a call that is over is summed up", () => {
   assert.match(wordsForTalk({ name: "idle" }, 0, { ...CALM, needsKey: true }).line, /asks for an access key/);
   const ended = /** @type {const} */ ({ name: "ended", reason: "us" });
-  assert.match(wordsForTalk(ended, 0, { ...CALM, isUnsaved: true }).help, /can be saved until the next call/);
+  assert.match(wordsForTalk(ended, 0, { ...CALM, summary: "0:42 of talk" }).help, /^0:42 of talk$/);
   assert.equal(wordsForTalk(ended, 0, CALM).help, "");
   const back = /** @type {const} */ ({ name: "live", isReturning: true });
   assert.match(wordsForTalk(back, 0, { ...CALM, liveMs: 1000 }).line, /You are back/);

@@ -126,7 +126,7 @@ def page_headers(host: str | None) -> dict[str, str]:
     return {
         "Content-Security-Policy": (
             "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; "
-            "img-src 'self'; "
+            "img-src 'self'; media-src 'self' blob:; manifest-src 'self'; "
             f"connect-src 'self'{sockets}; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         ),

@@ -113,6 +113,7 @@ def model_card(model: ServedModel) -> dict[str, Any]:
         "description": "" if manifest is None else manifest.description,
         "license": "" if manifest is None else manifest.license,
         "examples": [] if manifest is None else list(manifest.examples),
+        "voices": {} if manifest is None else dict(manifest.voices),
         "parameters": model.engine.info.spec.parameters,
     }
 
