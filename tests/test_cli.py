@@ -163,6 +163,21 @@ def test_a_reader_who_has_had_enough_gets_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (cli.EXIT_PIPE, "")
 
 
+def test_ctrl_c_while_the_commands_are_imported_is_quiet() -> None:
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "antiphon.errors":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from antiphon.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, "", "")
+
+
 def test_the_command_line_imports_nothing_heavy() -> None:
     heavy = ("numpy", "torch", "aiohttp", "antiphon.serve", "antiphon.engine", "antiphon_client")
     code = f"import sys, antiphon.cli; print([name for name in {heavy!r} if name in sys.modules])"

@@ -346,7 +346,7 @@ def test_what_is_computed_is_the_first_that_is_timed(caplog: pytest.LogCaptureFi
     workshop = Workshop(
         FAST, step_s=lambda rows: 0.0003 * rows, device_name="NVIDIA H200", work=MILLISECOND_A_ROW
     )
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         assert workshop.size(replace(AUTO, max_slots=500)) == 266
     assert [made.info.slots for made in workshop.made] == [1, 78, 500, 266]
     first, last = (record for record in caplog.records if record.name == "antiphon.engine.sizing")

@@ -126,7 +126,7 @@ def make_sized(
     if is_packed and not config.fixed_batch:
         timely = calls_in_time(ready, reserve_fraction=config.tick_reserve_fraction)
     slots = min(timely, fitting)
-    Log(__name__).info(
+    Log(__name__).debug(
         "slots chosen",
         slots=slots,
         by_memory=fitting,
@@ -144,7 +144,7 @@ def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitti
     if computed is None:
         return None
     slots = min(computed.slots, fitting)
-    Log(__name__).info(
+    Log(__name__).debug(
         "slots computed",
         slots=slots,
         by_memory=fitting,
@@ -163,7 +163,7 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
         return config.max_slots
     limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction) / share.models
     rows = max(1, int(limit_ms / info.row_ms))
-    Log(__name__).info("slots by time", slots=rows, row_ms=info.row_ms, tick_limit_ms=limit_ms)
+    Log(__name__).debug("slots by time", slots=rows, row_ms=info.row_ms, tick_limit_ms=limit_ms)
     return rows
 
 
