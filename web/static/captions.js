@@ -2,15 +2,18 @@
 
 /** @typedef {{ text: string, startS: number, stopS: number | null }} Word */
 
-/** A pause so long begins a line. */
+/** A pause so long begins a line; one so long is shown. */
+const BREAK_S = 0.6;
 const PAUSE_S = 1;
 /** What fits under a picture. */
 const LONGEST_LINE = 64;
+/** What is read before it is old. */
+const LONGEST_S = 7;
 /** Of a word without an end. */
 const WORD_S = 0.4;
 
 /**
- * Words in lines: a new one after a pause, and where one is full.
+ * Words in lines: a new one after a pause, and where one is full or lasts too long.
  *
  * @param {Word[]} words in the order of their beginnings
  * @returns {Word[][]}
@@ -22,7 +25,8 @@ export function lines(words) {
     const line = found.at(-1);
     const last = line?.at(-1);
     const isFull = line && textOf(line).length + word.text.length >= LONGEST_LINE;
-    if (!line || !last || isFull || pauseBefore(line, [word]) !== null) found.push([word]);
+    const isOld = line && endOf(word) - (line[0]?.startS ?? 0) > LONGEST_S;
+    if (!line || !last || isFull || isOld || word.startS - endOf(last) > BREAK_S) found.push([word]);
     else line.push(word);
   }
   return found;

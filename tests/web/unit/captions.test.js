@@ -19,6 +19,13 @@ test("a line knows the silence before it, and one that only went on has none", (
   assert.equal(pauseBefore(undefined, second), null);
 });
 
+test("a pause as between sentences begins a line, and so does time", () => {
+  const words = [word("yes", 0.1), word("the", 0.6), word("sky", 1.6)];
+  assert.deepEqual(lines(words).map((line) => line.length), [2, 1]);
+  const slow = Array.from({ length: 20 }, (_, index) => word("no", index * 0.8));
+  for (const line of lines(slow)) assert.ok(/** @type {any} */ (line.at(-1)).stopS - /** @type {any} */ (line[0]).startS <= 7);
+});
+
 test("a line is no longer than fits under a picture", () => {
   const words = Array.from({ length: 40 }, (_, index) => word("twelve chars", index * 0.35));
   const longest = asText(words).split("\n").map((line) => line.length);
