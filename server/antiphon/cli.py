@@ -40,14 +40,10 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("antiphon.serve.hosting.main:main", "run the server"),
-    "probe": Command(
-        "antiphon_client.probe:main", "call a server with recorded speech and report its latency"
-    ),
+    "probe": Command("antiphon_client.probe:main", "call a server with recorded speech, report its latency"),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
     "drain": Command("antiphon.serve.operator.drain:main", "drain a worker; its calls go on at another one"),
-    "canary": Command(
-        "antiphon.serve.operator.canary:main", "show, promote or withdraw the model that is on trial"
-    ),
+    "canary": Command("antiphon.serve.operator.canary:main", "show, promote or withdraw the model on trial"),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon_quantize.bench.doctor:main",
@@ -58,12 +54,8 @@ COMMANDS: Mapping[str, Command] = {
         "list the models that are built in, cached and published, and which of them fit",
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
-    "gate": Command(
-        "antiphon_quantize.gate:main", "compare a smaller checkpoint with the one it was made from"
-    ),
-    "bench": Command(
-        "antiphon_quantize.measured:bench", "measure models as they run here: the benchmark card"
-    ),
+    "gate": Command("antiphon_quantize.gate:main", "compare a smaller checkpoint with its original"),
+    "bench": Command("antiphon_quantize.measured:bench", "measure models as they run: the benchmark card"),
     "verify": Command(
         "antiphon_quantize.measured:verify",
         "check a model: its files, parity with upstream, its gate and card",

@@ -14,7 +14,7 @@ from antiphon.serve.routes.static import StaticFiles
 STATIC = Path(__file__).parents[2] / "web" / "static"
 PAGES = sorted(STATIC.glob("*.html"))
 CLIPS = STATIC.parents[1] / "clients" / "antiphon_client" / "clips"
-MAX_WEIGHT_BYTES = 90_000
+MAX_WEIGHT_BYTES = 100_000
 """Of what every visitor fetches; a recorded question comes when it is asked."""
 
 

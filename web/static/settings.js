@@ -203,7 +203,7 @@ export class Settings {
       }),
       this._test.element,
       choice("You are heard", "For the next call.", HEARD, this._kept.heard, (heard) => this._keep({ heard })),
-      choice("Keys M, T and ?", "M mutes, T is held to talk, ? shows the keys.", KEYS, this._kept.keys, (keys) => this._keep({ keys })),
+      choice("Keys M, T and ?", "M mutes, T opens the microphone while you hold it, ? lists the keys.", KEYS, this._kept.keys, (keys) => this._keep({ keys })),
       choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
       choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
       this._keyField(),

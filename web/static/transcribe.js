@@ -101,23 +101,23 @@ export class Transcribe {
   }
 
   async leave() {
-    if (this._isBusy) await this._cancel();
+    if (this._isBusy) await this._cancel(IDLE);
     this._playback.pause();
   }
 
   /** Begin, end what listens, or give up what is read or opened. */
   async _pressed() {
     if (this._recogniser) await this._finish();
-    else if (this._isBusy) await this._cancel();
+    else if (this._isBusy) await this._cancel(CANCELLED);
     else await this._listen();
   }
 
-  /** What was written down stays. */
-  async _cancel() {
+  /** What was written down stays. @param {import("./words.js").Words} words where nothing was */
+  async _cancel(words) {
     this._run += 1;
     this._reading?.abort();
     this._recogniser?.close();
-    await this._over(this._words.length ? done(this._words) : CANCELLED);
+    await this._over(this._words.length ? done(this._words) : words);
   }
 
   get _model() {

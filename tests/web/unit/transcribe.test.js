@@ -13,10 +13,13 @@ class Part extends EventTarget {
   dataset = {};
   textContent = "";
   classList = { toggle() {} };
+  firstElementChild = { removeAttribute() {} };
   replaceChildren() {}
   setAttribute() {}
+  removeAttribute() {}
+  pause() {}
 }
-for (const name of ["HTMLElement", "HTMLButtonElement", "HTMLInputElement"]) world[name] = Part;
+for (const name of ["HTMLElement", "HTMLButtonElement", "HTMLInputElement", "HTMLAudioElement"]) world[name] = Part;
 const parts = new Map();
 world.document = Object.assign(new EventTarget(), {
   body: new Part(),
@@ -55,14 +58,24 @@ test("a microphone that is allowed after the view was left is closed", async () 
 });
 
 test("the answer to a recording that comes after the view was left is not shown", async () => {
-  /** @type {(answer: unknown) => void} */
-  let answer = () => {};
-  world.fetch = () => new Promise((resolve) => void (answer = resolve));
+  /** @type {any[]} */
+  const requests = [];
+  let aborted = 0;
+  world.XMLHttpRequest = class {
+    upload = {};
+    status = 200;
+    responseText = '[{"type": "Word", "text": "late", "start_time": 0}]';
+    open() {}
+    getResponseHeader = () => "application/json";
+    send = () => requests.push(this);
+    abort = () => void (aborted += 1);
+  };
   const it = view();
-  const reading = it._read({ name: "a.wav" });
+  const reading = it._read(new File(["sound"], "a.wav"));
   await it.leave();
-  answer({ ok: true, json: async () => [{ type: "Word", text: "late", start_time: 0 }] });
+  requests[0].onload();
   await reading;
+  assert.equal(aborted, 1);
   assert.equal(it._words.length, 0);
   assert.equal(it._headline.line, "Speak, and read what you said.");
 });
