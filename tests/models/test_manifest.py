@@ -122,7 +122,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     for key in parents:
         target = target[key]
     if value is None:
-        del target[last]
+        target.pop(last, None)
     else:
         target[last] = value
     return whole
