@@ -45,8 +45,6 @@ FRAME_PATH: Final = (
     "server/antiphon/serve/calls/participant.py",
     "server/antiphon/serve/dialects/chat.py",
     "server/antiphon/serve/hosting/turns.py",
-    "server/antiphon/serve/transport/frames.py",
-    "server/antiphon/serve/transport/incoming.py",
     "server/antiphon/serve/transport/liveness.py",
     "server/antiphon/serve/transport/socket.py",
 )

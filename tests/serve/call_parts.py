@@ -11,7 +11,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.engine_client import Notify
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.serve.calls.participant import Participant
-from antiphon.serve.transport.transport import M, T, Taker
+from antiphon.serve.transport.transport import M, Message, T, Taker
 
 
 class Mirror(Participant[FrameReply]):
@@ -49,16 +49,16 @@ class Mirror(Participant[FrameReply]):
 
 
 class Pipe:
-    """Messages and frames in memory; the peer puts messages into ``inbox``, None when it leaves."""
+    """Messages in memory; the peer puts its own into ``inbox``, None when it leaves."""
 
     def __init__(self) -> None:
-        self.inbox: asyncio.Queue[bytes | str | None] = asyncio.Queue()
-        self.written: list[bytes] = []
+        self.inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self.sent: list[Message] = []
         self.seen_s = 0.0
         self.close_code: int | None = None
         self.has_ended = self.was_cut = self.has_unsent = False
 
-    async def receive_any(self) -> bytes | str | None:
+    async def receive_any(self) -> Message | None:
         return None if self.has_ended else await self.inbox.get()
 
     def timed(self, work: Callable[[M], T], message: M) -> T:
@@ -70,8 +70,8 @@ class Pipe:
     async def wait_for(self, room: asyncio.Event) -> None:
         await room.wait()
 
-    def write(self, frames: bytes) -> None:
-        self.written.append(frames)
+    def send(self, messages: Sequence[Message]) -> None:
+        self.sent += messages
 
     def is_congested(self) -> bool:
         return False

@@ -17,10 +17,9 @@ import pytest
 from aiohttp import web
 
 from antiphon.config import Limits
-from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
 from tests.serve.autobahn_cases import load_cases
-from tests.serve.autobahn_peer import BINARY, TEXT, Peer
+from tests.serve.autobahn_peer import Peer
 
 CASES = load_cases((1, 2, 3, 4, 5, 6, 7, 9))
 PASSED = ("OK", "INFORMATIONAL")
@@ -46,10 +45,7 @@ async def echoing(limits: Limits = LIMITS) -> AsyncIterator[int]:
     async def echo(request: web.Request) -> web.StreamResponse:
         socket = await Socket.open(request, limits, time.monotonic)
         while (message := await socket.receive_any()) is not None:
-            if isinstance(message, str):
-                socket.write(frame(message.encode(), TEXT))
-            else:
-                socket.write(frame(message, BINARY))
+            socket.send((message,))
         return socket.response
 
     app = web.Application()

@@ -58,7 +58,7 @@ class LateSocket:
     def is_congested(self) -> bool:
         return True
 
-    def write(self, frames: bytes) -> None:
+    def send(self, messages: object) -> None:
         pass
 
 

@@ -54,12 +54,14 @@ async def hold(
     await call.admit()
     running = asyncio.create_task(call.run(pipe))
     async with asyncio.timeout(PATIENCE_S):
+        await server.eventually(lambda: bool(pipe.sent))
+        hello = len(pipe.sent)
         pipe.inbox.put_nowait(messages[0])
-        await server.eventually(lambda: len(pipe.written) > 1)
+        await server.eventually(lambda: len(pipe.sent) > hello)
         pipe.inbox.put_nowait(messages[1])
         await running
     assert pipe.close_code == (None if messages[1] is None else 1000)
-    return b"".join(pipe.written[1:])
+    return b"".join(it if isinstance(it, bytes) else it.encode() for it in pipe.sent[hello:])
 
 
 @pytest.mark.parametrize("speak", [chat, openai_live])

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import time
 import weakref
 from typing import Any, cast
 
+import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.config import Limits
 from antiphon.errors import AudioError
-from antiphon.serve.transport.frames import CLOSE
+from antiphon.serve.transport.frames import CLOSE, PING
 from antiphon.serve.transport.socket import AT_ONCE, Socket
-from tests.serve.test_incoming import client_frame
+from tests.serve.test_frames import MESSAGES, client_frame
 
 
 class Wire(asyncio.Transport):
@@ -29,6 +35,9 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def pause_reading(self) -> None:
         """Bring no more."""
@@ -153,3 +162,56 @@ async def test_after_the_end_of_the_connection_a_fault_is_none(socket: Socket) -
         feed(socket, b"bad")
         socket.feed_eof()
         assert await task is None
+
+
+@settings(max_examples=30)
+@given(MESSAGES, st.lists(st.integers(0, 1 << 18), max_size=12))
+async def test_messages_are_received_in_order_however_they_are_cut(
+    messages: list[tuple[int, bytes | str]], cuts: list[int]
+) -> None:
+    """Those that are read by themselves, and those that are not."""
+    data, edges = b"", [0]
+    for opcode, content in messages:
+        data += client_frame(opcode, content.encode() if isinstance(content, str) else content)
+        edges.append(len(data))
+    edges += [cut % (len(data) + 1) for cut in cuts]
+    socket = Socket(web.StreamResponse(), Wire(), Limits(), lambda: 0.0, 1 << 20)
+    socket._message_s = socket._byte_s = 0.0
+    for start, end in itertools.pairwise(sorted({*edges})):
+        socket.feed_data(data[start:end])
+    expected = [content for opcode, content in messages if opcode != PING]
+    assert [await socket.receive_any() for _ in expected] == expected
+
+
+SIZES = (0, 1, 125, 126, 127, 65535, 65536, 200_000)
+
+
+async def test_messages_of_every_length_arrive_whole_at_another_reader() -> None:
+    """aiohttp's parser reads them, over a real connection."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        socket = await Socket.open(request, Limits(), time.monotonic)
+        socket.send([*(bytes([size % 251]) * size for size in SIZES), "é\ud800"])
+        socket.ping()
+        await socket.close(1000, "done")
+        return socket.response
+
+    app = web.Application()
+    app.router.add_get("/", send)
+    async with (
+        TestServer(app) as server,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(server.make_url("/"), autoping=False, max_msg_size=0) as ws,
+    ):
+        for size in SIZES:
+            message = await ws.receive()
+            assert (message.type, message.data) == (WSMsgType.BINARY, bytes([size % 251]) * size)
+        assert (await ws.receive()).data == "é?"
+        assert (await ws.receive()).type is WSMsgType.PING
+        assert (await ws.receive()).type is WSMsgType.CLOSE
+
+
+@pytest.mark.parametrize(("size", "header"), [(5, 2), (125, 2), (126, 4), (65535, 4), (65536, 10)])
+async def test_the_shortest_header_is_used(socket: Socket, size: int, header: int) -> None:
+    socket.send((bytes(size),))
+    assert len(cast("Wire", socket._transport).written) == size + header

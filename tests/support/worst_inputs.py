@@ -25,7 +25,7 @@ from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.multipart import FormReader
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
-from antiphon.serve.transport.incoming import FRAGMENTS, Incoming
+from antiphon.serve.transport.frames import FRAGMENTS, FrameReader
 from antiphon.serve.transport.socket import FRAGMENT_MESSAGES
 
 UNIT_TURNS: Final = 50_000
@@ -181,9 +181,9 @@ def _read_form(boundary: bytes, data: bytes) -> None:
 
 def _read_frames(data: bytes) -> None:
     """As a socket does: messages and steps of fragments until the peer is ahead of its rate."""
-    incoming, steps = Incoming(Limits().max_message_bytes), 0.0
-    incoming.feed(data)
-    while steps < Limits().max_messages_per_s and (found := incoming.next()) is not None:
+    reader, steps = FrameReader(Limits().max_message_bytes), 0.0
+    reader.feed(data)
+    while steps < Limits().max_messages_per_s and (found := reader.next()) is not None:
         steps += FRAGMENT_MESSAGES if found[0] == FRAGMENTS else 1
 
 

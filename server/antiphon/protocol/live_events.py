@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from antiphon.errors import AntiphonError, FieldError
-from antiphon.protocol.payload import encode_object
+from antiphon.protocol.payload import object_text
 from antiphon.protocol.wire_errors import ErrorType, wire_form
 
 
@@ -177,18 +177,17 @@ TYPES: Mapping[type, str] = {
 }
 
 
-def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> bytes:
-    """One event as JSON in UTF-8, with its number where it has one.
+def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
+    """One event as JSON, with its number where it has one.
 
     Audio to the caller itself has no id and no times.
     """
     shown: dict[str, Any]
     match event:
         case OutputAudio(delta, None, None, int(number)):
-            audio = base64.b64encode(delta)
-            return b'{"type":"session.output_audio.delta","frame":%d,"delta":"%b"}' % (number, audio)
+            return f'{{"type":"session.output_audio.delta","frame":{number},"delta":"{_text(delta)}"}}'
         case OutputAudio(delta, None, None):
-            return b'{"type":"session.output_audio.delta","delta":"%b"}' % base64.b64encode(delta)
+            return f'{{"type":"session.output_audio.delta","delta":"{_text(delta)}"}}'
         case OutputAudio(delta, start_ms, end_ms):
             shown = {"delta": _text(delta), "start_ms": start_ms, "end_ms": end_ms}
         case InputAudio(audio):
@@ -207,7 +206,7 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> bytes:
         case _:
             shown = _given({field.name: getattr(event, field.name) for field in fields(event)})
     numbered = {"event_id": event_id, **_given({"seq": seq})}
-    return encode_object({"type": TYPES[type(event)], **numbered, **shown}, "an event")
+    return object_text({"type": TYPES[type(event)], **numbered, **shown}, "an event")
 
 
 def error_of(reason: AntiphonError) -> Error:

@@ -96,7 +96,19 @@ def encode_object(values: Mapping[str, Any], what: str) -> bytes:
         ProtocolError: a value that JSON cannot carry.
     """
     try:
-        return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return object_text(values, what).encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"{what} cannot be sent as JSON: {error}") from error
+
+
+def object_text(values: Mapping[str, Any], what: str) -> str:
+    """The JSON of :func:`encode_object` as text, for messages that are text.
+
+    Raises:
+        ProtocolError: a value that JSON cannot carry.
+    """
+    try:
+        return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"{what} cannot be sent as JSON: {error}") from error
 

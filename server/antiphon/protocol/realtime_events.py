@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError
 from antiphon.protocol.live_events import error_of
-from antiphon.protocol.payload import encode_object
+from antiphon.protocol.payload import object_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ def event(kind: str, **fields: Any) -> Event:
     return Event(kind, fields)
 
 
-def encode(it: Event, event_id: str) -> bytes:
-    """One event as JSON in UTF-8; bytes in ``delta`` are sound, which goes as base64."""
+def encode(it: Event, event_id: str) -> str:
+    """One event as JSON; bytes in ``delta`` are sound, which goes as base64."""
     delta = it.fields.get("delta")
     sound = {"delta": base64.b64encode(delta).decode("ascii")} if isinstance(delta, bytes) else {}
-    return encode_object({"type": it.type, "event_id": event_id, **it.fields, **sound}, "an event")
+    return object_text({"type": it.type, "event_id": event_id, **it.fields, **sound}, "an event")
 
 
 def error_event(reason: AntiphonError) -> Event:

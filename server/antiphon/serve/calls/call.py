@@ -159,8 +159,8 @@ class Call:
             return
         kind = type(error).__name__
         self.exchange.provoked.warning("session ends", of=f"end {kind}", error=kind, reason=str(error))
-        frames, code = self.dialect.error(error)
-        transport.write(frames)
+        messages, code = self.dialect.error(error)
+        transport.send(messages)
         await transport.close(code, str(error))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
@@ -13,9 +13,10 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.transport.http_body import HttpBody
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
 
-Refusal: TypeAlias = Callable[[AntiphonError], tuple[bytes, int]]
-"""What a protocol tells a client that gets no call, framed, and the close code."""
+Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
+"""What a protocol tells a client that gets no call, and the close code."""
 
 
 async def admit_then_upgrade(
@@ -116,7 +117,7 @@ async def upgrade_to_refuse(
 
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal) -> None:
     """What a protocol says of an error, and the close that belongs to it."""
-    frames, code = refusal(error)
-    socket.write(frames)
+    messages, code = refusal(error)
+    socket.send(messages)
     await socket.close(code, str(error))
     metrics.closed(socket.close_code)

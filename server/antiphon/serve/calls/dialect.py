@@ -1,7 +1,7 @@
 """The base of all dialects: what a call asks of the protocol that its client speaks.
 
 A dialect is state and functions without I/O: messages of the client become actions, replies of the
-participant become frames. The defaults are those of a protocol that has no word for it.
+participant become messages. The defaults are those of a protocol that has no word for it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from antiphon.models.words import Word
 from antiphon.protocol.live_events import Info
 from antiphon.serve.calls.actions import Action
 from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.transport.transport import Message
 
 R = TypeVar("R")
 
@@ -43,12 +44,12 @@ class Dialect(ABC, Generic[R]):
         """Begin without markers."""
         self.marks: list[int] = []
 
-    def hello(self, facts: HelloFacts) -> bytes:
-        """There is a row: what the client gets first, framed."""
-        return b""
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
+        """There is a row: what the client gets first."""
+        return ()
 
     @abstractmethod
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         """What a message of the client asks for, in less than a millisecond.
 
         Raises:
@@ -57,16 +58,16 @@ class Dialect(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def frames(self, reply: R) -> bytes:
-        """What one reply of the participant becomes, framed.
+    def messages(self, reply: R) -> Sequence[Message]:
+        """What one reply of the participant becomes.
 
         Raises:
             SessionFailedError: it cannot be encoded.
         """
 
     @abstractmethod
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
-        """What went wrong, framed, and the code of the close that follows if the call ends."""
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
+        """What went wrong, and the code of the close that follows if the call ends."""
 
     def text_of(self, reply: FrameReply) -> str:
         """The piece of text that a frame speaks, or ""; its words are counted."""
@@ -76,41 +77,41 @@ class Dialect(ABC, Generic[R]):
         self.words += text.startswith(" ")
         return text
 
-    def encode(self, event: Any) -> bytes:
-        """An event of a :class:`Send`, framed."""
+    def encode(self, event: Any) -> Sequence[Message]:
+        """An event of a :class:`Send`."""
         raise NotImplementedError
 
-    def listening(self) -> bytes:
+    def listening(self) -> Sequence[Message]:
         """From now on the participant hears."""
-        return b""
+        return ()
 
     def heard(self, pcm: FloatArray) -> Sequence[Action]:
         """The participant hears this now, float32 ``[N]``; asked where the policy says so."""
         return ()
 
-    def draining(self, deadline_s: float) -> bytes:
+    def draining(self, deadline_s: float) -> Sequence[Message]:
         """The call may go on for ``deadline_s`` seconds."""
-        return b""
+        return ()
 
-    def queued(self, ahead: int, retry_after_s: int) -> bytes:
+    def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
         """The place of the call in the queue."""
-        return b""
+        return ()
 
-    def interrupted(self, frame: int) -> bytes:
+    def interrupted(self, frame: int) -> Sequence[Message]:
         """Replies to input before ``frame`` that were not sent never come."""
-        return b""
+        return ()
 
-    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> bytes:
+    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
         """What is due by the clock; asked a few times a second while the client reads."""
-        return b""
+        return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:
         """A recogniser has written something of the client's audio."""
         return ()
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
-        """All is answered: the last frames, and the error that the call ends with, if any."""
-        return b"", None
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
+        """All is answered: the last messages, and the error that the call ends with, if any."""
+        return (), None
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         """Give back what is held; ``is_lost``: the client left without a word."""

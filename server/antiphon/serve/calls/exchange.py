@@ -1,4 +1,4 @@
-"""What goes over one connection of a call: messages to actions, replies to frames, and the time of both.
+"""What goes over one connection of a call: messages to actions, replies to messages, and the time of both.
 
 The reader follows messages; the waker, woken by the client and by the participant, takes turns, which move
 what can be moved and notice what changed. Replies stay in the engine's queue while the client does not read:
@@ -39,7 +39,7 @@ from antiphon.serve.calls.resume import CallResume, ResumedCall
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.recording import CallRecording
 from antiphon.serve.transport.liveness import LivenessRules
-from antiphon.serve.transport.transport import Transport
+from antiphon.serve.transport.transport import Message, Transport
 
 TICK_S: Final = 1.0
 """The clock of all timeouts, unless they are shorter."""
@@ -176,7 +176,7 @@ class Exchange:
                 if not self._read_in_a_row:
                     await asyncio.sleep(0)
 
-    def _take(self, message: bytes | str) -> bytes | str | None:
+    def _take(self, message: Message) -> Message | None:
         """Follow a message where it is read; what takes more than a step is left for a turn."""
         if message[:1] != self.dialect.policy.at_once or self.is_ending:
             return message
@@ -185,7 +185,7 @@ class Exchange:
         self._do_all(self.dialect.feed(message) if self._tracer is None else self._feed(message))
         return "" if self.dialect.has_more else None
 
-    def _feed(self, message: bytes | str) -> Sequence[Action]:
+    def _feed(self, message: Message) -> Sequence[Action]:
         if self._tracer is None:
             return self.dialect.feed(message)
         start_s = self._clock()
@@ -194,7 +194,7 @@ class Exchange:
             self._tracer.span("decode", start_s, self._clock(), track="loop", session=self.participant.id)
         return actions
 
-    async def _follow(self, message: bytes | str, transport: Transport) -> None:
+    async def _follow(self, message: Message, transport: Transport) -> None:
         try:
             await self.obey(transport.timed(self._feed, message), transport)
             while self.dialect.has_more and not (self.is_ending or transport.has_ended):
@@ -420,9 +420,9 @@ class Exchange:
     def _write(self, transport: Transport, most: int) -> bool:
         """Send some replies in one write; true when more are ready and can go."""
         waiting, participant, dialect = self.waiting, self.participant, self.dialect
-        parts: list[bytes] = []
+        messages: list[Message] = []
         if participant.kept_from is not None:
-            parts.append(dialect.interrupted(participant.kept_from))
+            messages += dialect.interrupted(participant.kept_from)
             participant.kept_from = None
         elif not waiting:
             return False
@@ -431,13 +431,13 @@ class Exchange:
         for reply in sent:
             if self.recording is not None and reply.pcm is not None:
                 self.recording.said(reply.pcm)
-            parts.append(dialect.frames(reply))
+            messages += dialect.messages(reply)
         encoded_s = self._clock()
-        if data := b"".join(parts):
+        if messages:
             if self._resume is not None and participant.session is not None:
                 told_frame = sent[-1].frame + 1 if sent else 0
                 self._resume.sequence.note(participant.session, told_frame)
-            transport.write(data)
+            transport.send(messages)
         if dialect.marks:
             self._set_marks()
         now_s = self._clock()
@@ -449,19 +449,19 @@ class Exchange:
             self._tracer.span("send", encoded_s, now_s, track="loop", frames=len(sent))
         return bool(waiting)
 
-    def send(self, data: bytes) -> None:
-        """Write frames that are no replies."""
-        if data and self.transport is not None:
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages that are no replies."""
+        if messages and self.transport is not None:
             if self._resume is not None and self.participant.session is not None:
                 self._resume.sequence.note(self.participant.session, 0)
-            self.transport.write(data)
+            self.transport.send(messages)
 
     def _finish(self, transport: Transport) -> None:
         """All is answered: say the last words, and end; nothing is cut off where nothing may be dropped."""
         if not self._is_finished:
             self._is_finished = True
-            data, self._last_error = self.dialect.finish(self.participant.stats())
-            self.send(data)
+            messages, self._last_error = self.dialect.finish(self.participant.stats())
+            self.send(messages)
         if self.dialect.policy.is_live or not transport.has_unsent:
             self._end(self._last_error)
 

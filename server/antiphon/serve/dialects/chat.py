@@ -18,7 +18,7 @@ from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.transport import Message
 
 STATS_PERIOD_S: Final = 1.0
 """How often extended clients get statistics."""
@@ -55,7 +55,7 @@ class ChatDialect(Dialect[FrameReply]):
 
     # What comes in.
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         """Follow a message. Unknown tags and those that say nothing to a server are passed over."""
         if isinstance(message, str):
             return self._hear()
@@ -115,10 +115,10 @@ class ChatDialect(Dialect[FrameReply]):
 
     # What goes out.
 
-    def hello(self, facts: HelloFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self._is_begun = True
         if facts.resumed is None:
-            return frame(moshi.encode(moshi.Handshake())) + self._event(self._ready(facts))
+            return (moshi.encode(moshi.Handshake()), *self._event(self._ready(facts)))
         found = facts.resumed.found
         event = events.resumed(
             session=found.call,
@@ -128,7 +128,7 @@ class ChatDialect(Dialect[FrameReply]):
             replay_from=found.replay_from,
             worker=facts.resumed.terms.get("worker", ""),
         )
-        return self._event(event) + b"".join(frame(data) for _, data in found.notes)
+        return (*self._event(event), *(data for _, data in found.notes))
 
     def _ready(self, facts: HelloFacts) -> moshi.Event:
         spec = self._info.spec
@@ -143,26 +143,25 @@ class ChatDialect(Dialect[FrameReply]):
             resume=facts.terms,
         )
 
-    def frames(self, reply: FrameReply) -> bytes:
+    def messages(self, reply: FrameReply) -> Sequence[Message]:
         """Audio first, then its text, as upstream's server sends them."""
-        parts: list[bytes] = []
+        messages: list[bytes] = []
         if reply.pcm is not None:
             head = AUDIO_TAG
             if self._is_stamped:
                 head = moshi.stamped_head(reply.frame, reply.step_ms, reply.wait_ms)
-            for payload in self._encoder.encode_reply(reply.pcm):
-                parts.append(frame(head + payload))  # noqa: PERF401 - one call fewer a frame
+            messages = [head + payload for payload in self._encoder.encode_reply(reply.pcm)]
         is_news = self._sequence is None or reply.frame >= self._sequence.first_news
         if is_news and (text := self.text_of(reply)):
-            parts.append(self._numbered(moshi.Text(text)))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            messages.append(self._numbered(moshi.Text(text)))
+        return messages
 
-    def encode(self, event: moshi.Message) -> bytes:
-        return frame(moshi.encode(event))
+    def encode(self, event: moshi.Message) -> Sequence[Message]:
+        return (moshi.encode(event),)
 
-    def _event(self, event: moshi.Event) -> bytes:
+    def _event(self, event: moshi.Event) -> Sequence[Message]:
         """An event, for clients that asked for them."""
-        return frame(moshi.encode(event)) if self._request.extended else b""
+        return (moshi.encode(event),) if self._request.extended else ()
 
     def _numbered(self, message: moshi.Message) -> bytes:
         """Text, or an event that has to arrive."""
@@ -170,21 +169,21 @@ class ChatDialect(Dialect[FrameReply]):
         if self._sequence is not None:
             data = resume.encode_numbered(self._sequence.seq, data)
             self._sequence.add(data)
-        return frame(data)
+        return data
 
-    def interrupted(self, frame: int) -> bytes:
-        return self._numbered(events.interrupted(frame)) if self._request.extended else b""
+    def interrupted(self, frame: int) -> Sequence[Message]:
+        return (self._numbered(events.interrupted(frame)),) if self._request.extended else ()
 
-    def queued(self, ahead: int, retry_after_s: int) -> bytes:
+    def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
         return self._event(events.queued(position=ahead, ahead=ahead, retry_after_s=retry_after_s))
 
-    def draining(self, deadline_s: float) -> bytes:
+    def draining(self, deadline_s: float) -> Sequence[Message]:
         return self._event(events.draining(deadline_s))
 
-    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> bytes:
+    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
         """Statistics, once a second."""
         if not self._request.extended or now_s < self._stats_due_s:
-            return b""
+            return ()
         self._stats_due_s += STATS_PERIOD_S
         now = stats()
         return self._event(
@@ -201,7 +200,7 @@ class ChatDialect(Dialect[FrameReply]):
             )
         )
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return self._event(events.error_of(error)), wire_form(error).close
 
     def over(self, _stats: SessionStats, *, is_lost: bool) -> None:

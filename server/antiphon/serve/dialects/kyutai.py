@@ -22,18 +22,18 @@ from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.tts_stream import Piece
 from antiphon.serve.hosting.served import ServedModel
-from antiphon.serve.transport.frames import frame
+from antiphon.serve.transport.transport import Message
 
 
-def refusal(error: AntiphonError) -> tuple[bytes, int]:
+def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """The words for a client: Kyutai's own where every row is taken, since its clients may look for them."""
     form = wire_form(error)
-    return frame(kyutai.encode(kyutai.Error(form.kyutai or str(error)))), form.close
+    return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
 
 
-def bare_refusal(error: AntiphonError) -> tuple[bytes, int]:
+def bare_refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """Formats of bare audio have no messages."""
-    return b"", wire_form(error).close
+    return (), wire_form(error).close
 
 
 class AsrDialect(Dialect[AsrNews]):
@@ -48,10 +48,10 @@ class AsrDialect(Dialect[AsrNews]):
         self._decoder: Decoder | None = None
         self._has_audio = False
 
-    def hello(self, facts: HelloFacts) -> bytes:
-        return frame(kyutai.encode(kyutai.Ready()))
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
+        return (kyutai.encode(kyutai.Ready()),)
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         if isinstance(message, str):
             return self._decode()
         asked = kyutai.decode_client(message)
@@ -80,10 +80,10 @@ class AsrDialect(Dialect[AsrNews]):
     def _push(self, pcm: FloatArray) -> Sequence[Action]:
         return (PushAudio(np.clip(pcm, -1.0, 1.0), pcm.size / self._spec.sample_rate),)
 
-    def frames(self, reply: AsrNews) -> bytes:
-        return b"".join(frame(kyutai.encode(message)) for message in reply.messages)
+    def messages(self, reply: AsrNews) -> Sequence[Message]:
+        return [kyutai.encode(message) for message in reply.messages]
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return refusal(error)
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
@@ -102,10 +102,10 @@ class TtsDialect(Dialect[Piece]):
         self._format, self._model = audio_format, model
         self._encoder = make_encoder("ogg" if audio_format.is_ogg else "pcm_f32le")
 
-    def hello(self, facts: HelloFacts) -> bytes:
-        return frame(kyutai.encode(kyutai.Ready())) if self._format.is_packed else b""
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
+        return (kyutai.encode(kyutai.Ready()),) if self._format.is_packed else ()
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         asked = kyutai_tts.decode_client(message)
         match asked:
             case kyutai_tts.Text(text):
@@ -124,26 +124,26 @@ class TtsDialect(Dialect[Piece]):
         except UnsupportedError as error:
             raise ProtocolError(str(error)) from error
 
-    def frames(self, reply: Piece) -> bytes:
+    def messages(self, reply: Piece) -> Sequence[Message]:
         """What stands for a piece in the client's format."""
         is_packed = self._format.is_packed
         if isinstance(reply, Spoken):
-            return frame(kyutai_tts.encode_server(reply)) if is_packed else b""
+            return (kyutai_tts.encode_server(reply),) if is_packed else ()
         clipped = reply.clip(-1.0, 1.0)
         if is_packed and not self._format.is_ogg:
-            return frame(kyutai.encode(kyutai.Audio(clipped)))
-        return self._framed(self._encoder.encode_reply(clipped))
+            return (kyutai.encode(kyutai.Audio(clipped)),)
+        return self._packed(self._encoder.encode_reply(clipped))
 
-    def _framed(self, payloads: list[bytes]) -> bytes:
+    def _packed(self, payloads: list[bytes]) -> list[bytes]:
         """Encoded audio, in messages where the format has them."""
         if self._format.is_packed:
-            payloads = [kyutai.encode(kyutai.OggOpus(page)) for page in payloads]
-        return b"".join(map(frame, payloads))
+            return [kyutai.encode(kyutai.OggOpus(page)) for page in payloads]
+        return payloads
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
-        return self._framed(self._encoder.finish()), None
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
+        return self._packed(self._encoder.finish()), None
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return refusal(error) if self._format.is_packed else bare_refusal(error)
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:

@@ -24,7 +24,7 @@ from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
-from antiphon.serve.transport.frames import TEXT, frame
+from antiphon.serve.transport.transport import Message
 
 USAGE_PERIOD_S: Final = 10.0
 """The interval of usage events, as in the hosted service."""
@@ -83,7 +83,7 @@ class LiveDialect(Dialect[FrameReply]):
 
     # What comes in.
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         return self.obey(live.decode(message))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
@@ -145,7 +145,7 @@ class LiveDialect(Dialect[FrameReply]):
 
     # What goes out.
 
-    def hello(self, facts: HelloFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self._is_begun, self.live_id = True, f"live_{facts.session}"
         self._usage_due_s = facts.now_s + USAGE_PERIOD_S
         event_id, resumed = self._start.event_id, facts.resumed
@@ -159,38 +159,41 @@ class LiveDialect(Dialect[FrameReply]):
                 missed_frames=resumed.missed_frames,
                 client_event_id=event_id,
             )
-            parts = [self._framed(event), *(data for _, data in resumed.found.notes)]
+            messages: list[Message] = [
+                self._written(event),
+                *(data.decode() for _, data in resumed.found.notes),
+            ]
         else:
             terms = facts.terms and {**facts.terms, "frame_ms": self._spec.frame_ms}
-            parts = [self.encode(events.SessionStarted(self._shown(), event_id, terms))]
-        return b"".join((*parts, *map(self.encode, self._notices)))
+            messages = [*self.encode(events.SessionStarted(self._shown(), event_id, terms))]
+        return (*messages, *(it for notice in self._notices for it in self.encode(notice)))
 
-    def frames(self, reply: FrameReply) -> bytes:
+    def messages(self, reply: FrameReply) -> Sequence[Message]:
         """Audio, then the text that is spoken in it."""
-        sequence, data = self._sequence, b""
+        sequence, messages = self._sequence, list[Message]()
         if (said := self._line.say(reply)) is not None:
             number = None if sequence is None else reply.frame
-            data = self._framed(events.OutputAudio(said.data, frame=number))
+            messages.append(self._written(events.OutputAudio(said.data, frame=number)))
             if self.watchers:
                 self._show(events.OutputAudio(s16le_from_float(said.pcm), *self._line.span_ms(reply)))
         self.is_speaking = self._line.is_speaking
         if (sequence is None or reply.frame >= sequence.first_news) and (text := self.text_of(reply)):
-            data += self.encode(events.OutputTranscript(text, *self._line.span_ms(reply)))
-        return data
+            messages += self.encode(events.OutputTranscript(text, *self._line.span_ms(reply)))
+        return messages
 
-    def encode(self, event: events.ServerEvent) -> bytes:
+    def encode(self, event: events.ServerEvent) -> Sequence[Message]:
         """An event for the client, which watchers see too."""
         self._show(event)
-        return self._framed(event)
+        return (self._written(event),)
 
-    def _framed(self, event: events.ServerEvent) -> bytes:
+    def _written(self, event: events.ServerEvent) -> str:
         self._events += 1
         sequence = self._sequence
         if sequence is None or isinstance(event, UNNUMBERED):
-            return frame(events.encode(event, f"event_{self._events}"), TEXT)
-        data = frame(events.encode(event, f"event_s{sequence.seq}", sequence.seq), TEXT)
-        sequence.add(data)
-        return data
+            return events.encode(event, f"event_{self._events}")
+        text = events.encode(event, f"event_s{sequence.seq}", sequence.seq)
+        sequence.add(text.encode())
+        return text
 
     def _show(self, event: events.ServerEvent) -> None:
         for watcher in self.watchers:
@@ -199,13 +202,13 @@ class LiveDialect(Dialect[FrameReply]):
     def _shown(self) -> dict[str, object]:
         return self._config.shown(session_id=self.live_id, expires_at=self._expires_at)
 
-    def draining(self, deadline_s: float) -> bytes:
+    def draining(self, deadline_s: float) -> Sequence[Message]:
         return self.encode(events.Info("server_draining", f"the server leaves within {deadline_s:g} s"))
 
-    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> bytes:
+    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
         """Seconds so far, and how much of the model's context they fill."""
         if now_s < self._usage_due_s:
-            return b""
+            return ()
         self._usage_due_s += USAGE_PERIOD_S
         lm, now = self._spec.lm, stats()
         ratio = None if lm is None else min(1.0, round(now.frames_in / lm.context, 3))
@@ -214,18 +217,18 @@ class LiveDialect(Dialect[FrameReply]):
     def _seconds(self, stats: SessionStats) -> float:
         return round(stats.frames_in * self._spec.frame_ms / 1000, 2)
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
         asked = self._close_asked
         reason = events.CloseReason.EXPIRED if asked is None else events.CloseReason.CLOSE_REQUESTED
         event_id = None if asked is None else asked.event_id
         closed = events.SessionClosed(reason, self._shown(), self._seconds(stats), event_id)
         return self.encode(closed), None
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         """An error; of one that the session outlives, watchers see nothing."""
         told = events.error_of(error)
         is_last = not isinstance(error, FieldError)
-        return self.encode(told) if is_last else self._framed(told), wire_form(error).openai_close
+        return self.encode(told) if is_last else (self._written(told),), wire_form(error).openai_close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         """End the watchers' connections, with a word where the client has none to say."""

@@ -36,6 +36,7 @@ from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
+from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
 """How long the model waits for the client's first event, which may say who it is to be."""
@@ -81,7 +82,7 @@ class RealtimeDialect(Dialect[FrameReply]):
 
     # What comes in.
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         asked = realtime.decode(text_of(message))
         self.listens_at_s = 0.0
         match asked:
@@ -178,14 +179,14 @@ class RealtimeDialect(Dialect[FrameReply]):
 
     # What goes out.
 
-    def hello(self, facts: HelloFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self._is_begun = True
         self.listens_at_s = min(self.listens_at_s, facts.now_s + SETTLE_S)
         conversation = {"id": self._replies.conversation, "object": "realtime.conversation"}
         created = event("session.created", session=self._client.shown(self._session))
         return self.encode([created, event("conversation.created", conversation=conversation)])
 
-    def listening(self) -> bytes:
+    def listening(self) -> Sequence[Message]:
         """Confirm changes now that the model hears: a client takes it as its sign to speak."""
         self._is_listening = True
         owed, self._owed = self._owed, 0
@@ -194,7 +195,7 @@ class RealtimeDialect(Dialect[FrameReply]):
     def _updated(self) -> Event:
         return event("session.updated", session=self._client.shown(self._session))
 
-    def frames(self, reply: FrameReply) -> bytes:
+    def messages(self, reply: FrameReply) -> Sequence[Message]:
         said, text = self._line.say(reply), self.text_of(reply)
         self.is_speaking = self._line.is_speaking
         events: list[Event] = []
@@ -203,18 +204,18 @@ class RealtimeDialect(Dialect[FrameReply]):
         audio = b"" if said is None else said.data
         return self.encode(events + self._replies.frame(audio, is_speaking=self.is_speaking, text=text))
 
-    def encode(self, event: Sequence[Event] | None) -> bytes:
+    def encode(self, event: Sequence[Event] | None) -> Sequence[Message]:
         """Events, or for None the confirmation of a change."""
         if event is None:
             if not self._is_listening:
                 self._owed = min(self._owed + 1, MAX_OWED)
-                return b""
+                return ()
             event = [self._updated()]
-        return b"".join(map(self._client.framed, event))
+        return self._client.written(*event)
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
         error = SessionTimeoutError("the session has had all its steps")
         return self.encode(self._replies.finish()), error
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
-        return self._client.framed(error_event(error)), wire_form(error).openai_close
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
+        return self._client.written(error_event(error)), wire_form(error).openai_close

@@ -13,7 +13,6 @@ from antiphon.protocol.realtime import CreateItem, DeleteItem, RetrieveItem
 from antiphon.protocol.realtime_events import Event, Ids, encode
 from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_session import Detection, RealtimeSession
-from antiphon.serve.transport.frames import TEXT, frame
 
 LIFE_S: Final = 86_400
 """From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
@@ -42,9 +41,9 @@ class RealtimeClient:
             case DeleteItem():
                 return self.items.delete(asked.item_id, asked.event_id)
 
-    def framed(self, event: Event) -> bytes:
-        """The next event, as it is written."""
-        return frame(encode(event, self.ids.new("event")), TEXT)
+    def written(self, *events: Event) -> list[str]:
+        """The next events, as they are sent."""
+        return [encode(event, self.ids.new("event")) for event in events]
 
     def shown(self, session: RealtimeSession) -> dict[str, Any]:
         """A session object of this session's id."""

@@ -23,6 +23,7 @@ from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.transport.transport import Message
 
 
 class TranscriptionDialect(Dialect[AsrNews]):
@@ -41,10 +42,10 @@ class TranscriptionDialect(Dialect[AsrNews]):
         self._numbers = itertools.count(1)
         self.is_quiet = session.detection is None
 
-    def hello(self, facts: HelloFacts) -> bytes:
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
         return self.encode([event("session.created", session=self._client.shown(self._session))])
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         asked = realtime.decode(text_of(message))
         match asked:
             case realtime.AppendAudio():
@@ -104,7 +105,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         self.is_quiet = after.detection is None  # a turn begins when the client says so
         return [event("session.updated", session=self._client.shown(after))]
 
-    def frames(self, reply: AsrNews) -> bytes:
+    def messages(self, reply: AsrNews) -> Sequence[Message]:
         events: list[Event] = []
         for told in reply.events:
             if isinstance(told, Word):
@@ -116,8 +117,8 @@ class TranscriptionDialect(Dialect[AsrNews]):
                 events += self._turns.transcribed()
         return self.encode(events)
 
-    def encode(self, event: Sequence[Event]) -> bytes:
-        return b"".join(map(self._client.framed, event))
+    def encode(self, event: Sequence[Event]) -> Sequence[Message]:
+        return self._client.written(*event)
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
-        return self._client.framed(error_event(error)), wire_form(error).openai_close
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
+        return self._client.written(error_event(error)), wire_form(error).openai_close

@@ -19,6 +19,7 @@ from antiphon.serve.calls.policy import Policy
 from antiphon.serve.calls.tts_stream import Piece
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
@@ -32,22 +33,22 @@ class SpeechDialect(Dialect[Piece]):
         self._body, self._words, self._event_of = body, words, event_of
         self._frames = 0
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         assert isinstance(message, str)
         return PushWords(message), EndInput()
 
-    def frames(self, reply: Piece) -> bytes:
+    def messages(self, reply: Piece) -> Sequence[Message]:
         if isinstance(reply, Spoken):
-            return b""
+            return ()
         self._frames += 1
-        return self._body.feed(reply)
+        return (self._body.feed(reply),)
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
-        return self._body.finish(self._words, self._frames), None
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
+        return (self._body.finish(self._words, self._frames),), None
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         is_told = self._body.is_sse and self._frames > 0
-        return self._event_of(error) if is_told else b"", wire_form(error).close
+        return (self._event_of(error),) if is_told else (), wire_form(error).close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         self._body.close()
@@ -80,22 +81,22 @@ class RecordingDialect(Dialect[AsrNews]):
         self._samples = 0
         self._has_begun = False
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         if isinstance(message, str):
             return (EndInput(),)
         pcm = np.frombuffer(message, np.float32)
         self._samples += pcm.size
         return (PushAudio(pcm, pcm.size / self._rate),)
 
-    def frames(self, reply: AsrNews) -> bytes:
+    def messages(self, reply: AsrNews) -> Sequence[Message]:
         told = [it for it in reply.messages if isinstance(it, kyutai.Word | kyutai.EndWord)]
         data = b"".join(map(self._body.take, told))
         self._has_begun = self._has_begun or bool(data)
-        return data
+        return (data,)
 
-    def finish(self, stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
-        return self._body.finish(self._samples / self._rate), None
+    def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
+        return (self._body.finish(self._samples / self._rate),), None
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         is_told = self._event_of is not None and self._has_begun
-        return self._event_of(error) if is_told and self._event_of else b"", wire_form(error).close
+        return (self._event_of(error),) if is_told and self._event_of else (), wire_form(error).close

@@ -20,6 +20,7 @@ from antiphon.serve.dialects.event_audio import decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
+from antiphon.serve.transport.transport import Message
 
 DRAIN_S: Final = 10.0
 """How long a translation may go on after ``session.close``."""
@@ -42,7 +43,7 @@ class TranslationDialect(Dialect[FrameReply]):
         self._line = DuplexLine(WireFormat("pcm_s16le", translation.SAMPLE_RATE), self._spec)
         self._is_begun = self._is_closing = False
 
-    def feed(self, message: bytes | str) -> Sequence[Action]:
+    def feed(self, message: Message) -> Sequence[Action]:
         asked = translation.decode(text_of(message))
         match asked:
             case translation.AppendAudio():
@@ -60,28 +61,28 @@ class TranslationDialect(Dialect[FrameReply]):
         pcm = decoded(self._line.decode, asked.audio, asked.event_id)
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
-    def hello(self, _facts: HelloFacts) -> bytes:
+    def hello(self, _facts: HelloFacts) -> Sequence[Message]:
         self._is_begun = True
         return self.encode(event("session.created", session=self._shown()))
 
-    def frames(self, reply: FrameReply) -> bytes:
+    def messages(self, reply: FrameReply) -> Sequence[Message]:
         elapsed_ms, _ = self._line.span_ms(reply)
-        data = b""
+        events: list[Event] = []
         if (said := self._line.say(reply)) is not None:
-            data = self.encode(translation.output_audio(said.data, elapsed_ms))
+            events.append(translation.output_audio(said.data, elapsed_ms))
         self.is_speaking = self._line.is_speaking
         if text := self.text_of(reply):
-            data += self.encode(translation.output_transcript(text, elapsed_ms))
-        return data
+            events.append(translation.output_transcript(text, elapsed_ms))
+        return self._client.written(*events)
 
-    def encode(self, event: Event) -> bytes:
-        return self._client.framed(event)
+    def encode(self, event: Event) -> Sequence[Message]:
+        return self._client.written(event)
 
     def _shown(self) -> dict[str, object]:
         return self._session.shown(session_id=self._client.session_id, expires_at=self._client.expires_at)
 
-    def finish(self, _stats: SessionStats) -> tuple[bytes, AntiphonError | None]:
+    def finish(self, _stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
         return self.encode(event("session.closed")), None
 
-    def error(self, error: AntiphonError) -> tuple[bytes, int]:
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return self.encode(error_event(error)), wire_form(error).openai_close

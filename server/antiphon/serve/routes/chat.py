@@ -10,7 +10,7 @@ answered with the reason in an ``error`` event, and closed with its code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aiohttp import web
@@ -31,8 +31,8 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.prompts import prompt_of
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
-from antiphon.serve.transport.frames import frame
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
 
 
 async def handle_chat(
@@ -98,9 +98,9 @@ async def resume_chat(
     return await upgrade_then_admit(request, services, model.metrics, begin, refusal)
 
 
-def refusal(error: AntiphonError) -> tuple[bytes, int]:
+def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """The event of an error, and the close code that belongs to it."""
-    return frame(moshi.encode(events.error_of(error))), wire_form(error).close
+    return (moshi.encode(events.error_of(error)),), wire_form(error).close
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:

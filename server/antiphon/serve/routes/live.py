@@ -7,7 +7,7 @@ A wrong key, a foreign origin and too many sessions are refused before the upgra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -33,8 +33,8 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import prompt_of_session
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refuse_in
-from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
 
 MAX_EVENT_BYTES = MAX_EVENT_CHARS
 """A WebSocket message beyond it ends the connection with 1009, before it is read."""
@@ -62,9 +62,9 @@ async def handle_live(
     )
 
 
-def refusal(error: AntiphonError) -> tuple[bytes, int]:
+def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """An ``error`` event, and the close code that belongs to it."""
-    return frame(events.encode(events.error_of(error), "event_1"), TEXT), wire_form(error).openai_close
+    return (events.encode(events.error_of(error), "event_1"),), wire_form(error).openai_close
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:

@@ -23,7 +23,6 @@ from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.routing import check_upgrade
-from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
 
 MAX_WATCHERS: Final = 4
@@ -103,7 +102,7 @@ class LiveWatcher:
             self._end()
         elif not self._socket.is_congested():
             self._events += 1
-            self._socket.write(frame(events.encode(event, f"event_{self._events}"), TEXT))
+            self._socket.send((events.encode(event, f"event_{self._events}"),))
 
     def _end(self) -> None:
         if self._ending is None:

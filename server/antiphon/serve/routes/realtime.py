@@ -6,7 +6,7 @@ A wrong key, a foreign origin and a wrong query are refused before the upgrade. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -44,8 +44,8 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
-from antiphon.serve.transport.frames import TEXT, frame
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
 
 PATH: Final = "/v1/realtime"
 
@@ -142,9 +142,9 @@ async def _hold(
         call.abandon()
 
 
-def refusal(error: AntiphonError) -> tuple[bytes, int]:
+def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """An ``error`` event, and the close code that belongs to it."""
-    return frame(encode(error_event(error), "event_1"), TEXT), wire_form(error).openai_close
+    return (encode(error_event(error), "event_1"),), wire_form(error).openai_close
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:

@@ -1,10 +1,10 @@
-"""The answer to a POST as a transport: what was sent is received message by message, frames are the body."""
+"""A POST as a transport: its content is received message by message, what is sent is the answer's body."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from aiohttp import web
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError, SessionFailedError
 from antiphon.protocol.close_codes import CloseCode
-from antiphon.serve.transport.transport import M, T, Taker
+from antiphon.serve.transport.transport import M, Message, T, Taker
 
 LOOK_S: Final = 0.5
 """How often to check that the client of a POST is still connected."""
@@ -22,8 +22,8 @@ LOOK_S: Final = 0.5
 class HttpBody:
     """One request, which came whole, and its answer. Only the event loop touches it.
 
-    An answer begins with the first frame; until then an error is a status. One that breaks off later is cut,
-    so that its client does not take it for a whole one, unless it ``tells_errors`` at its end.
+    An answer begins with the first message; until then an error is a status. One that breaks off later is
+    cut, so that its client does not take it for a whole one, unless it ``tells_errors`` at its end.
     """
 
     close_code: int | None = None
@@ -34,7 +34,7 @@ class HttpBody:
         request: web.Request,
         limits: Limits,
         clock: Callable[[], float],
-        messages: AsyncIterator[bytes | str],
+        messages: AsyncIterator[Message],
         headers: Mapping[str, str],
         *,
         is_whole: bool = False,
@@ -65,7 +65,7 @@ class HttpBody:
         transport = self._request.transport
         return self._is_over.is_set() or transport is None or transport.is_closing()
 
-    async def receive_any(self) -> bytes | str | None:
+    async def receive_any(self) -> Message | None:
         message = await anext(self._messages, None)
         while message is None and not self.has_ended:
             with contextlib.suppress(TimeoutError):
@@ -85,9 +85,10 @@ class HttpBody:
                 async with asyncio.timeout(LOOK_S):
                     await room.wait()
 
-    def write(self, frames: bytes) -> None:
-        if frames and not self.has_ended:
-            self._unsent.append(frames)
+    def send(self, messages: Sequence[Message]) -> None:
+        data = b"".join(it if isinstance(it, bytes) else it.encode() for it in messages)
+        if data and not self.has_ended:
+            self._unsent.append(data)
             self._is_drained.clear()
             self._has_news.set()
             if self._writer is None and not self._is_whole:

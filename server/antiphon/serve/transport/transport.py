@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias, TypeVar
 
 M = TypeVar("M")
 T = TypeVar("T")
 
-Taker: TypeAlias = Callable[[bytes | str], bytes | str | None]
+Message: TypeAlias = bytes | str
+"""What goes over a connection either way: binary, or text."""
+
+Taker: TypeAlias = Callable[[Message], Message | None]
 """Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
 
 
 class Transport(Protocol):
-    """Messages in, frames out, and every wait bounded; used on the event loop only.
+    """Messages both ways, and every wait bounded; used on the event loop only.
 
     ``seen_s`` is the time of the last sign of life, ``close_code`` what the connection was closed with.
     """
@@ -38,7 +41,7 @@ class Transport(Protocol):
         """Whether anything is written and not yet taken by the network; a close may cut it off."""
         ...
 
-    async def receive_any(self) -> bytes | str | None:
+    async def receive_any(self) -> Message | None:
         """The next message; None once the connection is over."""
         ...
 
@@ -54,8 +57,8 @@ class Transport(Protocol):
         """Wait until ``room`` is set, or the peer has left."""
         ...
 
-    def write(self, frames: bytes) -> None:
-        """Hand whole frames to the network; after the connection is over they go nowhere."""
+    def send(self, messages: Sequence[Message]) -> None:
+        """Hand messages to the network at once; after the connection is over they go nowhere."""
         ...
 
     def is_congested(self) -> bool:
