@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from antiphon.audio.codec import Decoder
 from antiphon.audio.codecs import make_decoder, make_encoder
-from antiphon.audio.opus import Application, OpusDecoder, OpusEncoder
-from antiphon.audio.packets import MAX_PACKET_MS, join_packets, packet_ms, split_packet
+from antiphon.audio.opus import (
+    Application,
+    OpusDecoder,
+    OpusEncoder,
+    join_packets,
+    packet_ms,
+    split_packet,
+)
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError
 from tests.audio.signals import speech
@@ -106,8 +112,8 @@ def test_joining_and_cutting_are_inverse(packets: list[bytes]) -> None:
 
 
 def test_a_packet_is_never_longer_than_opus_allows() -> None:
-    joined = join_packets([b"\xb8ab"] * 15)
-    assert [packet_ms(packet) for packet in joined] == [MAX_PACKET_MS, MAX_PACKET_MS, 60.0]
+    assert [packet_ms(packet) for packet in join_packets([b"\xb8ab"] * 6)] == [120.0]
+    assert join_packets([b"\xb8ab"] * 7) == [b"\xb8ab"] * 7
 
 
 @given(st.binary(min_size=1, max_size=40))
@@ -120,21 +126,23 @@ def test_a_packet_that_lies_about_its_frames_is_refused(packet: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("packet", "sentence"),
+    "packet",
     [
-        (b"\xb9abc", "2 frames in a packet of 4 bytes do not add up"),
-        (b"\xba\x09abc", "2 frames in a packet of 5 bytes do not add up"),
-        (b"\xba", "a packet of 1 bytes ends in a length"),
-        (b"\xbb", "a packet of 1 bytes is padded, or ends before its frames"),
-        (b"\xbb\x42\x00ab", "a packet of 5 bytes is padded, or ends before its frames"),
-        (b"\xbb\x00", "0 frames in a packet of 2 bytes do not add up"),
-        (b"\xbb\x80", "0 frames in a packet of 2 bytes do not add up"),
-        (b"\xbb\x02abc", "2 frames in a packet of 5 bytes do not add up"),
-        (b"\xbb\x82\x09ab", "2 frames in a packet of 5 bytes do not add up"),
-        (b"\xbb\x82\xff", "a packet of 3 bytes ends in a length"),
+        b"\xb9abc",
+        b"\xba\x09abc",
+        b"\xba",
+        b"\xbb",
+        b"\xbb\x42\x00ab\x00",
+        b"\xbb\x00",
+        b"\xbb\x80",
+        b"\xbb\x02abc",
+        b"\xbb\x82\x09ab",
+        b"\xbb\x82\xff",
+        b"",
     ],
 )
-def test_what_cannot_be_cut(packet: bytes, sentence: str) -> None:
+def test_what_cannot_be_cut(packet: bytes) -> None:
+    sentence = f"cutting a packet of {len(packet)} bytes: .* [(]libopus error -[14][)]"
     with pytest.raises(AudioError, match=f"^{sentence}$"):
         split_packet(packet)
 

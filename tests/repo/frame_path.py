@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 FRAME_PATH: Final = (
-    "server/antiphon/audio/codec.py",
     "server/antiphon/audio/opus.py",
-    "server/antiphon/audio/opus_stream.py",
-    "server/antiphon/audio/packets.py",
     "server/antiphon/audio/pcm.py",
     "server/antiphon/backends/base.py",
     "server/antiphon/backends/checks.py",

@@ -19,7 +19,7 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.routes.chat import chat_call
 from antiphon.serve.transport.socket import Socket
-from tests.serve.harness import serving
+from tests.serve.harness import serving, speech
 
 T = TypeVar("T")
 
@@ -77,6 +77,18 @@ async def test_a_message_that_comes_with_the_end_keeps_nobody_waiting_for_room()
             call.end()
             await running
         assert socket.close_code == 1000
+        await server.is_empty()
+
+
+async def test_what_breaks_in_the_server_while_it_reads_is_its_own_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as server, server.caller() as client:
+        (call,) = server.calls
+        monkeypatch.setattr(call.dialect, "feed", lambda _message: 1 // 0)
+        await client.speak(speech(1))
+        closed = await client.closed()
+        assert (closed.code, closed.reason) == (1011, "the server could not go on: ZeroDivisionError")
         await server.is_empty()
 
 

@@ -14,7 +14,7 @@ from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.repo.frame_path import FRAME_PATH, ON_A_CLOCK
 from tests.repo.tracked import ROOT
-from tests.serve.harness import DUPLEX, Client, serving, speech
+from tests.serve.harness import DUPLEX, Client, Server, serving, socket_of, speech
 
 FRAMES = 20
 SERVER = str(ROOT / "server") + "/"
@@ -40,10 +40,13 @@ class Calls:
         return {path[root:] for (path, _), calls in self._found.items() if calls >= least}
 
 
-async def _round_trip(client: Client, encoder: Encoder) -> None:
-    packets = encoder.encode(speech(1))
+async def _round_trip(server: Server, client: Client, encoder: Encoder) -> None:
+    """Send a frame's packets one by one, as they come from a microphone, and wait for the reply."""
+    packets, (call,) = encoder.encode(speech(1)), server.calls
     for packet in packets:
+        before_s = socket_of(call).seen_s
         await client.send(moshi.Audio(packet))
+        await server.eventually(lambda since_s=before_s: socket_of(call).seen_s > since_s)  # type: ignore[misc]
     for _ in packets:
         await client.until(lambda it: isinstance(it, moshi.StampedAudio))
 
@@ -60,11 +63,11 @@ async def test_the_path_of_a_frame_is_the_listed_one() -> None:
             encoder = make_encoder(AudioFormat.OPUS)
             for packet in encoder.encode(speech(DUPLEX.delay_frames)):
                 await client.send(moshi.Audio(packet))
-            await _round_trip(client, encoder)
+            await _round_trip(server, client, encoder)
             sys.setprofile(calls)
             calls.is_on = True
             for _ in range(FRAMES):
-                await _round_trip(client, encoder)
+                await _round_trip(server, client, encoder)
             calls.is_on = False
     finally:
         sys.setprofile(None)

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import msgpack
 
-from antiphon.audio.ogg import OggOpusWriter
-from antiphon.audio.opus_stream import OggDecoder
+from antiphon.audio.ogg import OggDecoder, OggOpusWriter
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
 from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation

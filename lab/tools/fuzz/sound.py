@@ -11,7 +11,7 @@ from antiphon.arrays import FloatArray
 from antiphon.audio.codecs import CODECS, make_decoder
 from antiphon.audio.mp4 import check_mp4
 from antiphon.audio.ogg import OggOpusReader
-from antiphon.audio.packets import join_packets, packet_ms, split_packet
+from antiphon.audio.opus import join_packets, packet_ms, split_packet
 from antiphon.audio.stream import container_of, decode_pieces, stated_rate, stated_seconds
 from antiphon.audio.wav import decode_wav
 from antiphon.errors import AudioError

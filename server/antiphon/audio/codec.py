@@ -8,71 +8,67 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from antiphon.audio.pcm import FloatArray
+import numpy as np
+
+from antiphon.arrays import FloatArray
 from antiphon.audio.resample import Resampler
-from antiphon.errors import AntiphonError, AudioError, SessionFailedError
+from antiphon.errors import AudioError
 
 PCM_BYTES: Final = 262_144
 """Samples converted in one step, 0.4 ms; a message of the largest size there is by default, and whole samples
 in every format."""
+
+MAX_FEED_SAMPLES: Final = 1_440_000
+"""A minute in one message: two bytes of Opus can stand for 120 ms, so bytes alone bound nothing."""
 
 
 class Decoder(ABC):
     """Bytes of one direction of one session to float32 at the model's rate. One thread at a time.
 
     On an event loop a message is :meth:`put` and taken in steps of less than 1 ms; elsewhere :meth:`feed`
-    decodes it at once. The owner takes no further message while :attr:`has_more`.
+    decodes it at once. ``has_more`` after a step: another one is due, before the next message.
+    ``waiting_samples`` are those of short packets, which cost less when they are decoded together; else it is
+    infinite.
     """
 
     piece_bytes: ClassVar[int] = PCM_BYTES
     """Bytes taken in one step."""
 
+    waiting_samples: float = math.inf
+    has_more = False
+
     def __init__(self) -> None:
         """Begin a stream."""
         self._pieces: deque[bytes] = deque()
-        self._waiting_samples: float = math.inf
-
-    @abstractmethod
-    def feed(self, data: bytes) -> FloatArray:
-        """All samples that a message completes, float32 ``[N]``, N perhaps 0.
-
-        Raises:
-            AudioError: data that is not what the codec says; the decoder can be fed on.
-        """
 
     def put(self, data: bytes) -> None:
         """Add what a message carried."""
         size = self.piece_bytes
-        starts = range(0, max(1, len(data)), size)
-        self._pieces.extend(data[start : start + size] for start in starts)
+        self._pieces.extend(data[start : start + size] for start in range(0, max(1, len(data)), size))
 
-    def step(self, *, gather_samples: int = 0) -> FloatArray | None:
+    @abstractmethod
+    def step(self) -> FloatArray | None:
         """The next samples, float32 ``[N]``, N perhaps 0; None when there is nothing to do.
 
-        Short packets are decoded once they make ``gather_samples``; 0 decodes what there is.
+        Raises:
+            AudioError: data that is not what the codec says; the decoder can go on with the next.
+        """
+
+    def feed(self, data: bytes) -> FloatArray:
+        """All samples that a message completes, float32 ``[N]``, N perhaps 0.
 
         Raises:
-            AudioError: data that is not what the codec says.
-            SessionFailedError: the codec itself failed.
+            AudioError: data that is not what the codec says, or that is over a minute.
         """
-        if self._waiting_samples < gather_samples:
-            return None
-        try:
-            return self._step()
-        except AntiphonError:
-            raise
-        except Exception as error:  # a boundary: the codec is native code, and a failure of it is ours
-            raise SessionFailedError(
-                f"the server could not decode: {type(error).__name__}: {error}"
-            ) from error
-
-    def _step(self) -> FloatArray | None:
-        return self.feed(self._pieces.popleft()) if self._pieces else None
-
-    @property
-    def has_more(self) -> bool:
-        """Whether another step is due, of what is not gathered."""
-        return bool(self._pieces)
+        self.put(data)
+        found: list[FloatArray] = []
+        total = 0
+        while (pcm := self.step()) is not None:
+            found.append(pcm)
+            total += pcm.size
+            if total > MAX_FEED_SAMPLES:
+                raise AudioError(f"a message of {len(data)} bytes holds more than {MAX_FEED_SAMPLES} samples")
+        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.float32), *found])
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
         """Give native memory back."""
@@ -88,17 +84,6 @@ class Encoder(ABC):
         Raises:
             AudioError: a length that the codec does not have, or a sample that is not finite.
         """
-
-    def encode_reply(self, pcm: FloatArray) -> list[bytes]:
-        """As :meth:`encode`, of what a model said.
-
-        Raises:
-            SessionFailedError: it cannot be encoded; as an AudioError a peer would be blamed for it.
-        """
-        try:
-            return self.encode(pcm)
-        except AudioError as error:
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
 
     def finish(self) -> list[bytes]:
         """What ends the stream, to be sent last. Nothing may be encoded afterwards."""
@@ -117,8 +102,12 @@ class SampleDecoder(Decoder):
         self._convert = convert
         self._resampler = None if rate == wire_rate else Resampler(wire_rate, rate)
 
-    def feed(self, data: bytes) -> FloatArray:
+    def step(self) -> FloatArray | None:
         """PCM, clipped."""
+        if not self._pieces:
+            return None
+        data = self._pieces.popleft()
+        self.has_more = bool(self._pieces)
         pcm = self._convert(data)
         return pcm if self._resampler is None else self._resampler.feed(pcm)
 

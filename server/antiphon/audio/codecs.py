@@ -15,8 +15,8 @@ from typing import Final
 from antiphon.audio import g711
 from antiphon.audio.codec import Decoder, Encoder, SampleDecoder, SampleEncoder
 from antiphon.audio.g711 import Law
-from antiphon.audio.opus import SAMPLE_RATE
-from antiphon.audio.opus_stream import OggDecoder, OggEncoder, PacketDecoder, PacketEncoder
+from antiphon.audio.ogg import OggDecoder, OggEncoder
+from antiphon.audio.opus import SAMPLE_RATE, PacketDecoder, PacketEncoder
 from antiphon.audio.pcm import (
     FloatArray,
     f32le_from_float,

@@ -90,6 +90,8 @@ def _declare(library: CDLL) -> None:
     library.opus_decoder_destroy.restype = None
     library.opus_decode_float.argtypes = [c_void_p, c_char_p, c_int32, c_void_p, c_int, c_int]
     library.opus_decode_float.restype = c_int
+    library.opus_packet_parse.argtypes = [c_char_p, c_int32, c_void_p, c_void_p, c_void_p, POINTER(c_int)]
+    library.opus_packet_parse.restype = c_int
     # Variadic: with only the fixed arguments declared, ctypes passes the others as the platform wants.
     library.opus_encoder_ctl.argtypes = [c_void_p, c_int]
     library.opus_encoder_ctl.restype = c_int

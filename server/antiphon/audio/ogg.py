@@ -1,4 +1,4 @@
-"""Ogg pages around Opus packets (RFC 3533, RFC 7845), sans I/O.
+"""Ogg pages around Opus packets (RFC 3533, RFC 7845), sans I/O, and the codec of such a stream.
 
 Reading follows what the Moshi family's servers accept, since their clients must work unchanged:
 
@@ -16,9 +16,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+
+from antiphon.arrays import FloatArray
+from antiphon.audio.codec import Decoder, Encoder
+from antiphon.audio.opus import OpusDecoder, OpusEncoder
 from antiphon.errors import AudioError
 
 GRANULE_RATE = 48_000
@@ -30,6 +37,15 @@ MAX_SKIPPED_BYTES = 65_536
 
 MAX_DAMAGED_PAGES = 16
 """Wrong checksums in a row; sockets do not damage bytes, and each one costs the reading of a page."""
+
+PIECE_BYTES: Final = 4096
+"""Bytes of a stream taken apart in one step, 0.1 ms; the packets of a page that they complete wait."""
+
+STEP_SAMPLES: Final = 12_000
+"""Half a second decoded in one step: 0.5 ms."""
+
+STEP_PACKETS: Final = 32
+"""Packets decoded in one step: short ones cost more by number than by length."""
 
 _CAPTURE = b"OggS\0"  # with the version, so that less passes for the beginning of a page
 _HEAD = struct.Struct("<5sBqIIIB")
@@ -259,3 +275,63 @@ def _checksum(page: bytes) -> bytes:
     """
     mirrored = (page[:22] + b"\0\0\0\0" + page[26:]).translate(_MIRROR)
     return (zlib.crc32(mirrored, 0xFFFF_FFFF) ^ 0xFFFF_FFFF).to_bytes(4, "big").translate(_MIRROR)
+
+
+class OggDecoder(Decoder):
+    """Pieces of one Ogg/Opus stream.
+
+    It decodes to what upstream's servers hear: no pre-skip is cut off, nothing is clipped, and a new stream
+    in the same session goes on with the same decoder.
+    """
+
+    piece_bytes = PIECE_BYTES
+
+    def __init__(self, rate: int, _wire_rate: int) -> None:
+        """Opus decodes to any of its rates."""
+        super().__init__()
+        self._opus, self._reader = OpusDecoder(rate), OggOpusReader()
+        self._packets: deque[bytes] = deque()
+
+    def step(self) -> FloatArray | None:
+        """Half a second of packets, or those that a piece completes."""
+        if not self._packets:
+            if not self._pieces:
+                return None
+            self._packets.extend(self._reader.feed(self._pieces.popleft()))
+        found: list[FloatArray] = []
+        samples = 0
+        while self._packets and samples < STEP_SAMPLES and len(found) < STEP_PACKETS:
+            found.append(self._opus.decode(self._packets.popleft()))
+            samples += found[-1].size
+        self.has_more = bool(self._pieces or self._packets)
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.zeros(0, np.float32)
+
+    def close(self) -> None:
+        """Give libopus its memory back."""
+        self._opus.close()
+
+
+class OggEncoder(Encoder):
+    """One Ogg/Opus stream: 20, 40 or 80 ms at a time, in one packet on one page; its headers come first."""
+
+    def __init__(self, rate: int, _wire_rate: int) -> None:
+        """Opus encodes from any of its rates."""
+        self._opus = OpusEncoder(rate)
+        self._ogg = OggOpusWriter(1, rate, pre_skip=self._opus.lookahead_samples)
+        self._headers = self._ogg.headers()
+
+    def encode(self, pcm: FloatArray) -> list[bytes]:
+        """One page."""
+        page = self._ogg.page([self._opus.encode(pcm)], pcm.size)
+        headers, self._headers = self._headers, b""
+        return [headers + page]
+
+    def finish(self) -> list[bytes]:
+        """The last page, if there was a first."""
+        return [] if self._headers else [self._ogg.finish()]
+
+    def close(self) -> None:
+        """Give libopus its memory back."""
+        self._opus.close()

@@ -1,18 +1,26 @@
-"""Opus packets to and from float32, mono, through libopus (RFC 6716)."""
+"""Opus packets to and from float32, mono, through libopus (RFC 6716), one packet a message.
+
+A call into libopus gives the interpreter lock away and has to win it back, which among many threads costs
+more than the call. So a frame of 80 ms is encoded at once and cut into the packets of 20 ms that go on the
+wire, and packets that came one by one are joined and decoded at once. Neither changes a bit of the audio.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import CDLL, c_int, c_int32
+from collections.abc import Sequence
+from ctypes import CDLL, c_int, c_int16, c_int32
 from enum import IntEnum
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
+from antiphon.arrays import FloatArray
+from antiphon.audio.codec import Decoder, Encoder
 from antiphon.audio.libopus import OK, error_text, load_libopus
-from antiphon.audio.pcm import FloatArray, limited
+from antiphon.audio.pcm import limited
 from antiphon.errors import AudioError
 
 SAMPLE_RATE = 24_000
@@ -27,7 +35,16 @@ upstream's servers send; measured in docs/adr/0002-opus-through-libopus.md."""
 MAX_PACKET_BYTES = 4000
 """What libopus advises as a buffer, and all that the stock web client's decoder has room for."""
 
-_MAX_DECODED_MS = 120  # the longest packet there is
+MAX_PACKET_MS: Final = 120.0
+MAX_FRAME_BYTES: Final = 1275
+MAX_FRAMES: Final = 48
+"""Of one packet (section 3.2.5)."""
+
+FRAME_MS: Final = (*(10.0, 20.0, 40.0, 60.0) * 3, *(10.0, 20.0) * 2, *(2.5, 5.0, 10.0, 20.0) * 4)
+"""The length of a packet's frames, by its configuration (table 2): SILK, hybrid, CELT."""
+
+_ONE, _ANY = 0, 3  # the codes for one frame, and for a count of them; 1 and 2 are two frames
+_VARIABLE, _COUNT = 0x80, 0x3F
 _MONO = 1
 _SET_BITRATE, _SET_COMPLEXITY, _GET_LOOKAHEAD = 4002, 4010, 4027  # opus_defines.h
 
@@ -98,8 +115,9 @@ class OpusEncoder(_Native):
         handle = library.opus_encoder_create(sample_rate, _MONO, application, ctypes.byref(error))
         super().__init__(library, handle, error, "opus_encoder_destroy", f"an encoder at {sample_rate} Hz")
         self._encode = library.opus_encode_float
-        self._sizes = tuple(sample_rate * milliseconds // 1000 for milliseconds in PACKET_MS)
-        self._input = np.zeros(self._sizes[-1], np.float32)
+        self.sizes = tuple(sample_rate * milliseconds // 1000 for milliseconds in PACKET_MS)
+        """Samples that make a packet."""
+        self._input = np.zeros(self.sizes[-1], np.float32)
         self._input_address = self._input.ctypes.data
         self._output = ctypes.create_string_buffer(MAX_PACKET_BYTES)
         self._output_address = ctypes.addressof(self._output)
@@ -118,8 +136,8 @@ class OpusEncoder(_Native):
             AudioError: another number of samples, a sample that is not finite, or the encoder was closed.
         """
         samples = pcm.size
-        if samples not in self._sizes:
-            raise AudioError(f"{samples} samples make no packet, {', '.join(map(str, self._sizes))} do")
+        if samples not in self.sizes:
+            raise AudioError(f"{samples} samples make no packet, {', '.join(map(str, self.sizes))} do")
         self._input[:samples] = limited(pcm)
         size: int = self._encode(
             self._open_handle(), self._input_address, samples, self._output_address, MAX_PACKET_BYTES
@@ -148,7 +166,7 @@ class OpusDecoder(_Native):
         handle = library.opus_decoder_create(sample_rate, _MONO, ctypes.byref(error))
         super().__init__(library, handle, error, "opus_decoder_destroy", f"a decoder at {sample_rate} Hz")
         self._decode = library.opus_decode_float
-        self._output = np.zeros(sample_rate * _MAX_DECODED_MS // 1000, np.float32)
+        self._output = np.zeros(round(sample_rate * MAX_PACKET_MS / 1000), np.float32)
         self._output_address = self._output.ctypes.data
 
     def decode(self, packet: bytes) -> FloatArray:
@@ -165,3 +183,105 @@ class OpusDecoder(_Native):
         if count < 0:
             raise self._failure(count, f"decoding a packet of {len(packet)} bytes")
         return self._output[:count].copy()
+
+
+def packet_ms(packet: bytes) -> float:
+    """How much audio a packet says it holds, in milliseconds; 0 when it says nothing."""
+    if not packet:
+        return 0.0
+    code, frame_ms = packet[0] & 3, FRAME_MS[packet[0] >> 3]
+    if code != _ANY:
+        return frame_ms if code == _ONE else 2 * frame_ms
+    return frame_ms * (packet[1] & _COUNT) if len(packet) > 1 else 0.0
+
+
+def split_packet(packet: bytes) -> list[bytes]:
+    """A packet of several frames as packets of one frame each.
+
+    Raises:
+        AudioError: its lengths do not add up.
+    """
+    library, sizes, start = load_libopus(), (c_int16 * MAX_FRAMES)(), c_int()
+    frames = library.opus_packet_parse(packet, len(packet), None, None, sizes, ctypes.byref(start))
+    if frames < 0:
+        raise AudioError(f"cutting a packet of {len(packet)} bytes: {error_text(library, frames)}")
+    head, position = bytes((packet[0] & ~_ANY,)), start.value
+    parts: list[bytes] = []
+    for size in sizes[:frames]:
+        parts.append(head + packet[position : position + size])
+        position += size
+    return parts
+
+
+def join_packets(packets: Sequence[bytes]) -> Sequence[bytes]:
+    """The same audio in one packet, where all have one frame, of one configuration; else as they are."""
+    if len(packets) < 2 or {packet[:1] for packet in packets} != {packets[0][:1]}:
+        return packets
+    head = packets[0][0] if packets[0] else _ANY
+    is_long = len(packets) * FRAME_MS[head >> 3] > MAX_PACKET_MS
+    if head & 3 != _ONE or is_long or max(map(len, packets)) > 1 + MAX_FRAME_BYTES:
+        return packets
+    sizes = b"".join([_size(len(packet) - 1) for packet in packets[:-1]])
+    return [bytes((head | _ANY, len(packets) | _VARIABLE)) + sizes + b"".join([it[1:] for it in packets])]
+
+
+def _size(size: int) -> bytes:
+    """A frame's length (section 3.2.1)."""
+    if size < 252:
+        return bytes((size,))
+    first = 252 + (size & 3)
+    return bytes((first, (size - first) >> 2))
+
+
+class PacketDecoder(Decoder):
+    """One packet a message; short ones are decoded together."""
+
+    def __init__(self, rate: int, _wire_rate: int) -> None:
+        """Opus decodes to any of its rates."""
+        super().__init__()
+        self._opus, self._rate = OpusDecoder(rate), rate
+        self.waiting_samples = 0
+
+    def put(self, data: bytes) -> None:
+        """Gather a packet; one that says that it holds nothing is broken, and waits for no other."""
+        self._pieces.append(data)
+        self.waiting_samples += round(packet_ms(data) * self._rate / 1000) or self._rate
+
+    def step(self) -> FloatArray | None:
+        """All that waits."""
+        if not self._pieces:
+            return None
+        packets, self.waiting_samples = join_packets(tuple(self._pieces)), 0
+        self._pieces.clear()
+        if len(packets) == 1:
+            return self._opus.decode(packets[0])
+        return np.concatenate([self._opus.decode(packet) for packet in packets])
+
+    def close(self) -> None:
+        """Give libopus its memory back."""
+        self._opus.close()
+
+
+class PacketEncoder(Encoder):
+    """Any multiple of 20 ms, one packet each."""
+
+    def __init__(self, rate: int, _wire_rate: int) -> None:
+        """Opus encodes from any of its rates."""
+        self._opus = OpusEncoder(rate)
+
+    def encode(self, pcm: FloatArray) -> list[bytes]:
+        """Whole packets."""
+        sizes = self._opus.sizes
+        if not pcm.size or pcm.size % sizes[0]:
+            raise AudioError(f"{pcm.size} samples are no whole number of packets of {sizes[0]}")
+        packets: list[bytes] = []
+        start = 0
+        for size in reversed(sizes):  # as much as one call can take
+            while size <= pcm.size - start:
+                packets += split_packet(self._opus.encode(pcm[start : start + size]))
+                start += size
+        return packets
+
+    def close(self) -> None:
+        """Give libopus its memory back."""
+        self._opus.close()

@@ -15,8 +15,8 @@ import av
 import numpy as np
 
 from antiphon.audio.codec import Encoder
+from antiphon.audio.ogg import OggEncoder
 from antiphon.audio.opus import PACKET_MS
-from antiphon.audio.opus_stream import OggEncoder
 from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.errors import AudioError
 

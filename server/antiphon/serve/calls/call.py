@@ -113,8 +113,6 @@ class Call:
         self._services.calls.add(self)
         try:
             await self.exchange.hold(transport)
-        except AntiphonError as error:
-            self.end(error)
         finally:
             try:
                 await self.exchange.part()

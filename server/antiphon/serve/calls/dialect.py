@@ -62,7 +62,7 @@ class Dialect(ABC, Generic[R]):
         """What one reply of the participant becomes.
 
         Raises:
-            SessionFailedError: it cannot be encoded.
+            AudioError: it cannot be encoded.
         """
 
     @abstractmethod

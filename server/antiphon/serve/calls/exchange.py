@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.errors import AntiphonError, FieldError, SessionFailedError, SessionTimeoutError
+from antiphon.errors import AntiphonError, AudioError, FieldError, SessionFailedError, SessionTimeoutError
 from antiphon.ipc.values import SessionState
 from antiphon.log import Log, SparseLog
 from antiphon.serve.calls.actions import (
@@ -89,7 +89,7 @@ class Exchange:
         self._end, self._resume = end, resume
         self._clock, self._tracer, self._reading = services.clock, services.tracer, services.reading
         self._limits = services.config.limits
-        self._waker = services.turns.waker(self.turn, self._fail)
+        self._waker = services.turns.waker(self.turn, self._fail_turn)
         self.wake = self._waker.wake
         self._liveness = LivenessRules(self._limits, dialect.policy.awaits)
         self._is_listening = self._is_preparing = self._is_finished = False
@@ -108,20 +108,16 @@ class Exchange:
             self._do_all(self.dialect.caption(notice))
 
     async def hold(self, transport: Transport) -> None:
-        """Read what the client sends until it has left, or it is over.
-
-        Raises:
-            AntiphonError: what ends the call.
-        """
+        """Read what the client sends until it has left, or it is over."""
         self.transport = transport
         self._tick()
         self.wake()
+        self._waker.run()  # the hello comes before any answer, however early the client asks
         try:
-            self.turn()  # the hello comes before any answer, however early the client asks
             await self._read(transport)
-        except AntiphonError:
-            self.turn()  # what was made before is heard before it
-            raise
+        except Exception as error:  # a boundary: what goes wrong in a message ends its call alone
+            self._waker.run()  # what was made before is heard before it
+            self._fail(error)
 
     async def part(self) -> None:
         """The client has left, or all is over: a call that can be resumed waits for another connection."""
@@ -157,10 +153,15 @@ class Exchange:
         if isinstance(self.participant, Talker):
             self.participant.listener = None
 
+    def _fail_turn(self, error: Exception) -> None:
+        if isinstance(error, AudioError):  # as a word for what a peer sends it would be blamed on the peer
+            error = SessionFailedError(f"the model's audio cannot be encoded: {error}")
+        self._fail(error)
+
     def _fail(self, error: Exception) -> None:
-        """A turn failed; without a word for it the fault is our own."""
+        """End the call; without a word for it the fault is our own."""
         if not isinstance(error, AntiphonError):
-            self.log.error("turn failed", exc_info=error)
+            self.log.error("call failed", exc_info=error)
             error = SessionFailedError(f"the server could not go on: {type(error).__name__}")
         self._end(error)
 

@@ -62,7 +62,8 @@ class ChatDialect(Dialect[FrameReply]):
         if message[:1] == AUDIO_TAG:
             if len(message) > 1:
                 self._decoder.put(message[1:])
-            return self._hear()
+            is_gathering = self._decoder.waiting_samples < self._missing_samples
+            return () if is_gathering else self._hear()
         if not self._request.extended and message[:1] in EXTENSION_TAGS:
             return ()
         decoded = moshi.decode(message)
@@ -76,11 +77,10 @@ class ChatDialect(Dialect[FrameReply]):
             return (Acknowledged(resume.decode_ack(decoded.data).seq),)
         return ()
 
-    def _hear(self, *, all_of_it: bool = False) -> Sequence[Action]:
+    def _hear(self) -> Sequence[Action]:
         """Decode one step of what came; before the call begins the decoder only follows the stream."""
-        decoder = self._decoder
-        pcm = decoder.step(gather_samples=0 if all_of_it else self._missing_samples)
-        self.has_more = pcm is not None and decoder.has_more
+        pcm = self._decoder.step()
+        self.has_more = pcm is not None and self._decoder.has_more
         if pcm is None or not pcm.size:
             return ()
         seconds = pcm.size / self._rate
@@ -99,7 +99,7 @@ class ChatDialect(Dialect[FrameReply]):
         """
         if action is moshi.ControlAction.END_TURN:
             return ()
-        before = self._hear(all_of_it=True)
+        before = self._hear()
         self._is_muted = action is moshi.ControlAction.PAUSE
         return (*before, Flush()) if action is moshi.ControlAction.RESTART else before
 
@@ -109,7 +109,7 @@ class ChatDialect(Dialect[FrameReply]):
             case "set":
                 return (ChangeParameters(lambda current: parse_set(event.fields, current)),)
             case "flush":
-                return (*self._hear(all_of_it=True), Flush())
+                return (*self._hear(), Flush())
             case _:
                 return (Close(),)
 
@@ -150,7 +150,7 @@ class ChatDialect(Dialect[FrameReply]):
             head = AUDIO_TAG
             if self._is_stamped:
                 head = moshi.stamped_head(reply.frame, reply.step_ms, reply.wait_ms)
-            messages = [head + payload for payload in self._encoder.encode_reply(reply.pcm)]
+            messages = [head + payload for payload in self._encoder.encode(reply.pcm)]
         is_news = self._sequence is None or reply.frame >= self._sequence.first_news
         if is_news and (text := self.text_of(reply)):
             messages.append(self._numbered(moshi.Text(text)))

@@ -132,7 +132,7 @@ class TtsDialect(Dialect[Piece]):
         clipped = reply.clip(-1.0, 1.0)
         if is_packed and not self._format.is_ogg:
             return (kyutai.encode(kyutai.Audio(clipped)),)
-        return self._packed(self._encoder.encode_reply(clipped))
+        return self._packed(self._encoder.encode(clipped))
 
     def _packed(self, payloads: list[bytes]) -> list[bytes]:
         """Encoded audio, in messages where the format has them."""

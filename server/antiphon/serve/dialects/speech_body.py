@@ -33,17 +33,17 @@ class SpeechBody:
         """What one frame adds, float32 ``[N]``; perhaps nothing yet.
 
         Raises:
-            SessionFailedError: what the model said cannot be encoded.
+            AudioError: what the model said cannot be encoded.
         """
-        return self._framed(self._file.encode_reply(pcm if self._tempo is None else self._tempo.feed(pcm)))
+        return self._framed(self._file.encode(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
     def finish(self, words: int, frames: int) -> bytes:
         """The end, after so many words and frames of 80 ms.
 
         Raises:
-            SessionFailedError: as :meth:`feed`; a tempo holds some frames back.
+            AudioError: as :meth:`feed`; a tempo holds some frames back.
         """
-        rest = [] if self._tempo is None else self._file.encode_reply(self._tempo.finish())
+        rest = [] if self._tempo is None else self._file.encode(self._tempo.finish())
         data = self._framed(rest + self._file.finish())
         return data + speech_request.audio_done(words, frames) if self.is_sse else data
 

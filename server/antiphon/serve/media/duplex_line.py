@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray
-from antiphon.errors import AudioError, SessionFailedError
 from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import ModelSpec
 
@@ -52,16 +51,13 @@ class DuplexLine:
         """A frame of the model; None where it has no sound.
 
         Raises:
-            SessionFailedError: the model's samples are no numbers.
+            AudioError: the model's samples are no numbers.
         """
         if reply.pcm is None:
             return None
         has_text = reply.text_token is not None and reply.text_token != self._padding_id
-        try:
-            pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
-            return Said(b"".join(self._encoder.encode(pcm)), pcm)
-        except AudioError as error:  # as a word for what a peer sends it would be blamed on the peer
-            raise SessionFailedError(f"the model's audio cannot be encoded: {error}") from error
+        pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
+        return Said(b"".join(self._encoder.encode(pcm)), pcm)
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
         """Where on the session's time a frame begins and ends, by audio since its start."""
