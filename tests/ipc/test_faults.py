@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sessions import EngineSession
 from antiphon.engine.wake import EventWake
-from antiphon.errors import DrainingError, ServerFullError, SessionFailedError
+from antiphon.errors import ConfigError, DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import message_socket, messages
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.engine_connection import connect
@@ -378,6 +379,23 @@ def test_a_bell_stays_open_for_an_engine_that_is_about_to_ring_it(host: Host) ->
         os.eventfd_write(bells[-1], 1)
         assert arena.slabs[0].bell == NO_BELL
     assert bells[0] == bells[1]
+
+
+def test_rings_for_which_there_is_no_memory_are_refused_with_their_bytes() -> None:
+    plan = MemoryLayout(Shape(2, 2, 4, 4), pools=2, leases=3)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (plan.total_bytes - 1, before[1]))
+    try:
+        with pytest.raises(ConfigError) as refused:
+            SharedArena(plan)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(refused.value) == (
+        f"{plan.total_bytes} bytes for the rings of 6 leases are not to be had: "
+        "[Errno 27] File too large; use fewer slots"
+    )
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 def test_a_lease_cleared_while_its_counters_are_shown_stays_clear() -> None:

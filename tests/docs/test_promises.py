@@ -1,0 +1,66 @@
+"""Every invariant, decision and fault names tests, and each of them exists."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.named_tests import has_test
+from tests.repo.tracked import ROOT
+
+DOCS = ROOT / "docs"
+TABLES = ("invariant", "record", "fault")
+
+
+def rows_of(head: str) -> dict[str, tuple[str, ...]]:
+    """The tests of each row of the table whose first column has this head."""
+    lines = (DOCS / "promises.md").read_text().splitlines()
+    rows: dict[str, tuple[str, ...]] = {}
+    for line in lines[lines.index(f"| {head} | tests |") + 2 :]:
+        if not line.startswith("|"):
+            break
+        what, tests = (cell.strip() for cell in line.strip("|").split(" | "))
+        assert what not in rows, f"{what} has two rows"
+        rows[what] = tuple(re.findall(r"`(.+?)`", tests))
+    return rows
+
+
+@pytest.mark.parametrize("head", TABLES)
+def test_every_row_names_tests_that_exist(head: str) -> None:
+    rows = rows_of(head)
+    assert {what for what, tests in rows.items() if not tests} == set()
+    assert {named for tests in rows.values() for named in tests if not has_test(named)} == set()
+
+
+def test_a_test_that_is_not_there_is_found() -> None:
+    assert has_test("docs/test_promises.py::that_is_not_there_is_found")
+    assert has_test("engine/test_isolation.py::TestCallers")
+    for named in (
+        "docs/test_promises.py::no_such",
+        "docs/test_nothing.py",
+        "docs/named_tests.py::has",
+        "docs/test_promises.py::rows_of",
+    ):
+        assert not has_test(named), named
+
+
+def test_no_decision_is_left_out() -> None:
+    records = {path.name for path in (DOCS / "adr").glob("0*.md")}
+    assert [re.findall(r"\(adr/(.+?)\)", row)[0] for row in rows_of("record")] == sorted(records)
+
+
+def test_no_fault_of_the_matrix_is_left_out() -> None:
+    matrix = (DOCS / "reliability.md").read_text().partition("<!-- faults -->")[2]
+    matrix = matrix.partition("<!-- end of faults -->")[0]
+    assert list(rows_of("fault")) == re.findall(r"^\| (`\w+`) \|", matrix, re.MULTILINE)
+
+
+def test_no_document_names_a_test_file_that_is_gone() -> None:
+    gone = {
+        f"{path.relative_to(ROOT)}: {named}"
+        for path in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"))
+        for named in re.findall(r"\b((?:lab/)?tests/[\w/]+\.(?:py|sh|js|txt))\b", path.read_text())
+        if not (ROOT / named).exists()
+    }
+    assert gone == set()
