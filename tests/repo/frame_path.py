@@ -42,7 +42,6 @@ FRAME_PATH: Final = (
     "server/antiphon/serve/calls/participant.py",
     "server/antiphon/serve/dialects/chat.py",
     "server/antiphon/serve/hosting/turns.py",
-    "server/antiphon/serve/transport/liveness.py",
     "server/antiphon/serve/transport/socket.py",
 )
 """Each has a function that runs for every frame of ``/api/chat``: Opus, one process, the null backend.

@@ -58,10 +58,11 @@ async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPat
         await server.eventually(lambda: not socket.is_paused)
 
 
-async def test_what_was_made_before_an_error_is_heard_before_it() -> None:
+async def test_what_was_made_before_an_error_is_heard_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server, server.caller() as client:
         call = only_call(server)
-        call.exchange._waker.close()  # no turn finds the reply before the error is there
+        # No turn finds the reply before the error is there.
+        monkeypatch.setattr(server.services.turns, "put", lambda _: None)
         await client.speak(speech(1))
         await server.eventually(lambda: call.participant.session.reply_frames == 1)
         await client.send(moshi.Audio(b"three"))  # no whole number of samples

@@ -1,4 +1,4 @@
-"""One call, of any protocol, transport and participant, from its admission to its end.
+"""One call, of any protocol, transport and participant, from its admission to its end, and its time limits.
 
 A call has a transport, a dialect and a participant; nothing inherits from it. It runs on the event loop.
 """
@@ -6,9 +6,15 @@ A call has a transport, a dialect and a participant; nothing inherits from it. I
 from __future__ import annotations
 
 import asyncio
-from typing import Any, final
+from typing import Any, Final, final
 
-from antiphon.errors import AntiphonError, DrainingError, MovedError, ReplacedError
+from antiphon.errors import (
+    AntiphonError,
+    DrainingError,
+    MovedError,
+    ReplacedError,
+    SessionTimeoutError,
+)
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.resume import Claim
 from antiphon.serve.access.callers import ANYBODY, Caller
@@ -20,7 +26,11 @@ from antiphon.serve.calls.participant import Participant
 from antiphon.serve.calls.resume import CallResume
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
+from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.transport import Transport
+
+TICK_S: Final = 1.0
+"""The clock of all timeouts, unless they are shorter."""
 
 
 @final
@@ -56,6 +66,8 @@ class Call:
         self._services, self._resume, self._may_record = services, resume, may_record
         self._opened_s = services.clock()
         self._account = Account(services, caller, model, participant, dialect)
+        self._liveness = LivenessRules(services.config.limits, dialect.policy.awaits)
+        self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self._ending: asyncio.Task[None] | None = None
 
@@ -111,11 +123,12 @@ class Call:
     async def run(self, transport: Transport) -> None:
         """Hold the call until one side ends it."""
         self._services.calls.add(self)
+        self._tick(transport)
         try:
             await self.exchange.hold(transport)
         finally:
             try:
-                await self.exchange.part()
+                await self._part(transport)
                 await self.closed()
             finally:
                 self._services.calls.discard(self)
@@ -123,10 +136,63 @@ class Call:
                 self.exchange.log.info("session closed", code=transport.close_code, seconds=seconds)
                 self.abandon()
 
+    async def _part(self, transport: Transport) -> None:
+        """The client has left, or all is over: a call that can be resumed waits for another connection."""
+        resume, session, exchange = self._resume, self.participant.session, self.exchange
+        may_wait = exchange.is_ready and not (exchange.is_ending or exchange.is_closing)
+        if resume is not None and session is not None and may_wait and transport.was_cut:
+            await resume.wait(session, exchange.log)
+
+    def _tick(self, transport: Transport) -> None:
+        """Look now and then."""
+        period_s = min(TICK_S, self._liveness.period_s)
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick, transport)
+        if self.exchange.is_ending:
+            return
+        try:
+            self._watch(transport, self._services.clock())
+        except SessionTimeoutError as error:
+            self.end(error)
+        self.exchange.wake()  # a session that ends without a last reply is noticed here alone
+
+    def _watch(self, transport: Transport, now_s: float) -> None:
+        """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
+
+        Raises:
+            SessionTimeoutError: the client was waited for long enough.
+        """
+        exchange, dialect, liveness = self.exchange, self.dialect, self._liveness
+        silent_s, limit_s = transport.silent_s(), self._services.config.limits.liveness_timeout_s
+        if self._resume is not None:
+            if self._resume.is_detached:
+                return
+            if silent_s > limit_s:
+                transport.cut()  # the client may come back another way
+                return
+        if exchange.is_ready:
+            liveness.begin(exchange.ready_s, has_spoken=not dialect.policy.expects_input)
+        liveness.heard(exchange.heard_at_s, exchange.heard_s)
+        exchange.heard_s = 0.0
+        since_s = exchange.congested_since_s
+        if self.participant.waits_for_us and since_s is None:
+            liveness.excuse(now_s)
+        liveness.is_quiet = dialect.is_quiet
+        liveness.check(now_s, silent_s)
+        if not dialect.policy.is_live and since_s is not None and now_s - since_s > limit_s:
+            raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s")
+        if transport.is_congested():
+            return
+        if liveness.wants_ping(silent_s):
+            transport.ping()
+        if exchange.is_ready:
+            exchange.send(dialect.news(now_s, self.participant.stats))
+
     def abandon(self) -> None:
         """Give everything back; safe at any time, and again."""
         if not self._is_over:
             self._is_over = True
+            if self._timer is not None:
+                self._timer.cancel()
             self._account.close()
             self.participant.close()
             is_elsewhere = isinstance(self.participant.reason, ReplacedError | MovedError)

@@ -1,4 +1,4 @@
-"""What goes over one connection of a call: messages to actions, replies to messages, and the time of both.
+"""What goes over one connection of a call: messages to actions, and replies to messages.
 
 The reader follows messages; the waker, woken by the client and by the participant, takes turns, which move
 what can be moved and notice what changed. Replies stay in the engine's queue while the client does not read:
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.errors import AntiphonError, AudioError, FieldError, SessionFailedError, SessionTimeoutError
+from antiphon.errors import AntiphonError, AudioError, FieldError, SessionFailedError
 from antiphon.ipc.values import SessionState
 from antiphon.log import Log, SparseLog
 from antiphon.serve.calls.actions import (
@@ -38,11 +38,7 @@ from antiphon.serve.calls.policy import HelloFacts
 from antiphon.serve.calls.resume import CallResume, ResumedCall
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.recording import CallRecording
-from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.transport import Message, Transport
-
-TICK_S: Final = 1.0
-"""The clock of all timeouts, unless they are shorter."""
 
 RECHECK_S: Final = 0.02
 """How often a congested socket is looked at: a quarter of a frame."""
@@ -60,9 +56,11 @@ _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 class Exchange:
     """The exchange of one call, which ``end`` ends.
 
-    ``is_ready``: the client was greeted. ``waiting`` are replies that were taken and not written yet.
-    ``is_ending``: nothing is read and no turn is taken any more. ``resumed`` is the call that this one goes
-    on with, ``recording`` keeps its audio where it is there.
+    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` are replies that were taken and not
+    written yet. ``is_ending``: nothing is read and no turn is taken any more. ``resumed`` is the call that
+    this one goes on with, ``recording`` keeps its audio where it is there. ``heard_s`` are seconds of audio
+    since the last look at the time limits, the last of them at ``heard_at_s``. The client takes nothing since
+    ``congested_since_s``; None while it does.
     """
 
     def __init__(
@@ -88,30 +86,28 @@ class Exchange:
         self.is_ready = self.is_ending = False
         self._end, self._resume = end, resume
         self._clock, self._tracer, self._reading = services.clock, services.tracer, services.reading
-        self._limits = services.config.limits
         self._waker = services.turns.waker(self.turn, self._fail_turn)
         self.wake = self._waker.wake
-        self._liveness = LivenessRules(self._limits, dialect.policy.awaits)
+        self.ready_s = self.heard_s = 0.0
+        self.heard_at_s = -math.inf
+        self.congested_since_s: float | None = None
         self._is_listening = self._is_preparing = self._is_finished = False
         self._told_ahead: int | None = None
         self._close_s: tuple[float, float] | None = None  # the earliest end and the latest
-        self._congested_since_s: float | None = None
-        self._read_in_a_row = 0
         self._room = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._needs_room = False
         self._last_error: AntiphonError | None = None
 
     async def open(self) -> None:
         """There is a session: let captions and the dialect hear what it hears, where they follow it."""
         self._listen_in()
         if self.captions is not None and (notice := await self.captions.admit(self.wake)):
-            self._do_all(self.dialect.caption(notice))
+            for action in self.dialect.caption(notice):
+                self._do(action)
 
     async def hold(self, transport: Transport) -> None:
         """Read what the client sends until it has left, or it is over."""
         self.transport = transport
-        self._tick()
-        self.wake()
         self._waker.run()  # the hello comes before any answer, however early the client asks
         try:
             await self._read(transport)
@@ -119,14 +115,10 @@ class Exchange:
             self._waker.run()  # what was made before is heard before it
             self._fail(error)
 
-    async def part(self) -> None:
-        """The client has left, or all is over: a call that can be resumed waits for another connection."""
-        resume, session = self._resume, self.participant.session
-        may_wait = self.is_ready and not self.is_ending and self._close_s is None
-        if resume is None or session is None or not may_wait:
-            return
-        if self.transport is not None and self.transport.was_cut:
-            await resume.wait(session, self.log)
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client has asked to end."""
+        return self._close_s is not None
 
     def stop(self) -> None:
         """Read nothing more, and take no more turns."""
@@ -141,15 +133,13 @@ class Exchange:
 
     def close(self) -> None:
         """Give everything back."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self.captions is not None:
             self.captions.close()
         if self.recording is not None:
             self.recording.close()
         self._waker.close()
         # A call, its exchange and its participant hold each other: their memory is freed now.
-        self._end = _ended
+        self._end = lambda _error: None
         if isinstance(self.participant, Talker):
             self.participant.listener = None
 
@@ -169,12 +159,13 @@ class Exchange:
 
     async def _read(self, transport: Transport) -> None:
         at_once = transport.taking_at_once(self._take) if self.dialect.policy.at_once else None
+        read = 0
         with at_once or contextlib.nullcontext():
             while not self.is_ending and (message := await transport.receive_any()) is not None:
                 if self._resume is None or not self._resume.is_detached:
                     await self._follow(message, transport)
-                self._read_in_a_row = (self._read_in_a_row + 1) % MESSAGES_A_TURN
-                if not self._read_in_a_row:
+                read += 1
+                if read % MESSAGES_A_TURN == 0:
                     await asyncio.sleep(0)
 
     def _take(self, message: Message) -> Message | None:
@@ -183,12 +174,16 @@ class Exchange:
             return message
         if self._resume is not None and self._resume.is_detached:
             return None
-        self._do_all(self.dialect.feed(message) if self._tracer is None else self._feed(message))
+        actions = self.dialect.feed(message) if self._tracer is None else self._traced(message)
+        for action in actions:
+            self._do(action)
+        if self.dialect.marks:
+            self._set_marks()
         return "" if self.dialect.has_more else None
 
-    def _feed(self, message: Message) -> Sequence[Action]:
-        if self._tracer is None:
-            return self.dialect.feed(message)
+    def _traced(self, message: Message) -> Sequence[Action]:
+        """What the dialect makes of a message, with a span in the trace where that is audio."""
+        assert self._tracer is not None
         start_s = self._clock()
         actions = self.dialect.feed(message)
         if any(isinstance(it, PushAudio) for it in actions):
@@ -196,11 +191,12 @@ class Exchange:
         return actions
 
     async def _follow(self, message: Message, transport: Transport) -> None:
+        feed = self.dialect.feed if self._tracer is None else self._traced
         try:
-            await self.obey(transport.timed(self._feed, message), transport)
+            await self.obey(transport.timed(feed, message), transport)
             while self.dialect.has_more and not (self.is_ending or transport.has_ended):
                 await asyncio.sleep(0)
-                await self.obey(transport.timed(self._feed, ""), transport)
+                await self.obey(transport.timed(feed, ""), transport)
         except FieldError as error:
             if not transport.is_congested():
                 self.send(self.dialect.error(error)[0])
@@ -264,7 +260,10 @@ class Exchange:
         if self.captions is not None:
             self.captions.hear(pcm)
         if self.dialect.policy.hears:
-            self._do_all(self.dialect.heard(pcm))
+            for action in self.dialect.heard(pcm):
+                self._do(action)
+            if self.dialect.marks:
+                self._set_marks()
 
     def _set_marks(self) -> None:
         marks, self.dialect.marks = self.dialect.marks, []
@@ -279,34 +278,22 @@ class Exchange:
         """Read nothing more until there is room, or it is over, or the client has left."""
         if not self.is_ending:  # else it is never set
             self._room.clear()
+            self._needs_room = True
             await transport.wait_for(self._room)
-
-    def _do_all(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            if type(action) is PushAudio:
-                self._push(action)
-            else:
-                self._do(action)
-        if self.dialect.marks:
-            self._set_marks()
-
-    def _push(self, action: PushAudio) -> None:
-        transport, pcm = self.transport, action.pcm
-        assert transport is not None
-        received_s = transport.seen_s if self.dialect.policy.at_once else self._clock()
-        self._liveness.heard(received_s, action.seconds)
-        if pcm.size:
-            if self.recording is not None:
-                self.recording.heard(pcm)
-            self.participant.put(pcm, received_s)
-            if self.participant.due_s < math.inf:
-                self._waker.wake_at(self.participant.due_s, received_s)
 
     def _do(self, action: Action) -> None:
         session, participant = self.participant.session, self.participant
         match action:
-            case PushAudio():
-                self._push(action)
+            case PushAudio(pcm, seconds):
+                assert self.transport is not None
+                received_s = self.transport.seen_s if self.dialect.policy.at_once else self._clock()
+                self.heard_s, self.heard_at_s = self.heard_s + seconds, received_s
+                if pcm.size:
+                    if self.recording is not None:
+                        self.recording.heard(pcm)
+                    participant.put(pcm, received_s)
+                    if participant.due_s < math.inf:
+                        self._waker.wake_at(participant.due_s, received_s)
             case EndInput():
                 participant.finish(self._clock())
             case Send(event, is_optional):
@@ -343,23 +330,21 @@ class Exchange:
 
     def turn(self) -> bool:
         """Move what can be moved, and notice what changed; true when there is more to do at once."""
-        transport = self.transport
-        if transport is None or (self._resume is not None and self._is_elsewhere(self._resume, transport)):
+        transport, participant = self.transport, self.participant
+        if transport is None or self.is_ending:
             return False
-        if self.is_ending:
+        if self._resume is not None and self._is_elsewhere(self._resume, transport):
             return False
-        participant, now_s = self.participant, self._clock()
+        now_s = self._clock()
         # Asked before writing: what was made before the end is written, whatever comes in between.
         is_closed = participant.state is SessionState.CLOSED
         is_congested = transport.is_congested()
         if not self._is_listening:
             self._follow_admission(now_s)
         if self._is_listening:
-            replies = participant.advance(now_s, may_take=not (is_congested or self.waiting))
-            self.waiting.extend(replies)
+            self.waiting.extend(participant.advance(now_s, may_take=not (is_congested or self.waiting)))
             if self.captions is not None:
-                for told in self.captions.advance(may_tell=not is_congested):
-                    self._do_all(self.dialect.caption(told))
+                self._tell(self.captions, may_tell=not is_congested)
             if not is_congested and self._write(transport, REPLIES_A_TURN):
                 return True
         if is_closed:
@@ -368,8 +353,27 @@ class Exchange:
             self._finish(transport)
         elif self._close_s is not None and self._is_drained(now_s, *self._close_s):
             participant.finish(now_s)
-        self._notice(transport, is_congested=is_congested)
+        due_s = participant.due_s
+        if is_congested or (self._is_finished and transport.has_unsent):
+            now_s = self._clock()
+            self.congested_since_s = self.congested_since_s or now_s
+            due_s = min(due_s, now_s + RECHECK_S)
+        else:
+            self.congested_since_s = None
+            if self._needs_room and not participant.is_full:
+                self._needs_room = False
+                self._room.set()
+        if due_s < math.inf:
+            self._waker.wake_at(due_s, self._clock())
         return False
+
+    def _tell(self, captions: Captions, *, may_tell: bool) -> None:
+        """Do what the dialect makes of what a recogniser has written."""
+        for told in captions.advance(may_tell=may_tell):
+            for action in self.dialect.caption(told):
+                self._do(action)
+        if self.dialect.marks:
+            self._set_marks()
 
     def _is_elsewhere(self, resume: CallResume, transport: Transport) -> bool:
         """Whether the call is detached from this connection, or is to be."""
@@ -390,8 +394,7 @@ class Exchange:
             state is SessionState.PRIMING and not dialect.policy.is_live
         )
         if has_row and not self.is_ready:
-            self.is_ready = True
-            self._liveness.begin(now_s, has_spoken=not dialect.policy.expects_input)
+            self.is_ready, self.ready_s = True, now_s
             self.send(dialect.hello(self._facts(now_s)))
         if has_row and not self._is_preparing:
             if now_s < dialect.listens_at_s:
@@ -444,7 +447,7 @@ class Exchange:
         now_s = self._clock()
         for reply in sent:
             if seconds := participant.sent(reply, now_s, transport.stalled_s):
-                self._liveness.heard(now_s, seconds)
+                self.heard_s, self.heard_at_s = self.heard_s + seconds, now_s
         if self._tracer is not None:
             self._tracer.span("encode", start_s, encoded_s, track="loop", session=participant.id)
             self._tracer.span("send", encoded_s, now_s, track="loop", frames=len(sent))
@@ -473,61 +476,3 @@ class Exchange:
         is_written = self.captions is None or self.captions.is_idle
         is_silent = self.participant.is_idle and not self.dialect.is_speaking
         return is_silent and is_written and now_s >= earliest_s
-
-    # Time.
-
-    def _notice(self, transport: Transport, *, is_congested: bool) -> None:
-        """Remember since when the client takes nothing, open the room for more, and look again in time."""
-        due_s = self.participant.due_s
-        if is_congested or (self._is_finished and transport.has_unsent):
-            now_s = self._clock()
-            self._congested_since_s = self._congested_since_s or now_s
-            due_s = min(due_s, now_s + RECHECK_S)
-        else:
-            self._congested_since_s = None
-            if not self.participant.is_full:
-                self._room.set()
-        self._waker.wake_at(due_s, self._clock())
-
-    def _tick(self) -> None:
-        """Look now and then."""
-        period_s = min(TICK_S, self._liveness.period_s)
-        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
-        if self.transport is None or self.is_ending:
-            return
-        try:
-            self._watch(self.transport, self._clock())
-        except SessionTimeoutError as error:
-            self._end(error)
-        self.wake()  # a session that ends without a last reply is noticed here alone
-
-    def _watch(self, transport: Transport, now_s: float) -> None:
-        """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
-
-        Raises:
-            SessionTimeoutError: the client was waited for long enough.
-        """
-        silent_s, limit_s, liveness = transport.silent_s(), self._limits.liveness_timeout_s, self._liveness
-        if self._resume is not None:
-            if self._resume.is_detached:
-                return
-            if silent_s > limit_s:
-                transport.cut()  # the client may come back another way
-                return
-        is_live, since_s = self.dialect.policy.is_live, self._congested_since_s
-        if self.participant.waits_for_us and since_s is None:
-            liveness.excuse(now_s)
-        liveness.is_quiet = self.dialect.is_quiet
-        liveness.check(now_s, silent_s)
-        if not is_live and since_s is not None and now_s - since_s > limit_s:  # whether or not we still read
-            raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s")
-        if transport.is_congested():
-            return
-        if liveness.wants_ping(silent_s):
-            transport.ping()
-        if self.is_ready:
-            self.send(self.dialect.news(now_s, self.participant.stats))
-
-
-def _ended(_error: AntiphonError | None) -> None:
-    """A call that is over has no end left."""

@@ -40,12 +40,16 @@ class LivenessRules:
         return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
 
     def begin(self, now_s: float, *, has_spoken: bool = False) -> None:
-        """From now on the caller is expected to speak; ``has_spoken`` for the limit of the next audio."""
-        self._looked_s = now_s
-        self._has_spoken = self._has_spoken or has_spoken
+        """From now on the caller is expected to speak; ``has_spoken`` for the limit of the next audio.
+
+        Called again it changes nothing.
+        """
+        if self._looked_s is None:
+            self._looked_s = now_s
+            self._has_spoken = self._has_spoken or has_spoken
 
     def heard(self, now_s: float, seconds: float) -> None:
-        """The caller sent ``seconds`` of audio."""
+        """The caller sent ``seconds`` of audio since the last look, the last of it at ``now_s``."""
         self._look(now_s)
         if not self._has_spoken:
             self._first_s += seconds
