@@ -36,7 +36,6 @@ FRAME_PATH: Final = (
     "server/antiphon/ipc/session_buffers.py",
     "server/antiphon/models/spec.py",
     "server/antiphon/protocol/moshi.py",
-    "server/antiphon/protocol/payload.py",
     "server/antiphon/serve/calls/exchange.py",
     "server/antiphon/serve/calls/dialect.py",
     "server/antiphon/serve/calls/participant.py",

@@ -8,13 +8,13 @@ to clients that asked for them. ``docs/protocol.md`` states both; ``tests/protoc
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias
 
 from antiphon.errors import ProtocolError
-from antiphon.protocol.payload import decode_object, decode_text, encode_object, encode_text
+from antiphon.protocol.payload import decode_object, decode_text, encode_object
 
 
 class Tag(IntEnum):
@@ -150,6 +150,7 @@ Message: TypeAlias = (
     | Unknown
 )
 
+_TAGS = frozenset(Tag)
 _VERSIONS = struct.Struct("<II")
 _STAMP = struct.Struct("<IHH")
 _STAMPED_HEAD = struct.Struct("<BIHH")
@@ -165,8 +166,50 @@ def decode(data: bytes) -> Message:
     """
     if not data:
         raise ProtocolError("a message of 0 bytes: at least the tag is needed")
-    decoder = _DECODERS.get(data[0])
-    return Unknown(data[0], data[1:]) if decoder is None else decoder(data[1:])
+    tag, payload = data[0], data[1:]
+    size = len(payload)
+    match tag:
+        case Tag.AUDIO:
+            return Audio(payload)
+        case Tag.STAMPED_AUDIO:
+            if size < _STAMP.size:
+                raise ProtocolError(f"stamped audio with {size} bytes after its tag, the stamp takes 8")
+            frame, step, wait = _STAMP.unpack_from(payload)
+            return StampedAudio(frame, step / 10, wait / 10, payload[_STAMP.size :])
+        case Tag.TEXT:
+            return Text(decode_text(payload, "text"))
+        case Tag.EVENT:
+            fields = decode_object(payload, "an event")
+            type_ = fields.pop("type", None)
+            if not isinstance(type_, str) or not type_:
+                raise ProtocolError(f"an event of type {type_!r}, a word is needed")
+            return Event(type_, fields)
+        case Tag.HANDSHAKE:
+            if size not in (0, 2, 8):  # Python servers, what the web client would write, Rust servers
+                raise ProtocolError(f"a handshake with {size} bytes after its tag, 0, 2 or 8 are known")
+            return Handshake(*(_VERSIONS.unpack(payload) if size == 8 else payload))
+        case Tag.CONTROL:
+            if size != 1 or payload[0] > max(ControlAction):
+                shown = payload[:4].hex() or "with no byte"
+                raise ProtocolError(f"control {shown}, one byte of 00 to 03 is needed")
+            return Control(ControlAction(payload[0]))
+        case Tag.METADATA:
+            return Metadata(decode_object(payload, "metadata"))
+        case Tag.ERROR:
+            return Error(decode_text(payload, "an error"))
+        case Tag.PING:
+            if payload:
+                raise ProtocolError(f"a ping with {size} bytes after its tag, it has none")
+            return Ping()
+        case Tag.COLOURED_TEXT:
+            if not payload:
+                raise ProtocolError("coloured text with 0 bytes after its tag, the colour is missing")
+            return ColouredText(payload[0], decode_text(payload[1:], "coloured text"))
+        case Tag.CODES:
+            if size % 4:
+                raise ProtocolError(f"codes in {size} bytes, each one takes 4")
+            return Codes(struct.unpack(f"<{size // 4}I", payload))
+    return Unknown(tag, payload)
 
 
 def encode(message: Message) -> bytes:
@@ -181,9 +224,12 @@ def encode(message: Message) -> bytes:
         case Audio(data):
             return b"\x01" + data
         case Text(text):
-            return b"\x02" + encode_text(text, "text")
+            return b"\x02" + _utf8(text, "text")
         case Event(type_, fields):
-            return b"\x10" + encode_object(_event_object(type_, fields), "an event")
+            if not type_ or "type" in fields:
+                names = f"fields {sorted(fields)}: one type, outside its fields"
+                raise ProtocolError(f"an event of type {type_!r} with {names}")
+            return b"\x10" + encode_object({"type": type_, **fields}, "an event")
         case Handshake(protocol_version, model_version):
             versions = (_u32(protocol_version, "protocol_version"), _u32(model_version, "model_version"))
             return b"\x00" + _VERSIONS.pack(*versions)
@@ -192,15 +238,15 @@ def encode(message: Message) -> bytes:
         case Metadata(values):
             return b"\x04" + encode_object(values, "metadata")
         case Error(words):
-            return b"\x05" + encode_text(words, "an error")
+            return b"\x05" + _utf8(words, "an error")
         case Ping():
             return b"\x06"
         case ColouredText(colour, text):
-            return bytes((Tag.COLOURED_TEXT, _u8(colour, "colour"))) + encode_text(text, "coloured text")
+            return bytes((Tag.COLOURED_TEXT, _u8(colour, "colour"))) + _utf8(text, "coloured text")
         case Codes(codes):
             return b"\x09" + b"".join(_u32(code, "a code").to_bytes(4, "little") for code in codes)
         case Unknown(tag, data):
-            if tag in _DECODERS:
+            if tag in _TAGS:
                 raise ProtocolError(f"tag {tag:#04x} is {Tag(tag).name}, not unknown")
             return bytes((_u8(tag, "tag"),)) + data
 
@@ -214,92 +260,6 @@ def stamped_head(frame: int, step_ms: float, wait_ms: float) -> bytes:
     return _STAMPED_HEAD.pack(
         Tag.STAMPED_AUDIO, _u32(frame, "frame"), _tenths(step_ms, "step_ms"), _tenths(wait_ms, "wait_ms")
     )
-
-
-def _decode_handshake(payload: bytes) -> Handshake:
-    """Nothing (Python servers), two u8 (what the web client would write) or two u32 (Rust servers)."""
-    match len(payload):
-        case 0:
-            return Handshake()
-        case 2:
-            return Handshake(payload[0], payload[1])
-        case 8:
-            return Handshake(*_VERSIONS.unpack(payload))
-    raise ProtocolError(f"a handshake with {len(payload)} bytes after its tag, 0, 2 or 8 are known")
-
-
-def _decode_text(payload: bytes) -> Text:
-    return Text(decode_text(payload, "text"))
-
-
-def _decode_control(payload: bytes) -> Control:
-    if len(payload) != 1 or payload[0] > max(ControlAction):
-        raise ProtocolError(f"control {payload[:4].hex() or 'with no byte'}, one byte of 00 to 03 is needed")
-    return Control(ControlAction(payload[0]))
-
-
-def _decode_metadata(payload: bytes) -> Metadata:
-    return Metadata(decode_object(payload, "metadata"))
-
-
-def _decode_error(payload: bytes) -> Error:
-    return Error(decode_text(payload, "an error"))
-
-
-def _decode_ping(payload: bytes) -> Ping:
-    if payload:
-        raise ProtocolError(f"a ping with {len(payload)} bytes after its tag, it has none")
-    return Ping()
-
-
-def _decode_coloured_text(payload: bytes) -> ColouredText:
-    if not payload:
-        raise ProtocolError("coloured text with 0 bytes after its tag, the colour is missing")
-    return ColouredText(payload[0], decode_text(payload[1:], "coloured text"))
-
-
-def _decode_codes(payload: bytes) -> Codes:
-    if len(payload) % 4:
-        raise ProtocolError(f"codes in {len(payload)} bytes, each one takes 4")
-    return Codes(struct.unpack(f"<{len(payload) // 4}I", payload))
-
-
-def _decode_event(payload: bytes) -> Event:
-    fields = decode_object(payload, "an event")
-    type_ = fields.pop("type", None)
-    if not isinstance(type_, str) or not type_:
-        raise ProtocolError(f"an event of type {type_!r}, a word is needed")
-    return Event(type_, fields)
-
-
-def _decode_stamped_audio(payload: bytes) -> StampedAudio:
-    if len(payload) < _STAMP.size:
-        raise ProtocolError(f"stamped audio with {len(payload)} bytes after its tag, the stamp takes 8")
-    frame, step, wait = _STAMP.unpack_from(payload)
-    return StampedAudio(frame, step / 10, wait / 10, payload[_STAMP.size :])
-
-
-_DECODERS: Mapping[int, Callable[[bytes], Message]] = {
-    Tag.HANDSHAKE: _decode_handshake,
-    Tag.AUDIO: Audio,
-    Tag.TEXT: _decode_text,
-    Tag.CONTROL: _decode_control,
-    Tag.METADATA: _decode_metadata,
-    Tag.ERROR: _decode_error,
-    Tag.PING: _decode_ping,
-    Tag.COLOURED_TEXT: _decode_coloured_text,
-    Tag.CODES: _decode_codes,
-    Tag.EVENT: _decode_event,
-    Tag.STAMPED_AUDIO: _decode_stamped_audio,
-}
-
-
-def _event_object(type_: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    if not type_ or "type" in fields:
-        raise ProtocolError(
-            f"an event of type {type_!r} with fields {sorted(fields)}: one type, outside its fields"
-        )
-    return {"type": type_, **fields}
 
 
 def _u8(value: int, what: str) -> int:
@@ -318,3 +278,15 @@ def _tenths(milliseconds: float, what: str) -> int:
     if not milliseconds >= 0:  # also false for NaN
         raise ProtocolError(f"{what} is {milliseconds} ms, a time is 0 or more")
     return round(min(milliseconds * 10, _TENTHS_MAX))
+
+
+def _utf8(text: str, what: str) -> bytes:
+    """Text to UTF-8.
+
+    Raises:
+        ProtocolError: a lone surrogate, which UTF-8 cannot carry.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"{what} cannot be UTF-8 at character {error.start}: {error.reason}") from error

@@ -42,18 +42,6 @@ def decode_text(data: bytes, what: str) -> str:
         ) from error
 
 
-def encode_text(text: str, what: str) -> bytes:
-    """Text to UTF-8.
-
-    Raises:
-        ProtocolError: a lone surrogate, which UTF-8 cannot carry.
-    """
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ProtocolError(f"{what} cannot be UTF-8 at character {error.start}: {error.reason}") from error
-
-
 def decode_object(data: bytes, what: str) -> dict[str, Any]:
     """One JSON object, strictly: no NaN, no infinity, no lone surrogates, at most ``MAX_JSON_BYTES``.
 

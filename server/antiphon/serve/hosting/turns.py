@@ -27,25 +27,26 @@ BUDGET_S: Final = 0.005
 class Waker:
     """Queues the turns of one conversation."""
 
-    __slots__ = ("_due_s", "_fault", "_is_closed", "_is_waiting", "_timer", "_turn", "_turns")
+    __slots__ = ("_due_s", "_fault", "_is_waiting", "_timer", "_turn", "_turns")
 
     def __init__(self, turns: Turns, turn: Turn, fault: Fault) -> None:
         """Give ``turn`` a place in ``turns``; :meth:`close` gives it back."""
         self._turns = turns
-        self._turn, self._fault = turn, fault
-        self._is_waiting = self._is_closed = False
+        self._turn: Turn | None = turn
+        self._fault = fault
+        self._is_waiting = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf
 
     def wake(self) -> None:
         """Ask for a turn; asking again before it began changes nothing. Never raises."""
-        if not (self._is_waiting or self._is_closed):
+        if not self._is_waiting and self._turn is not None:
             self._is_waiting = True
             self._turns.put(self)
 
     def wake_at(self, due_s: float, now_s: float) -> None:
         """Ask for a turn at ``due_s``, or before, of whatever clock it is ``now_s`` by."""
-        if due_s < self._due_s and not self._is_closed:
+        if due_s < self._due_s and self._turn is not None:
             if self._timer is not None:
                 self._timer.cancel()
             self._due_s = due_s
@@ -59,28 +60,19 @@ class Waker:
     def run(self) -> None:
         """Take one turn."""
         self._is_waiting = False  # first, so that a wake during the turn brings another one
+        if self._turn is None:
+            return
         try:
-            has_more = self._turn()
+            if self._turn():
+                self.wake()
         except Exception as error:  # a boundary: what goes wrong in a turn ends its conversation alone
             self._fault(error)
-        else:
-            if has_more:
-                self.wake()
 
     def close(self) -> None:
         """Take no more turns; the conversation's memory is freed now, though it holds its waker."""
-        self._is_closed = True
+        self._turn, self._fault = None, lambda _: None
         if self._timer is not None:
             self._timer.cancel()
-        self._turn, self._fault = _no_turn, _no_fault
-
-
-def _no_turn() -> bool:
-    return False
-
-
-def _no_fault(_error: Exception) -> None:
-    """A closed waker has nothing to end."""
 
 
 class Turns:
