@@ -20,7 +20,7 @@ from antiphon.models.script import TextEntry
 from antiphon.models.spoken_text import PIECE_WORDS
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
-from antiphon.serve.calls.tts_stream import MAX_PENDING_WORDS
+from antiphon.serve.calls.synthesiser import MAX_PENDING_WORDS
 from tests.serve.asr_client import transcribing
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.tts_client import TTS, listening, speaker

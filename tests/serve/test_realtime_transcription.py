@@ -139,7 +139,7 @@ async def test_turns_that_wait_for_a_lost_recogniser_are_told() -> None:
         (call,) = server.calls
         await client.speak(spoken([*sentence(2)[0], 0]))
         await client.send("input_audio_buffer.commit")
-        call.exchange.captions._session.close()  # type: ignore[union-attr]
+        call.exchange.captions._hearing.close()  # type: ignore[union-attr]
         failed = await client.event("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["message"].startswith("no more transcripts of the input")
         await client.speak(spoken([5]))

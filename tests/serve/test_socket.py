@@ -42,7 +42,7 @@ async def test_who_is_behind_hears_all_that_was_said_and_why_it_ends() -> None:
         client.transport.resume_reading()
         assert (await client.until(kyutai.Error)).message == "a voice broke"
         assert await client.until(Closed) == Closed(1011, "a voice broke")
-        assert client.audio.size == call.participant._stream.frames * FRAME_SAMPLES
+        assert client.audio.size == call.participant._frames * FRAME_SAMPLES
 
 
 async def test_a_peer_has_a_share_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,12 @@ from typing import Final
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import Resampler
 from antiphon.errors import SessionError, SessionFailedError, UnsupportedError
-from antiphon.ipc.engine_client import CallSession, Notify
+from antiphon.ipc.engine_client import Notify
 from antiphon.ipc.values import SessionState
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol import live_events as events
-from antiphon.serve.calls.asr_stream import END_MARK, AsrStream, asr_parameters
-from antiphon.serve.calls.participant import Place
+from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_BEHIND_S: Final = 10.0
@@ -36,16 +35,14 @@ class Captions:
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
         self._most_samples = round(MAX_BEHIND_S * spec.sample_rate)
-        self._hearing: AsrStream | None = None
-        self._session: CallSession | None = None
+        self._hearing: Transcriber | None = None
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
         """Ask for a row at once; the notice for the client where there is none."""
         try:
-            hearing = AsrStream(self._model, self._clock)
-            place = Place(self._model.engine, asr_parameters(self._model))
-            hearing.session = self._session = await place.take(notify)
+            hearing = Transcriber(self._model, self._clock)
+            await hearing.open(notify)
         except (SessionError, UnsupportedError) as error:
             return events.Info(UNAVAILABLE, f"no transcript of the input: {error}")
         self._hearing = hearing
@@ -54,18 +51,18 @@ class Captions:
     def hear(self, pcm: FloatArray) -> None:
         """Audio that the talker hears, float32 ``[N]`` at the talker's rate."""
         if self._hearing is not None and not self._is_finishing:
-            self._hearing.put(self._resampler.feed(pcm))
+            self._hearing.put(self._resampler.feed(pcm), self._clock())
 
     def finish(self) -> None:
         """No more audio of the caller comes: write what is left."""
         if self._hearing is not None and not self._is_finishing:
             self._is_finishing = True
-            self._hearing.put(END_MARK)
+            self._hearing.finish(self._clock())
 
     def mark(self, marker: int) -> None:
         """A place in the audio: the marker comes back when all that was said before it is written."""
         if self._hearing is not None and not self._is_finishing:
-            self._hearing.put(marker)
+            self._hearing.mark(marker)
 
     @property
     def is_idle(self) -> bool:
@@ -77,27 +74,24 @@ class Captions:
 
         ``may_tell`` false leaves words where they are.
         """
-        hearing, session = self._hearing, self._session
-        if hearing is None or session is None:
+        hearing = self._hearing
+        if hearing is None:
             return []
-        told = hearing.advance(may_tell=may_tell, is_ended=self._is_finishing)
-        now_s = self._clock()
-        for reply in told.replies:
-            session.sent(reply, now_s)
-        words: list[Word | Marked | events.Info] = [
-            event for event in told.events if isinstance(event, Word | Marked)
-        ]
-        if session.state is SessionState.CLOSED:
-            return [*words, self._give_up(session.error or SessionFailedError("it has ended"))]
+        words: list[Word | Marked | events.Info] = []
+        for news in hearing.advance(self._clock(), may_take=may_tell):
+            hearing.sent(news, self._clock(), lambda _since_s: 0.0)
+            words += [event for event in news.events if isinstance(event, Word | Marked)]
+        if hearing.state is SessionState.CLOSED:
+            return [*words, self._give_up(hearing.reason or SessionFailedError("it has ended"))]
         if hearing.pending_samples > self._most_samples:
             return [*words, self._give_up(SessionFailedError(f"it is more than {MAX_BEHIND_S:g} s behind"))]
         return words
 
     def close(self) -> None:
         """Give the row back; again changes nothing."""
-        if self._session is not None:
-            self._session.close()
-        self._hearing = self._session = None
+        if self._hearing is not None:
+            self._hearing.close()
+        self._hearing = None
 
     def _give_up(self, error: Exception) -> events.Info:
         self.close()

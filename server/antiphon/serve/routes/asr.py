@@ -12,9 +12,9 @@ from antiphon.errors import ProtocolError
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_wait
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import admit_then_upgrade
+from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.dialects.kyutai import AsrDialect, refusal
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services

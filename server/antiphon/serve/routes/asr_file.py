@@ -19,9 +19,9 @@ from antiphon.audio.stream import Damage, decode_pieces, stated_seconds
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError, RecordingTooLongError
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import answer_post
+from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.dialects.rest import RecordingDialect, TranscriptBody
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services

@@ -24,11 +24,11 @@ from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
-from antiphon.serve.calls.asr_stream import Transcriber
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.dialects.realtime import RealtimeDialect
 from antiphon.serve.dialects.realtime_transcription import TranscriptionDialect
 from antiphon.serve.dialects.translation import TranslationDialect

@@ -22,7 +22,7 @@ from antiphon.protocol.kyutai_tts import TtsQuery
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import Refusal, admit_then_upgrade, upgrade_to_refuse
-from antiphon.serve.calls.tts_stream import Synthesiser
+from antiphon.serve.calls.synthesiser import Synthesiser
 from antiphon.serve.dialects.kyutai import TtsDialect, bare_refusal, refusal
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel

@@ -15,7 +15,7 @@ from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import answer_post
-from antiphon.serve.calls.tts_stream import Synthesiser, TtsStream
+from antiphon.serve.calls.synthesiser import Synthesiser
 from antiphon.serve.dialects.rest import SpeechDialect
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
@@ -50,7 +50,7 @@ async def handle_text(
 
     def check() -> Iterator[int]:
         nonlocal words
-        for count in TtsStream(model, services.clock).check(text):
+        for count in speaker.check(text):
             words += count
             yield count
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.backends.base import TextEntry
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.kyutai_tts import Spoken
-from antiphon.serve.calls.tts_stream import TtsStream
+from antiphon.serve.calls.synthesiser import Synthesiser
 from tests.serve.harness import FRAME_SAMPLES, Lengths
 from tests.serve.tts_client import ONE_VOICE
 
@@ -47,14 +47,17 @@ class EndingSession:
 
 @pytest.mark.parametrize("looks", range(4))
 def test_the_last_word_is_told_before_the_end_is_seen(looks: int) -> None:
-    model = SimpleNamespace(name="speaker", tokenizer=Lengths(), checkpoint=SimpleNamespace(spec=ONE_VOICE))
-    voicing = TtsStream(cast("Any", model), lambda: 0.0)
+    checkpoint = SimpleNamespace(spec=ONE_VOICE)
+    model = SimpleNamespace(
+        name="speaker", tokenizer=Lengths(), checkpoint=checkpoint, engine=None, parameters=lambda: None
+    )
+    voicing = Synthesiser(cast("Any", model), lambda: 0.0, None)
     voicing.session = cast("Any", EndingSession(looks))
-    assert len(list(voicing.put("word"))) == 1
-    voicing.finish()
+    assert len(list(voicing.read("word"))) == 1
+    voicing.finish(0.0)
     told: list[Spoken] = []
     for _ in range(10):
-        told += [piece for piece in voicing.advance() if isinstance(piece, Spoken)]
+        told += [piece for piece in voicing.advance(0.0, may_take=True) if isinstance(piece, Spoken)]
         if voicing.is_done:
             break
     assert voicing.is_done

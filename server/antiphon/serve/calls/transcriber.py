@@ -1,7 +1,7 @@
-"""Between a caller's audio and its transcript: push as there is room, take replies, bring markers back.
+"""A row of a recogniser as a participant: audio and markers in, words out, and nothing is dropped.
 
-Shared by the WebSocket and the POST of ``/api/asr-streaming`` and by live sessions. Everything here runs on
-the event loop, in the turns of one waker, and costs microseconds: samples are decoded elsewhere.
+Audio is pushed as there is room, and markers come back when all before them is written. All of it costs
+microseconds of the event loop.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class AsrNews:
         return [_message(event, self.buffered_samples) for event in self.events]
 
 
-class AsrStream:
-    """One caller's way through the engine. ``clock`` is the engine's."""
+class Transcriber(Participant[AsrNews]):
+    """A row of a recogniser. ``pending_samples`` are those that the engine has no room for yet."""
 
-    def __init__(self, model: ServedModel, clock: Callable[[], float]) -> None:
-        """Prepare; :attr:`session` is set once there is one.
+    def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
+        """Prepare; a place in the queue is waited for as long. ``clock`` is the engine's.
 
         Raises:
             UnsupportedError: the model has no text.
@@ -65,8 +65,8 @@ class AsrStream:
         if spec.lm is None or model.tokenizer is None:
             raise UnsupportedError(f"{model.name} writes no text")
         timing = SpeechTiming.of(spec)
-        self.session: CallSession | None = None
-        self.pending_samples = self.words = 0
+        self.pending_samples = 0
+        self._place = Place(model.engine, asr_parameters(model), wait_s)
         self._clock = clock
         self._padding_id = spec.lm.text_padding_id
         self._transcript = Transcript(timing, spec.lm, spec.frame_samples, model.tokenizer.decode)
@@ -74,58 +74,75 @@ class AsrStream:
         self._frame_samples = spec.frame_samples
         self._input: deque[FloatArray | int] = deque()
         self._last_audio_s = clock()
+        self._is_ended = False
 
-    def put(self, item: FloatArray | int) -> None:
-        """Add audio, float32 ``[N]``, or the id of a marker.
+    async def open(self, notify: Notify) -> None:
+        self.session = await self._place.take(notify)
+
+    def put(self, pcm: FloatArray, received_s: float) -> None:
+        if pcm.size:
+            self._input.append(pcm)
+            self.pending_samples += pcm.size
+            self._last_audio_s = self._clock()
+        self.is_full = self.pending_samples > MAX_PENDING_SAMPLES
+
+    def mark(self, marker: int) -> None:
+        """Add a marker.
 
         Raises:
             ProtocolError: more markers wait than the limit.
         """
-        if isinstance(item, int):
-            if self._transcript.is_full or len(self._input) > 2 * MAX_MARKERS:
-                raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
-            self._input.append(item)
-        elif item.size:
-            self._input.append(item)
-            self.pending_samples += item.size
-            self._last_audio_s = self._clock()
+        if self._transcript.is_full or len(self._input) > 2 * MAX_MARKERS:
+            raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
+        self._input.append(marker)
 
-    def advance(self, *, may_tell: bool = True, is_ended: bool = False) -> AsrNews:
-        """Do what can be done now. ``may_tell`` false leaves replies where they are.
+    def finish(self, now_s: float) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self.mark(END_MARK)
 
-        ``is_ended``: no more audio comes, so that markers need not wait for it.
-        """
+    def advance(self, now_s: float, *, may_take: bool) -> list[AsrNews]:
         session = self.session
         if session is None:
-            return AsrNews()
+            return []
         events: list[Event] = []
-        replies = session.take() if may_tell else []
+        replies = session.take() if may_take else []
         for reply in replies:
             events += self._hear(reply)
         events += self._feed(session)
-        if self.quiet_in_s(is_ended=is_ended) == 0.0:
+        if self._quiet_in_s() == 0.0:
             session.hear_padding(self._transcript.padding_frames_wanted(), self._clock())
-        buffered = self.pending_samples + session.queue_frames * self._frame_samples
+        self.is_full = self.pending_samples > MAX_PENDING_SAMPLES
         self.words += sum(isinstance(event, Word) for event in events)
-        return AsrNews(tuple(events), tuple(replies), buffered)
+        self.due_s = now_s + self._quiet_in_s()
+        self.is_done |= self._is_ended and Marked(END_MARK) in events
+        if not (events or replies):
+            return []
+        buffered = self.pending_samples + session.queue_frames * self._frame_samples
+        return [AsrNews(tuple(events), tuple(replies), buffered)]
 
-    def quiet_in_s(self, *, is_ended: bool = False) -> float | None:
-        """Seconds until silence may stand in for the caller's audio; None while nothing would call for it."""
-        session = self.session
-        if session is None or self._input or not self._transcript.has_marks or not session.is_idle:
-            return None
-        return 0.0 if is_ended else max(0.0, self._last_audio_s + QUIET_S - self._clock())
+    def sent(self, reply: AsrNews, now_s: float, stalled_s: StalledSince) -> float:
+        assert self.session is not None
+        for it in reply.replies:
+            self.session.sent(it, now_s, stalled_s(it.replied_s))
+        return 0.0
 
     @property
-    def has_audio_waiting(self) -> bool:
-        """Whether a frame of the caller's audio waits for the model."""
-        return self.pending_samples > 0 or (self.session is not None and self.session.queue_frames > 0)
+    def waits_for_us(self) -> bool:
+        waits = self.session is not None and self.session.queue_frames > 0
+        return self._is_ended or self.pending_samples > 0 or waits
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that came is heard and answered, and no marker waits."""
         is_heard = self.session is None or self.session.is_idle
         return is_heard and not self._input and not self._transcript.has_marks
+
+    def _quiet_in_s(self) -> float:
+        """Seconds until silence may stand in for the caller's audio; infinite while nothing calls for it."""
+        session = self.session
+        if session is None or self._input or not self._transcript.has_marks or not session.is_idle:
+            return math.inf
+        return 0.0 if self._is_ended else max(0.0, self._last_audio_s + QUIET_S - self._clock())
 
     def _hear(self, reply: FrameReply) -> list[Event]:
         token = self._padding_id if reply.text_token is None else reply.text_token
@@ -151,70 +168,17 @@ class AsrStream:
                 events += self._transcript.mark(item)
                 self._input.popleft()
                 continue
-            room = session.room_samples
-            if not room:
+            taken = min(session.room_samples, item.size)
+            if not taken:
                 break
-            session.push(item[:room], self._clock())
-            self._take_input(item, room)
+            session.push(item[:taken], self._clock())
+            self._transcript.received(taken)
+            self.pending_samples -= taken
+            if taken < item.size:
+                self._input[0] = item[taken:]
+            else:
+                self._input.popleft()
         return events
-
-    def _take_input(self, item: FloatArray, samples: int) -> None:
-        taken = min(samples, item.size)
-        self._transcript.received(taken)
-        self.pending_samples -= taken
-        if taken < item.size:
-            self._input[0] = item[taken:]
-        else:
-            self._input.popleft()
-
-
-class Transcriber(Participant[AsrNews]):
-    """A row of a recogniser: audio and markers in, words out, and nothing is dropped."""
-
-    def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
-        """Prepare; a place in the queue is waited for as long.
-
-        Raises:
-            UnsupportedError: the model has no text.
-        """
-        self._stream = AsrStream(model, clock)
-        self._place = Place(model.engine, asr_parameters(model), wait_s)
-        self._is_ended = False
-
-    async def open(self, notify: Notify) -> None:
-        self.session = self._stream.session = await self._place.take(notify)
-
-    def put(self, pcm: FloatArray, received_s: float) -> None:
-        self._stream.put(pcm)
-        self.is_full = self._stream.pending_samples > MAX_PENDING_SAMPLES
-
-    def mark(self, marker: int) -> None:
-        self._stream.put(marker)
-
-    def advance(self, now_s: float, *, may_take: bool) -> list[AsrNews]:
-        told = self._stream.advance(may_tell=may_take, is_ended=self._is_ended)
-        self.is_full = self._stream.pending_samples > MAX_PENDING_SAMPLES
-        self.words = self._stream.words
-        quiet_in_s = self._stream.quiet_in_s(is_ended=self._is_ended)
-        self.due_s = math.inf if quiet_in_s is None else now_s + quiet_in_s
-        if self._is_ended and any(isinstance(it, Marked) and it.id == END_MARK for it in told.events):
-            self.is_done = True
-        return [told] if told.events or told.replies else []
-
-    def sent(self, reply: AsrNews, now_s: float, stalled_s: StalledSince) -> float:
-        assert self.session is not None
-        for it in reply.replies:
-            self.session.sent(it, now_s, stalled_s(it.replied_s))
-        return 0.0
-
-    def finish(self, now_s: float) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self._stream.put(END_MARK)
-
-    @property
-    def waits_for_us(self) -> bool:
-        return self._is_ended or self._stream.has_audio_waiting
 
 
 def asr_parameters(model: ServedModel) -> SamplingParameters:
