@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
-from antiphon.errors import AntiphonError, SessionError
-from antiphon.serve.access.callers import Access, Caller
+from antiphon.errors import SessionError
+from antiphon.serve.access.callers import Access
+from antiphon.serve.calls.call import Call
 
 PERIOD_S: Final = 5.0
 """From one look to the next: a call ends within 10 s of the change that ends it."""
@@ -17,32 +18,14 @@ CALLS_A_TURN: Final = 32
 """Calls whose seconds are counted before other handlers have their turn: some milliseconds."""
 
 
-class Counted(Protocol):
-    """A call under way."""
-
-    @property
-    def caller(self) -> Caller:
-        """Who has it."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of audio so far."""
-        ...
-
-    def end(self, error: AntiphonError | None = None) -> None:
-        """Begin to end from our side; again changes nothing."""
-        ...
-
-
-async def watch_keys(access: Access, calls: Iterable[Counted], period_s: float = PERIOD_S) -> None:
+async def watch_keys(access: Access, calls: Iterable[Call], period_s: float = PERIOD_S) -> None:
     """Look at all calls now and then, for as long as the server runs."""
     while True:
         await asyncio.sleep(period_s)
         await check_calls(access, tuple(calls))
 
 
-async def check_calls(access: Access, calls: Iterable[Counted]) -> None:
+async def check_calls(access: Access, calls: Iterable[Call]) -> None:
     """End the calls whose key is no longer valid, or has used up its day, those under way included."""
     keyed = [call for call in calls if call.caller.key is not None]
     running_s: Counter[str] = Counter()

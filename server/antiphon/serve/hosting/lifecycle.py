@@ -13,8 +13,9 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.errors import AntiphonError, ConfigError, DrainingError
 from antiphon.log import Log
 from antiphon.serve.access.callers import Access
+from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import close_calls
-from antiphon.serve.hosting.services import SERVICES, RunningConversation
+from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.supervisor import EXIT_CODES, EXIT_DEVICE_LOST
 
@@ -118,7 +119,7 @@ async def drain(
     that was ``lost`` where none is left.
     """
     services = app[SERVICES]
-    calls = services.calls
+    calls: set[Call] = services.calls
     engines = [model.engine for model in services.models if model.engine.health().alive]
     if engines:
         log.info("draining", calls=len(calls), limit_s=limit_s)
@@ -143,7 +144,7 @@ async def drain(
     log.info("drained", cut=len(calls))
 
 
-def _announce(call: RunningConversation, limit_s: float, log: Log) -> None:
+def _announce(call: Call, limit_s: float, log: Log) -> None:
     try:
         call.announce_draining(limit_s)
     except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from aiohttp import web
 
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
-from antiphon.errors import AntiphonError
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.models.spec import PipelineKind
@@ -27,49 +26,15 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.operator.status import ServerStatus
 
 
-class RunningConversation(Protocol):
-    """A conversation under way, of whatever protocol, as the server sees it that counts and ends it."""
-
-    @property
-    def caller(self) -> Caller:
-        """Who has it."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of audio so far."""
-        ...
-
-    @property
-    def can_move(self) -> bool:
-        """Whether its client can go on with it at another worker."""
-        ...
-
-    def announce_draining(self, deadline_s: float) -> None:
-        """Tell a client that can understand it how long it may go on."""
-        ...
-
-    def end(self, error: AntiphonError | None = None) -> None:
-        """Begin to end from our side; again changes nothing."""
-        ...
-
-    async def closed(self) -> None:
-        """Wait until an end that has begun is over."""
-        ...
-
-
-def _no_drain(_target: str) -> None:
-    """Nothing runs that could leave."""
-
-
 @dataclass(slots=True)
 class Services:
     """The parts of one running server.
 
-    ``metrics`` counts what happens before a model was found; ``calls`` are the conversations under way, of
-    all models; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are calls
-    of other workers under way. ``begin_drain`` lets the server leave, and its calls go to an address.
-    ``canary`` is there while two versions of a model are on trial.
+    ``metrics`` counts what happens before a model was found; ``calls`` are those under way, of all models,
+    each an :class:`antiphon.serve.calls.call.Call`, which stands on this module; ``provoked`` takes the lines
+    that any caller can cause again and again. ``arrivals`` are calls of other workers under way.
+    ``begin_drain`` lets the server leave, and its calls go to an address. ``canary`` is there while two
+    versions of a model are on trial.
     """
 
     config: ServerConfig
@@ -87,10 +52,10 @@ class Services:
     uploads: Uploads
     tracer: Tracer | None = None
     recorder: CallRecorder | None = None
-    calls: set[RunningConversation] = field(default_factory=set)
+    calls: set[Any] = field(default_factory=set)
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0
-    begin_drain: Callable[[str], None] = field(default=_no_drain)
+    begin_drain: Callable[[str], None] = field(default=lambda _target: None)
     canary: CanaryRouter | None = None
 
     def model_for(
