@@ -102,8 +102,7 @@ class Exchange:
         """There is a session: let captions and the dialect hear what it hears, where they follow it."""
         self._listen_in()
         if self.captions is not None and (notice := await self.captions.admit(self.wake)):
-            for action in self.dialect.caption(notice):
-                self._do(action)
+            self._do_all(self.dialect.caption(notice))
 
     async def hold(self, transport: Transport) -> None:
         """Read what the client sends until it has left, or it is over."""
@@ -175,10 +174,8 @@ class Exchange:
         if self._resume is not None and self._resume.is_detached:
             return None
         actions = self.dialect.feed(message) if self._tracer is None else self._traced(message)
-        for action in actions:
-            self._do(action)
-        if self.dialect.marks:
-            self._set_marks()
+        if actions:
+            self._do_all(actions)
         return "" if self.dialect.has_more else None
 
     def _traced(self, message: Message) -> Sequence[Action]:
@@ -260,10 +257,7 @@ class Exchange:
         if self.captions is not None:
             self.captions.hear(pcm)
         if self.dialect.policy.hears:
-            for action in self.dialect.heard(pcm):
-                self._do(action)
-            if self.dialect.marks:
-                self._set_marks()
+            self._do_all(self.dialect.heard(pcm))
 
     def _set_marks(self) -> None:
         marks, self.dialect.marks = self.dialect.marks, []
@@ -280,6 +274,12 @@ class Exchange:
             self._room.clear()
             self._needs_room = True
             await transport.wait_for(self._room)
+
+    def _do_all(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._do(action)
+        if self.dialect.marks:
+            self._set_marks()
 
     def _do(self, action: Action) -> None:
         session, participant = self.participant.session, self.participant
@@ -331,9 +331,9 @@ class Exchange:
     def turn(self) -> bool:
         """Move what can be moved, and notice what changed; true when there is more to do at once."""
         transport, participant = self.transport, self.participant
-        if transport is None or self.is_ending:
-            return False
-        if self._resume is not None and self._is_elsewhere(self._resume, transport):
+        if transport is None or (self._resume is not None and self._is_elsewhere(self._resume, transport)):
+            return False  # asked first: an end that comes from the other connection is noticed here
+        if self.is_ending:
             return False
         now_s = self._clock()
         # Asked before writing: what was made before the end is written, whatever comes in between.
@@ -344,7 +344,8 @@ class Exchange:
         if self._is_listening:
             self.waiting.extend(participant.advance(now_s, may_take=not (is_congested or self.waiting)))
             if self.captions is not None:
-                self._tell(self.captions, may_tell=not is_congested)
+                for told in self.captions.advance(may_tell=not is_congested):
+                    self._do_all(self.dialect.caption(told))
             if not is_congested and self._write(transport, REPLIES_A_TURN):
                 return True
         if is_closed:
@@ -366,14 +367,6 @@ class Exchange:
         if due_s < math.inf:
             self._waker.wake_at(due_s, self._clock())
         return False
-
-    def _tell(self, captions: Captions, *, may_tell: bool) -> None:
-        """Do what the dialect makes of what a recogniser has written."""
-        for told in captions.advance(may_tell=may_tell):
-            for action in self.dialect.caption(told):
-                self._do(action)
-        if self.dialect.marks:
-            self._set_marks()
 
     def _is_elsewhere(self, resume: CallResume, transport: Transport) -> bool:
         """Whether the call is detached from this connection, or is to be."""
