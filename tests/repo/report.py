@@ -77,7 +77,7 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
         "server/antiphon/engine/rows.py": "one pass over the arrays of all sessions",
         "server/antiphon/ipc/session.py": "the caller's whole interface to a call",
         "server/antiphon/protocol/moshi.py": "all messages of one protocol, in both directions",
-        "server/antiphon/serve/calls/exchange.py": "both directions of a call, whose turns move what they can",
+        "server/antiphon/serve/calls/exchange.py": "both directions of a call, in its turns",
         "server/antiphon/serve/transport/socket.py": "the bounds of one WebSocket",
         "attend_split": "a kernel is compiled as one function",
         "attend_limbs": "a kernel is compiled as one function",

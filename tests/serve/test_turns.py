@@ -34,7 +34,7 @@ async def settle() -> None:
 async def test_one_with_much_to_do_lets_the_others_in_between() -> None:
     turns, ran = Turns(asyncio.get_running_loop()), list[tuple[str, int]]()
     for work in (Work("busy", ran, 50), Work("modest", ran, 3)):
-        turns.waker(work.turn, no_fault).wake()
+        Waker(turns, work.turn, no_fault).wake()
     await settle()
     assert len(ran) == 53
     assert ran[:6] == [("busy", 0), ("modest", 0), ("busy", 1), ("modest", 1), ("busy", 2), ("modest", 2)]
@@ -51,7 +51,7 @@ async def test_many_wakes_are_one_turn_and_one_during_it_is_another() -> None:
             waker.wake()
         return False
 
-    waker = turns.waker(turn, no_fault)
+    waker = Waker(turns, turn, no_fault)
     for _ in range(1000):
         waker.wake()
     await settle()
@@ -61,8 +61,8 @@ async def test_many_wakes_are_one_turn_and_one_during_it_is_another() -> None:
 async def test_a_fault_is_told_and_the_others_go_on() -> None:
     turns, ran = Turns(asyncio.get_running_loop()), list[tuple[str, int]]()
     faults: list[Exception] = []
-    turns.waker(lambda: 1 // 0 == 0, faults.append).wake()
-    turns.waker(Work("good", ran, 1).turn, no_fault).wake()
+    Waker(turns, lambda: 1 // 0 == 0, faults.append).wake()
+    Waker(turns, Work("good", ran, 1).turn, no_fault).wake()
     await settle()
     assert [type(error) for error in faults] == [ZeroDivisionError]
     assert ran == [("good", 0)]
@@ -97,7 +97,7 @@ async def test_turns_of_many_leave_the_loop_to_its_sockets_after_their_budget() 
         return False
 
     for _ in range(left):
-        turns.waker(turn, no_fault).wake()
+        Waker(turns, turn, no_fault).wake()
     while left:
         before, start = left, time.thread_time()
         await asyncio.sleep(0)

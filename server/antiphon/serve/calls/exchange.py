@@ -37,6 +37,7 @@ from antiphon.serve.calls.participant import Participant, Talker
 from antiphon.serve.calls.policy import HelloFacts
 from antiphon.serve.calls.resume import CallResume, ResumedCall
 from antiphon.serve.hosting.services import Services
+from antiphon.serve.hosting.turns import Waker
 from antiphon.serve.media.recording import CallRecording
 from antiphon.serve.transport.transport import Message, Transport
 
@@ -86,7 +87,7 @@ class Exchange:
         self.is_ready = self.is_ending = False
         self._end, self._resume = end, resume
         self._clock, self._tracer, self._reading = services.clock, services.tracer, services.reading
-        self._waker = services.turns.waker(self.turn, self._fail_turn)
+        self._waker = Waker(services.turns, self.turn, self._fail_turn)
         self.wake = self._waker.wake
         self.ready_s = self.heard_s = 0.0
         self.heard_at_s = -math.inf

@@ -85,10 +85,6 @@ class Turns:
         self._queue: deque[Waker] = deque()
         self._is_called = False
 
-    def waker(self, turn: Turn, fault: Fault) -> Waker:
-        """The waker of one conversation."""
-        return Waker(self, turn, fault)
-
     def put(self, waker: Waker) -> None:
         """Run one turn of ``waker``, soon."""
         self._queue.append(waker)
