@@ -139,9 +139,9 @@ class Soak:
             clip = shortened(self._clips[form], seconds)
             session = ProbeSession(plan, clip, start_s=time.monotonic(), clock=time.monotonic)
             vanishes = chance.random() < VANISHING_SHARE
-            await self._hold(session, http, vanish_after_s=seconds / 2 if vanishes else None)
+            await self.hold(session, http, vanish_after_s=seconds / 2 if vanishes else None)
 
-    async def _hold(
+    async def hold(
         self, session: ProbeSession, http: aiohttp.ClientSession, *, vanish_after_s: float | None
     ) -> None:
         loop = asyncio.get_running_loop()

@@ -194,10 +194,10 @@ def unpack_system(folder: Path, root: Path) -> None:
         "Dir::Cache::archives": state / "archives",
     }
     apt = ["apt-get", "-qq", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
-    _run([*apt, "update"])
-    _run([*apt, "install", "-y", "--download-only", "--no-install-recommends", *PACKAGES])
+    run([*apt, "update"])
+    run([*apt, "install", "-y", "--download-only", "--no-install-recommends", *PACKAGES])
     for archive in sorted((state / "archives").glob("*.deb")):
-        _run(["dpkg-deb", "-x", str(archive), str(part)])
+        run(["dpkg-deb", "-x", str(archive), str(part)])
     (part / "proc").mkdir(exist_ok=True)
     cores = range(os.cpu_count() or 1)
     (part / "proc/cpuinfo").write_text("".join(CPUINFO.format(core=core) for core in cores))
@@ -210,11 +210,11 @@ def unpack_libraries(target: Path, python: str) -> None:
     wanted = [f"{name}=={metadata.version(name)}" for name in LIBRARIES]
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     own = ["--no-deps", "--only-binary=:all:", "--python-version", python, "--target", str(part)]
-    _run([sys.executable, "-m", "pip", "install", "-q", *own, *platforms, *wanted])
+    run([sys.executable, "-m", "pip", "install", "-q", *own, *platforms, *wanted])
     part.rename(target)
 
 
-def _run(command: Sequence[str], **environment: str) -> None:
+def run(command: Sequence[str], **environment: str) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, **environment}
     )
@@ -228,7 +228,7 @@ def ask(python: Sequence[str], folder: Path, name: str, **environment: str) -> d
     out = folder / f"{name}.npz"
     graphs = folder / ("exact.json" if name == "exact" else "graphs.json")
     words = [folder / "given.npz", graphs, out]
-    _run([*python, "-m", "lab.tools.graph_answers", *map(str, words)], **environment)
+    run([*python, "-m", "lab.tools.graph_answers", *map(str, words)], **environment)
     return dict(np.load(out))
 
 

@@ -168,7 +168,7 @@ class PassageComposer:
         words: list[tuple[float, str]] = []
         at = int(rng.integers(0, 40))
         while not is_quiet and at < self.frames:
-            line = _line(rng, room, shares)
+            line = make_line(rng, room, shares)
             segment = line.segment
             codes[:, at : at + segment.codes.shape[1]] = segment.codes[:, : self.frames - at]
             words += [(at + start, word) for start, word in zip(line.starts, line.words, strict=True)]
@@ -204,7 +204,7 @@ def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
     return shares
 
 
-def _line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
+def make_line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
     """A line of the room, or what some of them make, at its own pace or another.
 
     What has no words stands by itself: where it ends, what was written before is over.

@@ -28,7 +28,7 @@ class Windowed(torch.autograd.Function):
         """``queries`` are scaled already."""
         heard, shares = torch.empty_like(queries), []
         frames = torch.arange(queries.shape[1], device=queries.device)
-        for start, stop, low in _blocks(queries.shape[1], context):
+        for start, stop, low in blocks_of(queries.shape[1], context):
             delta = frames[start:stop, None] - frames[low:stop]
             bias = torch.where((delta >= 0) & (delta < context), 0.0, -math.inf).to(queries.dtype)
             scores = torch.baddbmm(bias, queries[:, start:stop], keys[:, low:stop].transpose(1, 2))
@@ -44,7 +44,7 @@ class Windowed(torch.autograd.Function):
         queries, keys, values, *shares = ctx.saved_tensors
         of_queries = torch.empty_like(queries)
         of_keys, of_values = torch.zeros_like(keys), torch.zeros_like(values)
-        blocks = _blocks(queries.shape[1], ctx.context)
+        blocks = blocks_of(queries.shape[1], ctx.context)
         for (start, stop, low), share in zip(blocks, shares, strict=True):
             given = gradients[0][:, start:stop]
             of_values[:, low:stop] += torch.bmm(share.transpose(1, 2), given)
@@ -55,7 +55,7 @@ class Windowed(torch.autograd.Function):
         return of_queries, of_keys, of_values, None
 
 
-def _blocks(frames: int, context: int) -> list[tuple[int, int, int]]:
+def blocks_of(frames: int, context: int) -> list[tuple[int, int, int]]:
     """Where each block starts and stops, and the first frame that it sees."""
     starts = range(0, frames, BLOCK)
     return [(start, min(frames, start + BLOCK), max(0, start - context + 1)) for start in starts]

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         AntiphonError: something cannot be read, quantised or written; OUT is then as it was.
     """
-    options = _parse(argv)
+    options = parse(argv)
     extra, modules = TARGETS[options.target]
     for module in modules:
         if find_spec(module) is None:
@@ -131,7 +131,8 @@ def _writer(target: str, calibration: list[Path]) -> Write:
     return mlx_target.quantize
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the options of ``antiphon quantize``; wrong ones end the process with 2."""
     parser = argparse.ArgumentParser(
         prog="antiphon quantize",
         description="Make a smaller checkpoint: weights in fewer bits, by a recipe.",

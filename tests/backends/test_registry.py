@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from antiphon.backends import registry
+from antiphon.backends.base import BackendInfo
 from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.backends.null import NullBackend
 from antiphon.backends.registry import (
@@ -204,9 +205,12 @@ def test_a_manifests_dtype_is_an_option_where_there_is_a_choice(
 
 
 def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype: str) -> NullBackend:
-    backend = NullBackend(checkpoint.spec, slots)
-    backend._info = replace(backend.info, dtype=dtype)
-    return backend
+    class Noted(NullBackend):
+        @property
+        def info(self) -> BackendInfo:
+            return replace(super().info, dtype=dtype)
+
+    return Noted(checkpoint.spec, slots)
 
 
 def test_auto_says_how_to_get_what_it_lacks(checkpoint: Checkpoint) -> None:

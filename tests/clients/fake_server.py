@@ -159,14 +159,14 @@ class FakeServer:
                     await _say(socket, moshi.Event("error", {"code": 1011, "message": "the step failed"}))
                     await socket.close(code=1011)
                     return
-                reply = asyncio.ensure_future(self._reply(socket, frame, pending, is_extended, audio_format))
+                reply = asyncio.ensure_future(self.reply(socket, frame, pending, is_extended, audio_format))
                 replies.add(reply)
                 reply.add_done_callback(replies.discard)
                 pending = []
         for reply in replies:
             reply.cancel()
 
-    async def _reply(
+    async def reply(
         self, socket: web.WebSocketResponse, frame: int, payloads: list[bytes], is_extended: bool, form: str
     ) -> None:
         delay_s = self.behaviour.delay_s(frame)

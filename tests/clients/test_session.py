@@ -159,7 +159,7 @@ async def test_a_reply_that_overtakes_another_is_misplaced(monkeypatch: pytest.M
     """The frame overtaken comes after its successor: by then it is out of order."""
     waits_for = {1: 2, FRAMES - 1: 1}  # the last one keeps the session until the overtaken one has come
     said = [asyncio.Event() for _ in range(FRAMES)]
-    reply = FakeServer._reply
+    reply = FakeServer.reply
 
     async def reply_in_turn(server: FakeServer, socket: Any, frame: int, *rest: Any) -> None:
         if frame in waits_for:
@@ -167,7 +167,7 @@ async def test_a_reply_that_overtakes_another_is_misplaced(monkeypatch: pytest.M
         await reply(server, socket, frame, *rest)
         said[frame].set()
 
-    monkeypatch.setattr(FakeServer, "_reply", reply_in_turn)
+    monkeypatch.setattr(FakeServer, "reply", reply_in_turn)
     async with fake_server() as server:
         report, _ = await hold(server)
     assert report.counts.misplaced == 4

@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 
 from antiphon.audio.wav import encode_wav
-from antiphon_quantize.main import _parse
+from antiphon_quantize.main import parse
 from tests.compose.conftest import Start
 from tests.support.stack.composefile import ROOT, services
 
@@ -40,7 +40,7 @@ def test_the_command_of_the_runbook_asks_for_graphs() -> None:
     entrypoint = services()["graphs"].raw["entrypoint"]
     assert entrypoint[:2] == ["antiphon", "quantize"]
     for words in runbook_commands():
-        options = _parse([*entrypoint[2:], *words])
+        options = parse([*entrypoint[2:], *words])
         assert (options.target, str(options.out)) == ("onnx", words[-1])
         assert options.model.startswith("hf://kyutai/")
 

@@ -149,7 +149,7 @@ class Bench:
             config or EngineConfig(),
             clock=self.clock,
             metrics=EngineMetrics(self.registry, model=MODEL),
-            on_lost=self.losses.append,
+            on_lost=lambda error: self.losses.append(error),
             tracer=tracer,
             hand_over=hand_over,
         )

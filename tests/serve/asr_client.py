@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import aiohttp
 import numpy as np
@@ -24,6 +24,7 @@ from tests.serve.harness import (
     Steps,
     null_checkpoint,
     serving,
+    transport_of,
 )
 
 Kind = TypeVar("Kind")
@@ -66,9 +67,7 @@ class Scribe:
 
     @property
     def transport(self) -> asyncio.Transport:
-        connection = self.ws._response.connection
-        assert connection is not None
-        return cast("asyncio.Transport", connection.transport)
+        return transport_of(self.ws)
 
     async def send(self, message: kyutai.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai.encode(message))

@@ -23,6 +23,7 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.errors import AntiphonError
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -114,6 +115,25 @@ class Closed:
     reason: str
 
 
+def response_to(ws: aiohttp.ClientWebSocketResponse) -> aiohttp.ClientResponse:
+    """The answer to the upgrade of a WebSocket, which aiohttp keeps to itself."""
+    return ws._response
+
+
+def transport_of(ws: aiohttp.ClientWebSocketResponse) -> asyncio.Transport:
+    """The transport of a connection that stands."""
+    connection = response_to(ws).connection
+    assert connection is not None
+    return cast("asyncio.Transport", connection.transport)
+
+
+def cut(ws: aiohttp.ClientWebSocketResponse) -> None:
+    """Break a connection, as a network does, if the server has not done so before."""
+    connection = response_to(ws).connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+
+
 class Client:
     """One WebSocket client; ``messages`` collects everything received."""
 
@@ -126,15 +146,11 @@ class Client:
 
     @property
     def transport(self) -> asyncio.Transport:
-        connection = self.ws._response.connection
-        assert connection is not None
-        return cast("asyncio.Transport", connection.transport)
+        return transport_of(self.ws)
 
     def cut(self) -> None:
-        """Vanish without a word, if the server has not cut the connection before."""
-        connection = self.ws._response.connection
-        if connection is not None and connection.transport is not None:
-            connection.transport.abort()
+        """Vanish without a word."""
+        cut(self.ws)
 
     async def speak(self, pcm: FloatArray) -> None:
         await self.send(moshi.Audio(np.asarray(pcm, "<f4").tobytes()))
@@ -259,6 +275,7 @@ async def serving(
     beside: Sequence[tuple[Checkpoint, Backend]] = (),
     tls: ssl.SSLContext | None = None,
     client: SupervisorClient | None = None,
+    on_lost: Callable[[AntiphonError], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
@@ -287,7 +304,9 @@ async def serving(
     cores: dict[str, Engine] = {}
     for name, files, rows in given:
         plan = hand_over_plan(config, name, files)
-        core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan)
+        core = Engine(
+            rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan, on_lost=on_lost
+        )
         core.start()
         cores[name] = core
         front_end = LocalFrontEnd({name: core}, asyncio.get_running_loop())

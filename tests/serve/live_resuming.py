@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from antiphon.backends.base import FloatArray
+from tests.serve import harness
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Closed
 from tests.serve.live_client import PATH, LiveClient
 from tests.serve.resuming import IN_FLIGHT_FRAMES
@@ -121,6 +122,4 @@ class ResumingLiveCaller:
 
 def cut(client: LiveClient) -> None:
     """Break a connection, as a network does."""
-    connection = client.ws._response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
+    harness.cut(client.ws)

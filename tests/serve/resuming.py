@@ -12,7 +12,7 @@ import numpy as np
 from antiphon.backends.base import FloatArray
 from antiphon.protocol import moshi
 from antiphon_client.thread import CallThread
-from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, cut, response_to
 
 IN_FLIGHT_FRAMES = 6
 """Sent and not answered, so that no bound of the server is reached at any speed."""
@@ -71,10 +71,9 @@ class ResumingCaller:
 
     def cut(self) -> None:
         """Break the connection, as a network does."""
-        connection = None if self._socket is None else self._socket._response.connection
-        if connection is not None and connection.transport is not None:
+        if self._socket is not None and response_to(self._socket).connection is not None:
             self._cut_s = time.monotonic()
-            connection.transport.abort()
+            cut(self._socket)
 
     async def until_answered(self, frame: int) -> None:
         """Wait until everything before this frame is answered, and the last cut made good, or all is over."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -26,7 +26,7 @@ from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.asr_client import transcribing
 from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import PATIENCE_S, Server, socket_of
+from tests.serve.harness import PATIENCE_S, Server, socket_of, transport_of
 from tests.serve.tts_client import speaking
 
 TLS = Path(__file__).parent / "tls"
@@ -47,20 +47,14 @@ async def close_frame(ws: aiohttp.ClientWebSocketResponse) -> None:
 
 async def fin(ws: aiohttp.ClientWebSocketResponse) -> None:
     """No more comes, and no word of it."""
-    connection(ws).write_eof()
+    transport_of(ws).write_eof()
 
 
 async def rst(ws: aiohttp.ClientWebSocketResponse) -> None:
     """As the kernel does for a process that was killed."""
-    kept = connection(ws).get_extra_info("socket")
+    kept = transport_of(ws).get_extra_info("socket")
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection(ws).abort()
-
-
-def connection(ws: aiohttp.ClientWebSocketResponse) -> asyncio.Transport:
-    found = ws._response.connection
-    assert found is not None
-    return cast("asyncio.Transport", found.transport)
+    transport_of(ws).abort()
 
 
 @asynccontextmanager

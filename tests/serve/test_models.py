@@ -178,11 +178,10 @@ async def test_ready_while_one_model_is() -> None:
 
 async def test_one_dead_engine_fails_the_health_check_by_name_and_the_others_may_finish() -> None:
     faults = NullFaults(lose_device_at=1)
-    limits = Limits(drain_timeout_s=PATIENCE_S)
-    async with serving(faults=faults, also=[("duplex", DUPLEX)]) as server:
-        lifecycle = Lifecycle(limits)
+    lifecycle = Lifecycle(Limits(drain_timeout_s=PATIENCE_S))
+    also = [("duplex", DUPLEX)]
+    async with serving(faults=faults, also=also, on_lost=lifecycle.device_lost) as server:
         lifecycle.watch(server.app)
-        server.engine._on_lost = lifecycle.device_lost
         ending = asyncio.create_task(lifecycle.wait())
         async with server.caller("model=duplex") as other:
             async with server.caller() as lost:
@@ -203,10 +202,10 @@ async def test_one_dead_engine_fails_the_health_check_by_name_and_the_others_may
 
 
 async def test_when_all_engines_are_dead_nobody_is_waited_for() -> None:
-    async with serving(faults=NullFaults(lose_device_at=1)) as server:
-        lifecycle = Lifecycle(Limits(drain_timeout_s=60))
+    lifecycle = Lifecycle(Limits(drain_timeout_s=60))
+    faults = NullFaults(lose_device_at=1)
+    async with serving(faults=faults, on_lost=lifecycle.device_lost) as server:
         lifecycle.watch(server.app)
-        server.engine._on_lost = lifecycle.device_lost
         async with server.caller() as lost:
             await lost.speak(speech(3))
             assert await asyncio.wait_for(lifecycle.wait(), PATIENCE_S) == EXIT_DEVICE_LOST

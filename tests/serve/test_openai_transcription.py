@@ -248,7 +248,7 @@ async def test_only_so_many_are_received_at_once() -> None:
         waiting = [
             asyncio.create_task(post(server, slowly(), **{"Content-Type": FORM})) for _ in range(MAX_UPLOADS)
         ]
-        await server.eventually(lambda: server.services.uploads._count == MAX_UPLOADS)
+        await server.eventually(lambda: server.services.uploads.count == MAX_UPLOADS)
         async with server.http.post(server.url(PATH), data=form()) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "10")
             assert (await response.json())["error"]["code"] == "server_full"
@@ -296,7 +296,7 @@ async def test_recordings_on_disk_are_bounded_together(monkeypatch: pytest.Monke
         yield whole[-10:]
 
     def on_disk(server: Server) -> float:
-        return server.services.uploads._disk_bytes
+        return server.services.uploads.disk_bytes
 
     async with transcribing(limits={"max_upload_bytes": size + 1000}) as (server, _):
         waiting = [

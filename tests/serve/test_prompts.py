@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.audio.wav import write_wav
-from antiphon.backends.base import PrimeProgress
+from antiphon.backends.base import BackendInfo, PrimeProgress
 from antiphon.backends.null import NullBackend, read_stamp
 from antiphon.log import LINE_PERIOD_S
 from antiphon.models.persona import PAUSE_S, SILENCE_CODES
@@ -179,9 +179,15 @@ async def test_a_server_without_voices_says_how_to_get_them(backend: Noting) -> 
         assert await refusal(server, "voice_prompt=anna") == (400, wanted)
 
 
-async def test_a_backend_that_reads_no_prompts_is_named(backend: Noting) -> None:
-    without = replace(backend.info, can_prime=False, name="reference")
-    backend._info, backend._describe = without, lambda _slots: without  # type: ignore[method-assign, assignment]
-    async with persona_server(backend, None) as server:
+class Unprompted(Noting):
+    """A backend of another name that reads no prompts."""
+
+    @property
+    def info(self) -> BackendInfo:
+        return replace(super().info, can_prime=False, name="reference")
+
+
+async def test_a_backend_that_reads_no_prompts_is_named() -> None:
+    async with persona_server(Unprompted(PERSONA, 2), None) as server:
         status, words = await refusal(server, "text_prompt=be+kind")
     assert (status, words) == (400, "the reference backend reads no prompts; the torch backend does\n")

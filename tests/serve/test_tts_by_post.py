@@ -19,7 +19,7 @@ from antiphon.protocol.kyutai_tts import Voice
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.media.tts_voices import MAX_NOTED_NAMES
 from antiphon.serve.routes.tts import voice_of
-from tests.serve.harness import Closed
+from tests.serve.harness import Closed, response_to
 from tests.serve.tts_client import (
     FRAMES,
     ONE_VOICE,
@@ -68,14 +68,14 @@ async def test_a_name_that_is_no_voice_here_is_spoken_by_the_first(
         for _ in range(2):
             async with listening(server, voice=name) as client:
                 assert (await converse(client, "a")).code == 1000
-                assert client.ws._response.headers["Antiphon-Voice"] == "alto"
+                assert response_to(client.ws).headers["Antiphon-Voice"] == "alto"
             assert levels(client.audio, 100) == [101]
         body = {"text": "a", "voice": name}
         async with server.http.post(server.url(kyutai_tts.PATH), json=body) as response:
             assert response.headers["Antiphon-Voice"] == "alto"
             assert levels(decode_wav(await response.read())[0][0], 100) == [101]
         async with listening(server, voice="deep/bass") as client:
-            assert client.ws._response.headers["Antiphon-Voice"] == "deep/bass"
+            assert response_to(client.ws).headers["Antiphon-Voice"] == "deep/bass"
     assert caplog.text.count("no such voice") == 1, "each name once"
 
 

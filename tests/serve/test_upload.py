@@ -211,7 +211,7 @@ async def test_an_address_has_so_many_recordings_at_once() -> None:
 
     async with transcribing(limits={"max_uploads_per_address": 1}) as (server, _):
         first = asyncio.ensure_future(post(server, slow()))
-        await server.eventually(lambda: server.services.uploads._count == 1)
+        await server.eventually(lambda: server.services.uploads.count == 1)
         status, answer = await post(server, slow())
         assert status == 429
         assert "your address 127.0.0.1 has 1 of 1 recordings" in str(answer)

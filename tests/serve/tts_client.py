@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -29,6 +29,7 @@ from tests.serve.harness import (
     Steps,
     null_checkpoint,
     serving,
+    transport_of,
 )
 
 Kind = TypeVar("Kind")
@@ -80,9 +81,7 @@ class Listener:
 
     @property
     def transport(self) -> asyncio.Transport:
-        connection = self.ws._response.connection
-        assert connection is not None
-        return cast("asyncio.Transport", connection.transport)
+        return transport_of(self.ws)
 
     async def send(self, message: kyutai_tts.ClientMessage) -> None:
         await self.ws.send_bytes(kyutai_tts.encode_client(message))

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import yaml
 from safetensors.torch import save_file
+from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import Unigram
 from torch import nn
@@ -182,7 +183,7 @@ def _draw(model: Any) -> None:
 def _as_json(path: Path) -> str:
     """The pieces of a SentencePiece model as a ``tokenizer.json``."""
     known = TextTokenizer(path)
-    processor = known._processor
+    processor = SentencePieceProcessor(model_file=str(path))
     pieces = [(processor.IdToPiece(index), processor.GetScore(index)) for index in range(known.vocabulary)]
     made = Tokenizer(Unigram(pieces, unk_id=processor.unk_id()))
     made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])

@@ -63,7 +63,7 @@ async def test_who_vanishes_says_no_goodbye(vanish_after_s: float | None, code: 
         soak = memory_soak.Soak(memory_soak.QUICK, fake.address.http, Stop())
         plan = SessionPlan(0, fake.address.chat({"ext": "1", "format": "opus"}), 0.0, 0.0)
         session = ProbeSession(plan, clip, start_s=time.monotonic(), clock=time.monotonic)
-        await soak._hold(session, http, vanish_after_s=vanish_after_s)
+        await soak.hold(session, http, vanish_after_s=vanish_after_s)
         async with asyncio.timeout(120.0):
             while not fake.close_codes:  # noqa: ASYNC110 (what it waits for is the server's)
                 await asyncio.sleep(0.01)

@@ -84,7 +84,7 @@ def test_the_system_is_fetched_into_its_own_folder_in_the_versions_that_run_here
         if "pip" in command:
             Path(command[command.index("--target") + 1]).mkdir()
 
-    monkeypatch.setattr(aarch64, "_run", run)
+    monkeypatch.setattr(aarch64, "run", run)
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
     command = aarch64.emulated_python(tmp_path, "cortex-a72")
     assert command[:5] == ["qemu-aarch64", "-cpu", "cortex-a72", "-L", str(tmp_path / "root")]
@@ -107,4 +107,4 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ToolError, match="qemu-aarch64 is missing; on Debian and Ubuntu: apt-get"):
         aarch64.emulated_python(tmp_path, "neoverse-n1")
     with pytest.raises(ToolError, match="ended with 3: no such thing"):
-        aarch64._run([sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"])
+        aarch64.run([sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"])

@@ -236,7 +236,7 @@ def test_a_line_goes_on_more_than_once(rooms: list[Room], monkeypatch: pytest.Mo
     for share, most in ((0.0, 5), (0.7, 11)):  # two lines are at most ten words
         monkeypatch.setattr(passages, "SPLICED", share)
         rng = np.random.default_rng(0)
-        longest = max(len(passages._line(rng, rooms[0], shares).words) for _ in range(200))
+        longest = max(len(passages.make_line(rng, rooms[0], shares).words) for _ in range(200))
         assert longest == 5 if share == 0 else longest >= most
 
 

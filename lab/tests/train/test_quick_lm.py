@@ -75,4 +75,4 @@ def test_a_frame_hears_its_context_and_no_later_frame(lm: Any, inputs: torch.Ten
 
 
 def test_blocks_cover_every_frame_once() -> None:
-    assert quick_lm._blocks(160, 90) == [(0, 75, 0), (75, 150, 0), (150, 160, 61)]
+    assert quick_lm.blocks_of(160, 90) == [(0, 75, 0), (75, 150, 0), (150, 160, 61)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 from safetensors.numpy import load_file
 
 from antiphon.backends import registry
-from antiphon.backends.base import Backend, StepInputs, TextEntry
+from antiphon.backends.base import Backend, BackendInfo, StepInputs, TextEntry
+from antiphon.backends.host import RowHost
 from antiphon.backends.pocket.backend import PocketBackend
 from antiphon.backends.pocket.noise import normal
 from antiphon.backends.pocket.row import Frame, PocketRow
@@ -227,17 +228,17 @@ def test_memory_is_bounded_by_what_is_said_of_it(backend: Backend) -> None:
     assert 0 < most <= backend.info.memory["state_per_row"]
 
 
-def test_slots_are_what_a_rows_time_allows(pocket_folder: Path) -> None:
+def test_slots_are_what_a_rows_time_allows(pocket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig()
 
-    def made(slots: int, row_ms: float) -> Backend:
-        backend = small_backend(pocket_folder, slots=slots)
-        assert isinstance(backend, PocketBackend)
-        backend._info = replace(backend.info, row_ms=row_ms)
-        return backend
-
+    info: Callable[[PocketBackend], BackendInfo] = vars(RowHost)["info"].fget
     for row_ms, slots in ((20.0, 3), (200.0, 1), (1e-3, config.max_slots)):
-        sized = make_sized(partial(made, row_ms=row_ms), config, lambda: 0.0)
+
+        def timed(backend: PocketBackend, row_ms: float = row_ms) -> BackendInfo:
+            return replace(info(backend), row_ms=row_ms)
+
+        monkeypatch.setattr(PocketBackend, "info", property(timed))
+        sized = make_sized(lambda slots: small_backend(pocket_folder, slots=slots), config, lambda: 0.0)
         assert sized.info.slots == slots
         sized.close()
 

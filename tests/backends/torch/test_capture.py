@@ -68,8 +68,8 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
             found += [value for value in vars(child).values() if isinstance(value, Tensor)]
     if pipeline.generator is not None and pipeline.sampler is not None:
         cache, sampler = pipeline.generator.cache, pipeline.sampler
-        found += [cache.delays, cache.initial, sampler._not_words, sampler._streams]
-        found += [sampler._floats, sampler._integers, sampler._age, sampler._text_stream]
+        found += [cache.delays, cache.initial]
+        found += [value for value in vars(sampler).values() if isinstance(value, Tensor)]
     return found
 
 

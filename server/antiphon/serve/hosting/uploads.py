@@ -26,12 +26,12 @@ RETRY_AFTER_S: Final = 10
 
 
 class Uploads:
-    """Counts recordings and their bytes on disk. Used on the event loop only."""
+    """Counts recordings (``count``) and their bytes on disk (``disk_bytes``). Used on the event loop only."""
 
     def __init__(self, max_upload_bytes: int, families: MetricFamilies, log: SparseLog) -> None:
         """Register the metrics; ``log`` gets a line now and then while the disk has no room."""
         self._max_upload_bytes, self._log = max_upload_bytes, log
-        self._count = self._disk_bytes = 0
+        self.count = self.disk_bytes = 0
         self._gauge = families.get(Gauge, "spooled_upload_bytes")
         self._refused = families.get(Counter, "spool_refusals")
 
@@ -42,7 +42,7 @@ class Uploads:
         Raises:
             ServerFullError: there are as many as there may be, or there is no room for it.
         """
-        if self._count >= MAX_UPLOADS:
+        if self.count >= MAX_UPLOADS:
             raise ServerFullError(
                 f"{MAX_UPLOADS} recordings are being transcribed; try again in {RETRY_AFTER_S} s",
                 retry_after_s=RETRY_AFTER_S,
@@ -50,11 +50,11 @@ class Uploads:
         if (stated_bytes or 0) > IN_MEMORY_BYTES:
             self._check(min(stated_bytes or 0, self._max_upload_bytes))
         spool = Spool(self)
-        self._count += 1
+        self.count += 1
         try:
             yield spool
         finally:
-            self._count -= 1
+            self.count -= 1
             spool.close()
 
     def grow(self, size: int) -> None:
@@ -64,13 +64,13 @@ class Uploads:
             ServerFullError: there is no room for them.
         """
         self._check(size)
-        self._disk_bytes += size
-        self._gauge.set(self._disk_bytes)
+        self.disk_bytes += size
+        self._gauge.set(self.disk_bytes)
 
     def refuse(self, reason: str) -> ServerFullError:
         """The error to raise for want of room, counted and logged."""
         self._refused.inc()
-        self._log.error("no room for a recording", of="spool", reason=reason, spooled_bytes=self._disk_bytes)
+        self._log.error("no room for a recording", of="spool", reason=reason, spooled_bytes=self.disk_bytes)
         return ServerFullError(
             f"there is no room for this recording: {reason}; try again in {RETRY_AFTER_S} s",
             retry_after_s=RETRY_AFTER_S,
@@ -78,8 +78,8 @@ class Uploads:
 
     def _check(self, size: int) -> None:
         room = LARGEST_ON_DISK * self._max_upload_bytes
-        if size > 0 and self._disk_bytes + size > room:
-            raise self.refuse(f"{self._disk_bytes} of {room} bytes are taken")
+        if size > 0 and self.disk_bytes + size > room:
+            raise self.refuse(f"{self.disk_bytes} of {room} bytes are taken")
 
 
 class Spool:
