@@ -164,6 +164,16 @@ async def test_a_detached_call_gives_way_to_a_caller_that_waits() -> None:
         await server.is_empty()
 
 
+async def test_a_server_that_leaves_ends_a_detached_call_at_once() -> None:
+    async with serving(slots=1) as server:
+        async with server.caller("resume=1") as client:
+            client.cut()
+        await server.eventually(lambda: server.engine.resuming.detached == 1)
+        (call,) = server.calls
+        call.announce_draining(30.0)
+        await server.is_empty()
+
+
 async def test_a_detached_call_takes_no_step() -> None:
     async with serving() as server:
         async with server.caller("resume=1") as client:
