@@ -6,7 +6,6 @@ from typing import Final
 
 FRAME_PATH: Final = (
     "server/antiphon/audio/opus.py",
-    "server/antiphon/audio/pcm.py",
     "server/antiphon/backends/base.py",
     "server/antiphon/backends/checks.py",
     "server/antiphon/backends/faults.py",

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from antiphon.config import Limits
-from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import open_socket
 from tests.serve.autobahn_cases import load_cases
 from tests.serve.autobahn_peer import Peer
 
@@ -43,7 +43,7 @@ async def echoing(limits: Limits = LIMITS) -> AsyncIterator[int]:
     """A server that sends every message back; yields its port."""
 
     async def echo(request: web.Request) -> web.StreamResponse:
-        socket = await Socket.open(request, limits, time.monotonic)
+        socket = await open_socket(request, limits, time.monotonic)
         while (message := await socket.receive_any()) is not None:
             socket.send((message,))
         return socket.response

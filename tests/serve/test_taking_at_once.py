@@ -20,6 +20,7 @@ from antiphon.config import Limits
 from antiphon.errors import AudioError
 from antiphon.serve.transport.frames import CLOSE, PING
 from antiphon.serve.transport.socket import AT_ONCE, Socket
+from antiphon.serve.transport.upgrade import open_socket
 from tests.serve.test_frames import MESSAGES, client_frame
 
 
@@ -190,7 +191,7 @@ async def test_messages_of_every_length_arrive_whole_at_another_reader() -> None
     """aiohttp's parser reads them, over a real connection."""
 
     async def send(request: web.Request) -> web.StreamResponse:
-        socket = await Socket.open(request, Limits(), time.monotonic)
+        socket = await open_socket(request, Limits(), time.monotonic)
         socket.send([*(bytes([size % 251]) * size for size in SIZES), "é\ud800"])
         socket.ping()
         await socket.close(1000, "done")

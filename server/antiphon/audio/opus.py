@@ -8,6 +8,7 @@ wire, and packets that came one by one are joined and decoded at once. Neither c
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Sequence
 from ctypes import CDLL, c_int, c_int16, c_int32
@@ -138,7 +139,9 @@ class OpusEncoder(_Native):
         samples = pcm.size
         if samples not in self.sizes:
             raise AudioError(f"{samples} samples make no packet, {', '.join(map(str, self.sizes))} do")
-        self._input[:samples] = limited(pcm)
+        if not math.isfinite(np.add.reduce(pcm)):
+            pcm = limited(pcm)  # names the sample
+        np.minimum(np.maximum(pcm, -1.0, out=self._input[:samples]), 1.0, out=self._input[:samples])
         size: int = self._encode(
             self._open_handle(), self._input_address, samples, self._output_address, MAX_PACKET_BYTES
         )

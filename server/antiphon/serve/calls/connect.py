@@ -14,6 +14,7 @@ from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.transport.http_body import HttpBody
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
+from antiphon.serve.transport.upgrade import open_socket
 
 Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
 """What a protocol tells a client that gets no call, and the close code."""
@@ -37,7 +38,7 @@ async def admit_then_upgrade(
     """
     await call.admit(**facts)
     try:
-        socket = await Socket.open(
+        socket = await open_socket(
             request,
             services.config.limits,
             services.clock,
@@ -64,7 +65,7 @@ async def upgrade_then_admit(
 
     ``begin`` makes a call that is admitted, perhaps of a first message; None where the peer has left.
     """
-    socket = await Socket.open(
+    socket = await open_socket(
         request, services.config.limits, services.clock, max_message_bytes=max_message_bytes
     )
     with metrics.sockets.track_inprogress():
@@ -109,7 +110,7 @@ async def upgrade_to_refuse(
     request: web.Request, services: Services, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal
 ) -> web.StreamResponse:
     """Upgrade only to say no, in messages and with a code and a reason."""
-    socket = await Socket.open(request, services.config.limits, services.clock)
+    socket = await open_socket(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
         await refuse(socket, metrics, error, refusal)
     return socket.response

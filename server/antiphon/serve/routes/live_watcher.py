@@ -24,6 +24,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.routing import check_upgrade
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import open_socket
 
 MAX_WATCHERS: Final = 4
 """Of one session: each costs as much as the session's own client."""
@@ -49,7 +50,7 @@ async def handle_watcher(
     if len(dialect.watchers) >= MAX_WATCHERS:
         raise SessionLimitError(f"the session has {len(dialect.watchers)} of {MAX_WATCHERS} watchers")
     await check_upgrade(request, model, wait_s=0.0)
-    socket = await Socket.open(
+    socket = await open_socket(
         request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
     )
     with model.metrics.sockets.track_inprogress():

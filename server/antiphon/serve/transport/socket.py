@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from aiohttp import web
 
 from antiphon.config import Limits
 from antiphon.protocol.close_codes import CloseCode
-from antiphon.serve.transport.connection import bound_kernel_buffer, has_ended
 from antiphon.serve.transport.frames import (
     BINARY,
     CLOSE,
@@ -38,7 +38,6 @@ from antiphon.serve.transport.frames import (
     read_close,
 )
 from antiphon.serve.transport.transport import M, Message, T, Taker
-from antiphon.serve.transport.upgrade import switching_protocols
 
 READ_AHEAD_BYTES: Final = 1_048_576
 """As large as the largest message: minutes of Opus, an hour's text, nine seconds of msgpack's numbers."""
@@ -68,6 +67,10 @@ CPU_SHARE: Final = 0.05
 """Of a core, for decoding the messages of one peer; one that asks for more is read more slowly."""
 
 
+FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
+"""Linux's states of a connection whose other side sends nothing any more: its FIN or its RST has come."""
+
+
 class Socket:
     """An upgraded WebSocket. Only the event loop touches it."""
 
@@ -79,7 +82,7 @@ class Socket:
         clock: Callable[[], float],
         max_message_bytes: int,
     ) -> None:
-        """Begin after the upgrade that ``response`` answered; :meth:`open` does both."""
+        """Begin after the upgrade that ``response`` answered (:mod:`antiphon.serve.transport.upgrade`)."""
         self.response = response
         self._transport = transport
         self._limits = limits
@@ -105,36 +108,6 @@ class Socket:
         self._last_stall_s = (0.0, 0.0)
         self.seen_s = clock()
         self.close_code: int | None = None
-
-    @classmethod
-    async def open(
-        cls,
-        request: web.Request,
-        limits: Limits,
-        clock: Callable[[], float],
-        *,
-        max_message_bytes: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Socket:
-        """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
-
-        ``headers`` are further ones of the answer.
-
-        Raises:
-            web.HTTPBadRequest: it asks for no WebSocket.
-            ConnectionResetError: the peer left meanwhile.
-        """
-        response = switching_protocols(request, headers or {})
-        await response.prepare(request)
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the peer left during the upgrade")
-        bound_kernel_buffer(transport, limits.max_unsent_bytes)
-        socket = cls(response, transport, limits, clock, max_message_bytes or limits.max_message_bytes)
-        parser: Any = socket  # aiohttp's annotation is of its own class
-        request.protocol.set_parser(parser)
-        request.protocol.keep_alive(False)
-        return socket
 
     # What aiohttp calls.
 
@@ -359,7 +332,7 @@ class Socket:
             return self._is_last_received()
         if self._is_over.is_set():
             return True
-        if not self._transport.is_closing() and not has_ended(self._transport):
+        if not self._transport.is_closing() and not _peer_has_ended(self._transport):
             return False
         self._forget_ahead()
         self._transport.abort()
@@ -461,3 +434,14 @@ class Socket:
 
 def _kept_bytes(message: Message) -> int:
     return len(message) * (1 if isinstance(message, bytes) else 4) + MESSAGE_BYTES
+
+
+def _peer_has_ended(transport: asyncio.Transport) -> bool:
+    """Whether the peer's side has ended, though not all it sent was read. Only Linux says so."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in FIN_RECEIVED
+    except OSError:  # closed meanwhile, or no TCP
+        return False

@@ -1,15 +1,18 @@
-"""The answer to a request for a WebSocket (RFC 6455, section 4.2)."""
+"""From a request to a WebSocket (RFC 6455, section 4.2)."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
-from typing import Final
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from antiphon.config import Limits
 from antiphon.serve.access.keys import chosen_subprotocol
+from antiphon.serve.transport.socket import Socket
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """What the answer to a client's key is made with (RFC 6455, section 1.3)."""
@@ -20,6 +23,37 @@ def is_upgrade(request: web.Request) -> bool:
     # Without the subprotocols, aiohttp logs what was offered where it can select none.
     protocols = _selected(request)
     return bool(web.WebSocketResponse(protocols=protocols).can_prepare(request))
+
+
+async def open_socket(
+    request: web.Request,
+    limits: Limits,
+    clock: Callable[[], float],
+    *,
+    max_message_bytes: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Socket:
+    """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
+
+    ``headers`` are further ones of the answer.
+
+    Raises:
+        web.HTTPBadRequest: it asks for no WebSocket.
+        ConnectionResetError: the peer left meanwhile.
+    """
+    response = switching_protocols(request, headers or {})
+    await response.prepare(request)
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ConnectionResetError("the peer left during the upgrade")
+    if (connection := transport.get_extra_info("socket")) is not None:
+        # Else the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)
+    upgraded = Socket(response, transport, limits, clock, max_message_bytes or limits.max_message_bytes)
+    parser: Any = upgraded  # aiohttp's annotation is of its own class
+    request.protocol.set_parser(parser)
+    request.protocol.keep_alive(False)
+    return upgraded
 
 
 def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
