@@ -18,8 +18,7 @@ from antiphon.models.tokenizer import Tokenizer
 from antiphon.models.transcript import Marked
 from antiphon.models.words import Word
 from antiphon.protocol.live_events import Info
-from antiphon.serve.calls.actions import Action
-from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.calls.values import Action, HelloFacts, Policy
 from antiphon.serve.transport.transport import Message
 
 R = TypeVar("R")

@@ -18,24 +18,24 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError, AudioError, FieldError, SessionFailedError
 from antiphon.ipc.values import SessionState
 from antiphon.log import Log, SparseLog
-from antiphon.serve.calls.actions import (
+from antiphon.serve.calls.captions import Captions
+from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.participant import Participant, Talker
+from antiphon.serve.calls.resume import CallResume, ResumedCall
+from antiphon.serve.calls.values import (
     Acknowledged,
     Action,
     ChangeParameters,
     Close,
     EndInput,
     Flush,
+    HelloFacts,
     PushAudio,
     PushWords,
     ReadPrompt,
     Send,
     Transcribe,
 )
-from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.participant import Participant, Talker
-from antiphon.serve.calls.policy import HelloFacts
-from antiphon.serve.calls.resume import CallResume, ResumedCall
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.turns import Waker
 from antiphon.serve.media.recording import CallRecording

@@ -13,10 +13,19 @@ from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import events, moshi, resume
 from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Acknowledged, Action, ChangeParameters, Close, Flush, PushAudio, Send
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
+from antiphon.serve.calls.values import (
+    Acknowledged,
+    Action,
+    ChangeParameters,
+    Close,
+    Flush,
+    HelloFacts,
+    Policy,
+    PushAudio,
+    Send,
+)
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message
 

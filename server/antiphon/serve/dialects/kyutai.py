@@ -16,11 +16,10 @@ from antiphon.models.speaker import SpeakerShape
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushWords, ReadPrompt
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.synthesiser import Piece
 from antiphon.serve.calls.transcriber import AsrNews
+from antiphon.serve.calls.values import Action, EndInput, HelloFacts, Policy, PushAudio, PushWords, ReadPrompt
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message
 

@@ -17,10 +17,9 @@ from antiphon.models.words import Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Acknowledged, Action, Close, PushAudio, Send
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.resume import OutboundSequence
+from antiphon.serve.calls.values import Acknowledged, Action, Close, HelloFacts, Policy, PushAudio, Send
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine

@@ -16,10 +16,9 @@ from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_session import RealtimeSession, change
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, PushAudio, Send
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
 from antiphon.serve.calls.transcriber import AsrNews
+from antiphon.serve.calls.values import Action, HelloFacts, Policy, PushAudio, Send
 from antiphon.serve.dialects.event_audio import decoded, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel

@@ -12,11 +12,10 @@ from antiphon.ipc.values import SessionStats
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, EndInput, PushAudio, PushWords
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import Policy
 from antiphon.serve.calls.synthesiser import Piece
 from antiphon.serve.calls.transcriber import AsrNews
+from antiphon.serve.calls.values import Action, EndInput, Policy, PushAudio, PushWords
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message

@@ -13,9 +13,8 @@ from antiphon.protocol.event_text import text_of
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
-from antiphon.serve.calls.actions import Action, Close, PushAudio, Send
 from antiphon.serve.calls.dialect import Dialect
-from antiphon.serve.calls.policy import HelloFacts, Policy
+from antiphon.serve.calls.values import Action, Close, HelloFacts, Policy, PushAudio, Send
 from antiphon.serve.dialects.event_audio import decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
