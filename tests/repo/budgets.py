@@ -67,10 +67,10 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "private functions used once, under 8 lines": 252,
         "options": 42,
         "definitions of the seam's verbs": 27,
-        "files on the path of a frame": 37,
+        "files on the path of a frame": 36,
         "definitions of one verb": 4,
         "depth of own classes": 3,
-        "lines on the path of a frame": 7800,
+        "lines on the path of a frame": 7700,
     }
 )
 """The most of each. Lines, of code for a package and of all on the path, are rounded up to the next 50."""
