@@ -40,14 +40,14 @@ class Line:
 
 
 QUESTIONS = {
+    "question-cat": (Line("espeak-ng", "en-us+f5", "What does a cat say"),),
     "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
     "question-count": (Line("flite", "rms", "Count from three to seven"),),
-    "question-dog": (Line("espeak-ng", "en-us+f5", "What does a dog say"),),
-    "question-monday": (Line("espeak-ng", "en-us+f5", "What comes after Monday"),),
     "question-name": (Line("flite", "rms", "What is your name"),),
-    "question-plus": (Line("flite", "rms", "What is two plus three"),),
+    "question-plus": (Line("espeak-ng", "en-us+f5", "What is two plus three"),),
     "question-snow": (Line("espeak-ng", "en-us+f5", "What colour is snow"),),
     "question-sum": (Line("flite", "rms", "What is five plus four"),),
+    "question-tomato": (Line("flite", "rms", "What colour is a tomato"),),
 }
 """What the built-in model can answer, in voices it was not trained on."""
 CLIPS = QUESTIONS | {

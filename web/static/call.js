@@ -7,6 +7,7 @@
  * The worklet's blocks are the heartbeat of everything here: timers may sleep in a hidden tab, sound does not.
  */
 
+import { Clip, readClip } from "./clip.js";
 import { bestFormat, Chunker, makeDecoder, makeEncoder, PACKET_SAMPLES, SAMPLE_RATE } from "./codecs.js";
 import { FRAME_MS, FRAME_SAMPLES, LatencyMeter } from "./latency.js";
 import { loudness } from "./loudness.js";
@@ -85,7 +86,11 @@ export class Call {
     this._heardRate = null;
     /** @type {Block | null} */
     this._lastBlock = null;
-    this._clip = options.clip;
+    this._question = options.clip;
+    /** What speaks in the microphone's place. @type {Clip | null} */
+    this._clip = null;
+    /** Samples of this conversation that went to the encoder. */
+    this._sent = 0;
     /** What is waited for before there is a session. @type {"microphone" | "sound"} */
     this.stage = options.clip ? "sound" : "microphone";
     /** When the last reply came in; null before the first. @type {number | null} */
@@ -195,8 +200,8 @@ export class Call {
   async ask(question) {
     this._listener.onQuestion(question);
     try {
-      const file = await (await fetch(question)).arrayBuffer();
-      if (!this._isOver) await this._sound?.useClip(file, () => this._listener.onQuestion(null));
+      const samples = await readClip(question);
+      if (!this._isOver) this._clip = new Clip(samples, this._sent);
     } catch {
       this._listener.onQuestion(null);
       if (!this._isOver) this._listener.onDevices("clip"); // the server went away meanwhile, or the call did
@@ -272,8 +277,11 @@ export class Call {
       },
       broken,
     );
-    const question = this._clip;
-    this._clip = null; // once, and not again after a return
+    if (this._clip) this._listener.onQuestion(null); // cut off with the last conversation
+    this._clip = null;
+    this._sent = 0;
+    const question = this._question;
+    this._question = null; // once, and not again after a return
     if (question) void this.ask(question);
     this._listener.onReady(facts);
   }
@@ -322,17 +330,27 @@ export class Call {
   _took(block) {
     if (this._isOver || !this._saidRate || !this._heardRate) return;
     this._lastBlock = block;
-    if (this.isMuted && !this._sound?.isClip) block.said.fill(0); // silence is sent: without frames in there is no speech out
+    if (this.isMuted) block.said.fill(0); // silence is sent: without frames in there is no speech out
     const devicesS = this._sound?.devicesS ?? 0;
     for (const { frame, atS } of block.begun) this._meter.heard(frame, atS, devicesS);
     const said = this._saidRate.feed(block.said);
     if (this._encoder) {
+      this._speak(said);
       this._chunker.push(said, block.atS);
       this._listener.onSaid(said);
     }
     if (this.session.isLive || this.recorder.frames) this.recorder.push(said, this._heardRate.feed(block.heard));
-    this._listener.onLevels(loudness(block.said), loudness(block.heard));
+    this._listener.onLevels(loudness(said), loudness(block.heard));
     this.session.tick();
+  }
+
+  /** A recorded question in the microphone's place, as long as it lasts. @param {Float32Array} said */
+  _speak(said) {
+    const isOver = this._clip?.speak(said, this._sent) === false;
+    this._sent += said.length;
+    if (!isOver) return;
+    this._clip = null;
+    this._listener.onQuestion(null);
   }
 }
 

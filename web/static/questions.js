@@ -5,8 +5,8 @@ const CLIPS = /** @type {Readonly<Record<string, string>>} */ (
     "what is your name": "name",
     "what is five plus four": "sum",
     "what colour is snow": "snow",
-    "what does a dog say": "dog",
-    "what comes after monday": "monday",
+    "what does a cat say": "cat",
+    "what colour is a tomato": "tomato",
     "what is two plus three": "plus",
   })
 );

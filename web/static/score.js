@@ -7,6 +7,9 @@
 const BAR_PX = 3;
 const STEP_PX = 6;
 const BLOCKS_PER_BAR = 3;
+const BAR_MS = 20 * BLOCKS_PER_BAR;
+/** Without another bar for so long nothing moves. */
+const STILL_MS = 4 * BAR_MS;
 /** Wider than any screen. */
 const MOST_BARS = 1000;
 
@@ -21,9 +24,17 @@ export class Score {
     this._loudest = [0, 0];
     this._blocks = 0;
     this._isDue = false;
+    this._barMs = 0;
+    /** The colours of both sides, read once for each theme. @type {[string, string] | null} */
+    this._colours = null;
     this._stillness = matchMedia("(prefers-reduced-motion: reduce)");
     new ResizeObserver(() => this.draw()).observe(canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+      matchMedia(query).addEventListener("change", () => {
+        this._colours = null;
+        this.draw();
+      });
+    }
   }
 
   clear() {
@@ -42,9 +53,23 @@ export class Score {
     this._bars.push(this._loudest);
     if (this._bars.length > MOST_BARS) this._bars.shift();
     this._loudest = [0, 0];
+    this._barMs = performance.now();
+    this._ask();
+  }
+
+  /** Draw the next frame of the screen. */
+  _ask() {
     if (this._isDue) return;
     this._isDue = true;
     requestAnimationFrame(() => this.draw());
+  }
+
+  /** How far the newest bar has come in, 0 to 1: between two bars the picture slides. */
+  get _slide() {
+    const sinceMs = performance.now() - this._barMs;
+    if (this._stillness.matches || sinceMs > STILL_MS) return 1;
+    this._ask();
+    return Math.min(1, sinceMs / BAR_MS);
   }
 
   draw() {
@@ -61,13 +86,17 @@ export class Score {
     }
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
-    const style = getComputedStyle(canvas);
-    const colours = [style.getPropertyValue("--you"), style.getPropertyValue("--reply")];
+    if (!this._colours) {
+      const style = getComputedStyle(canvas);
+      this._colours = [style.getPropertyValue("--you"), style.getPropertyValue("--reply")];
+    }
+    const colours = this._colours;
+    const offset = STEP_PX * (1 - this._slide);
     const count = Math.floor((width + STEP_PX - BAR_PX) / STEP_PX);
     const room = height / 2 - 3;
     for (let index = 0; index < count; index++) {
       const bar = this._stillness.matches && index > 0 ? undefined : this._bars[this._bars.length - 1 - index];
-      const x = width - BAR_PX - index * STEP_PX;
+      const x = width - BAR_PX - index * STEP_PX + offset;
       const fade = Math.min(1, (count - index) / (0.35 * count));
       for (const side of /** @type {const} */ ([0, 1])) {
         const level = bar?.[side] ?? 0;

@@ -9,9 +9,6 @@ const SERVER_LIMIT_MS = 8000;
 /** A browser without a sound device never begins, and does not say so. */
 const SPEAKER_LIMIT_MS = 5000;
 
-/** How a clip of ours comes in where the microphone would. */
-const CLIP_DELAY_S = 0.3;
-
 /** The open audio devices of one call. */
 export class Sound {
   /**
@@ -31,8 +28,6 @@ export class Sound {
     this._node.connect(context.destination);
     /** @type {AudioNode | null} */
     this._source = null;
-    /** What speaks in the microphone's place. @type {AudioBufferSourceNode | null} */
-    this._clip = null;
     /** @type {MediaStream | null} */
     this._stream = null;
   }
@@ -57,11 +52,6 @@ export class Sound {
 
   get sampleRate() {
     return this._context.sampleRate;
-  }
-
-  /** Whether a recording speaks in the microphone's place. */
-  get isClip() {
-    return this._clip !== null;
   }
 
   get isRunning() {
@@ -94,30 +84,7 @@ export class Sound {
     this._disconnect();
     this._stream = stream;
     this._source = this._context.createMediaStreamSource(stream);
-    if (!this._clip) this._source.connect(this._node);
-  }
-
-  /**
-   * Hear a recording once; then the microphone again, or silence.
-   *
-   * @param {ArrayBuffer} file
-   * @param {() => void} onEnded
-   */
-  async useClip(file, onEnded) {
-    const buffer = await this._context.decodeAudioData(file);
-    this._clip?.disconnect();
-    this._source?.disconnect();
-    const clip = this._context.createBufferSource();
-    clip.buffer = buffer;
-    clip.connect(this._node);
-    clip.onended = () => {
-      if (this._clip !== clip) return;
-      this._clip = null;
-      this._source?.connect(this._node);
-      onEnded();
-    };
-    clip.start(this._context.currentTime + CLIP_DELAY_S);
-    this._clip = clip;
+    this._source.connect(this._node);
   }
 
   /**
@@ -140,7 +107,6 @@ export class Sound {
 
   async close() {
     this._disconnect();
-    this._clip = null;
     this._node.port.onmessage = null;
     this._context.onstatechange = null;
     if (this._context.state !== "closed") await this._context.close();

@@ -23,7 +23,7 @@ test("three questions without a microphone, one at a time, and their answers wit
   for (const [question, answer] of /** @type {[string, RegExp][]} */ ([
     ["What is your name?", /my name is robin/],
     ["What colour is snow?", /snow is white/],
-    ["What does a dog say?", /a dog says woof/],
+    ["What does a cat say?", /a cat says meow/],
   ])) {
     await page.click(`text=${question}`);
     const others = page.locator(`.chip:not(:text("${question}"))`).first();
