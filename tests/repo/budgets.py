@@ -121,6 +121,14 @@ def over_budget(counts: Mapping[str, int], budgets: Mapping[str, int] = BUDGETS)
         yield f"{name}: nothing is counted for it; delete it from BUDGETS of tests/repo/budgets.py"
 
 
+def verbs_that_are_gone(found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The verbs of the seam that no function has, a sentence each."""
+    defined = {place.split()[-1] for place in found["definitions of the seam's verbs"]}
+    for verb in SEAM_VERBS:
+        if verb not in defined:
+            yield f"SEAM_VERBS of tests/repo/budgets.py names {verb}, which no function of the seam has"
+
+
 def table(counts: Mapping[str, int], budgets: Mapping[str, int] = BUDGETS) -> Iterator[str]:
     """Each count beside its budget, a line each."""
     for name, count in counts.items():

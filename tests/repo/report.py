@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.docs.blocks import without_blocks
 from tests.repo.alike import alike_functions
-from tests.repo.budgets import counted, over_budget, places, table
+from tests.repo.budgets import counted, over_budget, places, table, verbs_that_are_gone
 from tests.repo.glossary import faults_of_words
 from tests.repo.source import PRODUCT, Source, read_sources
 from tests.repo.structure import (
@@ -194,7 +194,13 @@ def main() -> int:
         print(*found_at[sys.argv[1]], sep="\n")
         return 0
     counts = counted(sources, found_at)
-    found = [*over_budget(counts), *faults(modules), *faults_of_lab(every), *faults_of_words(ROOT / "docs")]
+    found = [
+        *over_budget(counts),
+        *verbs_that_are_gone(found_at),
+        *faults(modules),
+        *faults_of_lab(every),
+        *faults_of_words(ROOT / "docs"),
+    ]
     found += [
         *faults_of_plain_words(ROOT),
         *faults_of_pages(ROOT / "docs"),

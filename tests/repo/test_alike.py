@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.repo.alike import alike_functions
-from tests.repo.tracked import ROOT, tracked_files
 
 ONE = '''
 def spread(rows: IntArray, value: Any, *, size: int) -> Any:
@@ -53,8 +52,3 @@ def test_other_statements_shorter_functions_and_one_backend_are_no_fault(tmp_pat
     assert list(alike_functions(tmp_path, paths)) == []
     root = tmp_path / "twice"
     assert list(alike_functions(root, _write(root, torch=ONE + OTHER))) == []
-
-
-def test_no_two_backends_have_a_function_alike() -> None:
-    paths = [path.relative_to(ROOT).as_posix() for path in tracked_files() if path.suffix == ".py"]
-    assert list(alike_functions(ROOT, paths)) == []

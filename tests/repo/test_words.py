@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.repo.tracked import ROOT
-from tests.repo.words import faults_of_plain_words, faults_of_text
+from tests.repo.words import faults_of_text
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,3 @@ def test_a_phrase_is_found(text: str) -> None:
 def test_plain_words_pass() -> None:
     text = "The call continues. Alternating turns. An agent alone decides what goes. A model card."
     assert list(faults_of_text("page.md", text)) == []
-
-
-def test_the_pages_are_plain() -> None:
-    assert list(faults_of_plain_words(ROOT)) == []
