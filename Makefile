@@ -12,7 +12,7 @@ BENCH ?= server_capacity
 PIP_ARGS ?=
 WORKERS ?= 2
 TIER ?=
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 # torch with an NVIDIA GPU, mlx on Apple silicon; elsewhere the base runs the built-in models.
@@ -40,10 +40,10 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-fast test-lab check docs bench stack train evaluate programs release clean
+.PHONY: help serve demo test test-fast test-lab check docs bench stack train evaluate programs release try-release clean
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
@@ -101,6 +101,9 @@ release: $(DEV_READY) ## build wheels, sdists and their SHA-256 sums into dist/
 	$(BIN)/python -m hatchling build -d dist
 	cd weights && $(abspath $(BIN))/python -m hatchling build -d ../dist
 	cd dist && $(SHA256) antiphon* > SHA256SUMS
+
+try-release: release ## install what is in dist/ into empty environments, with pip and uvx, and call the server
+	$(BIN)/python -m lab.tools.try_release
 
 clean: ## remove outputs and caches; the environment stays (rm -r .venv)
 	rm -rf out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
