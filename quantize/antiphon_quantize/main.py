@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     checkpoint = load_checkpoint(options.model)
     out = Path(options.out).absolute()
     check_target(out, source=checkpoint.root, force=options.force)
-    progress = _progress(sys.stderr, time.monotonic)
+    progress = show_progress(sys.stderr, time.monotonic)
     with _language_model(options.gguf, checkpoint, out, progress) as source:
         return _make(options, recipe, source, out, progress)
 
@@ -166,7 +166,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(list(argv))
 
 
-def _progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
+def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
     """Tells what is being written, and how long it will take: on one line in a terminal, else nine in all."""
     is_terminal = stream.isatty()
     began: dict[int, tuple[float, int]] = {}

@@ -223,7 +223,7 @@ def test_progress_is_a_line_in_a_terminal_and_a_few_elsewhere() -> None:
 
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
-        show = module._progress(stream, itertools.count(0.0, 2.0).__next__)
+        show = module.show_progress(stream, itertools.count(0.0, 2.0).__next__)
         for done in range(101):
             show(done, 100, "x")
     assert terminal.getvalue().count("\n") == 1

@@ -125,7 +125,7 @@ def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(
 def test_a_file_is_a_whole_recording_after_every_piece(tmp_path: Path) -> None:
     """So what a power cut leaves can be played: it is what is read here, while the file is open."""
     recorder = CallRecorder(tmp_path, GENEROUS)
-    stem = recorder.open("ab")._stem
+    stem = recorder.open("ab").stem
     recording, path = CallRecording(recorder, stem, 10**6), tmp_path / f"{stem}-heard.wav"
 
     def has_bytes(size: int) -> bool:
@@ -154,10 +154,9 @@ def test_a_file_that_a_full_disk_cuts_short_says_what_it_holds(
     try:
         for _ in range(200):
             recording.heard(speech(1))
-        wait_until(lambda: recorder.failed_files > 0 and recorder._queue.empty())
+        recorder.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        recorder.close()
     assert recorder.failed_files == 1
     assert [read_wav(path)[0].size for path in files_in(tmp_path)] == ([] if samples is None else [samples])
 
@@ -167,7 +166,7 @@ async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> Non
         recorder = server.services.recorder
         assert recorder is not None
         recorder.left_out = 7
-        (tmp_path / f"{recorder.open('ab')._stem}-heard.wav").touch()  # somebody has it already
+        (tmp_path / f"{recorder.open('ab').stem}-heard.wav").touch()  # somebody has it already
         recorder.open("ab").heard(speech(1))
         await server.eventually(lambda: recorder.failed_files == 1)
         _, text, _ = await server.get("/metrics")
@@ -190,7 +189,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def test_a_recording_that_fails_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = CallRecorder(tmp_path, GENEROUS)
-    stem = recorder.open("ab")._stem
+    stem = recorder.open("ab").stem
     (tmp_path / f"{stem}-heard.wav").touch()  # somebody has it already
     recording = CallRecording(recorder, stem, 10**6)
     for _ in range(5):

@@ -77,7 +77,7 @@ class FarPlayer:
         context = multiprocessing.get_context("spawn")  # a fork would begin with all that is loaded here
         self._label = subject.label
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_play, args=(theirs, subject, plan), name=subject.label)
+        self._process = context.Process(target=play, args=(theirs, subject, plan), name=subject.label)
         self._process.start()
         theirs.close()
         try:
@@ -130,7 +130,7 @@ class FarPlayer:
         )
 
 
-def _play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
+def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
     """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

@@ -29,7 +29,8 @@ def test_it_answers_and_leaves_no_process() -> None:
         assert min(turn.tick_s) >= 0.02
         assert turn.frames / turn.frames_s <= 100
         assert far.memory().peak_rss > 20_000_000
-        far._process.terminate()
+        (child,) = (child for child in multiprocessing.active_children() if child.name == "slow")
+        child.terminate()
         with pytest.raises(BackendError, match="the process of slow ended unexpectedly, exit code -15"):
             far.take_turn(1)
     finally:
@@ -51,7 +52,7 @@ def test_short_memory_is_told_and_not_raised_far_away(monkeypatch: pytest.Monkey
     ours, theirs = multiprocessing.Pipe()
     before = signal.getsignal(signal.SIGINT)
     try:
-        player._play(theirs, Subject("a", "echo", "null"), PLAN)
+        player.play(theirs, Subject("a", "echo", "null"), PLAN)
         assert ours.recv() == "MemoryError"
     finally:
         signal.signal(signal.SIGINT, before)

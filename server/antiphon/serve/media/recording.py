@@ -37,12 +37,12 @@ _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 class CallRecording:
-    """One call's two files; its owner's waker may call it from any thread, and never waits."""
+    """One call's two files, whose names begin with ``stem``; any thread may call it, and never waits."""
 
     def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
         """Nothing is written before there is something to write."""
         self._recorder = recorder
-        self._stem = stem
+        self.stem = stem
         self._left = {"heard": max_samples, "said": max_samples}
 
     def heard(self, pcm: FloatArray) -> None:
@@ -56,13 +56,13 @@ class CallRecording:
     def close(self) -> None:
         """The call is over."""
         for side in self._left:
-            self._recorder.put(f"{self._stem}-{side}.wav", None)
+            self._recorder.put(f"{self.stem}-{side}.wav", None)
 
     def _keep(self, side: str, pcm: FloatArray) -> None:
         piece = pcm[: self._left[side]]
         if piece.size:
             self._left[side] -= piece.size
-            self._recorder.put(f"{self._stem}-{side}.wav", s16le_from_float(piece))
+            self._recorder.put(f"{self.stem}-{side}.wav", s16le_from_float(piece))
 
 
 class CallRecorder:
