@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable
-from ctypes import CDLL, POINTER, c_char_p, c_int, c_int32, c_void_p
+from ctypes import CDLL, POINTER, PyDLL, c_char_p, c_int, c_int32, c_void_p
 from pathlib import Path
 
 from antiphon.errors import AudioError
@@ -30,13 +30,30 @@ def load_libopus() -> CDLL:
     Raises:
         AudioError: there is none, or it cannot be loaded; the message says what to install.
     """
-    path = find_libopus(_av_folder(), ctypes.util.find_library)
-    try:
-        library = CDLL(path)
-    except OSError as error:
-        raise AudioError(f"libopus at {path} cannot be loaded: {error}") from error
+    library = _open(CDLL)
     _declare(library)
     return library
+
+
+@functools.cache
+def load_packet_parse() -> Callable[..., int]:
+    """``opus_packet_parse``, called with the interpreter lock held: it takes less than giving that away.
+
+    Raises:
+        AudioError: as :func:`load_libopus`.
+    """
+    parse = _open(PyDLL).opus_packet_parse
+    parse.argtypes = [c_char_p, c_int32, c_void_p, c_void_p, c_void_p, POINTER(c_int)]
+    parse.restype = c_int
+    return parse
+
+
+def _open(kind: type[CDLL]) -> CDLL:
+    path = find_libopus(_av_folder(), ctypes.util.find_library)
+    try:
+        return kind(path)
+    except OSError as error:
+        raise AudioError(f"libopus at {path} cannot be loaded: {error}") from error
 
 
 def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | None]) -> str:
@@ -90,8 +107,6 @@ def _declare(library: CDLL) -> None:
     library.opus_decoder_destroy.restype = None
     library.opus_decode_float.argtypes = [c_void_p, c_char_p, c_int32, c_void_p, c_int, c_int]
     library.opus_decode_float.restype = c_int
-    library.opus_packet_parse.argtypes = [c_char_p, c_int32, c_void_p, c_void_p, c_void_p, POINTER(c_int)]
-    library.opus_packet_parse.restype = c_int
     # Variadic: with only the fixed arguments declared, ctypes passes the others as the platform wants.
     library.opus_encoder_ctl.argtypes = [c_void_p, c_int]
     library.opus_encoder_ctl.restype = c_int

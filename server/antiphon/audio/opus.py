@@ -20,7 +20,7 @@ import numpy as np
 
 from antiphon.arrays import FloatArray
 from antiphon.audio.codec import Decoder, Encoder
-from antiphon.audio.libopus import OK, error_text, load_libopus
+from antiphon.audio.libopus import OK, error_text, load_libopus, load_packet_parse
 from antiphon.audio.pcm import limited
 from antiphon.errors import AudioError
 
@@ -204,10 +204,10 @@ def split_packet(packet: bytes) -> list[bytes]:
     Raises:
         AudioError: its lengths do not add up.
     """
-    library, sizes, start = load_libopus(), (c_int16 * MAX_FRAMES)(), c_int()
-    frames = library.opus_packet_parse(packet, len(packet), None, None, sizes, ctypes.byref(start))
+    sizes, start = (c_int16 * MAX_FRAMES)(), c_int()
+    frames = load_packet_parse()(packet, len(packet), None, None, sizes, ctypes.byref(start))
     if frames < 0:
-        raise AudioError(f"cutting a packet of {len(packet)} bytes: {error_text(library, frames)}")
+        raise AudioError(f"cutting a packet of {len(packet)} bytes: {error_text(load_libopus(), frames)}")
     head, position = bytes((packet[0] & ~_ANY,)), start.value
     parts: list[bytes] = []
     for size in sizes[:frames]:

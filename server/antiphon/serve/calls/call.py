@@ -123,8 +123,8 @@ class Call:
     async def run(self, transport: Transport) -> None:
         """Hold the call until one side ends it."""
         self._services.calls.add(self)
-        self._tick(transport)
         try:
+            self._tick(transport)
             await self.exchange.hold(transport)
         finally:
             try:
