@@ -259,7 +259,10 @@ export class Talk {
     this._microphoneOn.disabled = true;
     try {
       await call?.openMicrophone();
-      if (call === this._call) this._note("");
+      if (call === this._call && this.isCalling) {
+        this._listen();
+        this._note("");
+      }
       this._talk.focus();
     } catch (error) {
       const { line, help } = wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host);
@@ -309,9 +312,15 @@ export class Talk {
     this.show();
   }
 
-  /** A conversation begins: its words are written down on both sides where the server can. */
+  /** A conversation begins. */
   _ready() {
     this._deafen();
+    if (this._call?.hasMicrophone) this._listen();
+    this.show();
+  }
+
+  /** What the caller says is written down where the server can; a recorded question is known already. */
+  _listen() {
     const recogniser = modelsOf(this._settings.all, PATHS.transcribe)[0];
     if (recogniser && this._settings.model?.kind === "duplex") {
       const query = new URLSearchParams({ model: recogniser.name, ...(this._settings.key && { auth_id: this._settings.key }) });
@@ -322,7 +331,6 @@ export class Talk {
         onEnd: (message) => message && this._about.log(`your words are not written down: ${message}`),
       });
     }
-    this.show();
   }
 
   _deafen() {

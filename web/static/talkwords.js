@@ -53,7 +53,7 @@ function liveWords(besides) {
   const { asked, hasMicrophone, isMuted, quality } = besides;
   if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
   if (quality === "Server is behind") return behind("The server is behind.", besides, "It has more to do than it can do in time: wait a little, or call again later.");
-  if (quality === "Network is slow") return behind("The network is slow.", besides, "The server answers in time; the network delays what you hear.");
+  if (quality === "Network is slow") return behind("The network is slow.", besides, "The server answers in time; the network, or this device, delays what you hear.");
   if (asked) return passing("A recorded voice asks.", hasMicrophone ? "Your microphone waits for its end." : "Your microphone is off.");
   if (besides.speaker === "reply") return passing("It is speaking.", hasMicrophone && !isMuted ? "It hears you while it speaks." : "");
   if (!hasMicrophone) return passing("Choose the next question.", "Or turn on the microphone, and ask it yourself.");

@@ -2,10 +2,12 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { call, eventually, IMAGES, inState, openBrowser, openPage, openSettings, picture, says, Server, talkedFor } from "./lib.js";
+import { call, eventually, IMAGES, inState, openBrowser, openPage, openSettings, picture, says, Server } from "./lib.js";
 
 const DESKTOP = { width: 1120, height: 800 };
 const PHONE = { width: 390, height: 800 };
+/** In the documents' pictures the voices of the last seconds are seen. */
+const MOTION = IMAGES ? { reducedMotion: /** @type {const} */ ("no-preference") } : {};
 
 /** @type {Server} */
 let server;
@@ -13,7 +15,9 @@ let server;
 let browser;
 
 before(async () => {
-  const options = ["--model", "tiny", "--slots", "2", "--allow-host", "voice.test"];
+  // In the documents' pictures the caller's words are written down too, and all three views are there.
+  const models = ["--model", "tiny", ...(IMAGES ? ["--model", "tiny-stt", "--model", "tiny-tts"] : [])];
+  const options = [...models, "--slots", "2", "--allow-host", "voice.test"];
   const more = ["--host-resolver-rules=MAP voice.test 127.0.0.1"];
   [server, browser] = await Promise.all([Server.start(...options), openBrowser(...more)]);
 });
@@ -34,13 +38,37 @@ async function fits(page) {
   }
 }
 
+/** Three questions and their answers, for the documents. @param {import("playwright-core").Page} page */
+async function conversed(page) {
+  for (const question of ["What is your name?", "What is five plus four?", "What does a cat say?"]) {
+    const before = (await page.textContent("#transcript")) ?? "";
+    await page.click(`.chip:text-is("${question}")`);
+    await eventually("an answer", async () => /\w+ \w+ \w+ \w+$/.test(((await page.textContent("#transcript")) ?? "").slice(before.length + question.length)));
+    if (question.includes("cat")) return page.$eval("#chips", (it) => it.scrollTo(0, 0));
+    await page.waitForTimeout(2500);
+  }
+}
+
+/** The views of speech, for the documents. @param {import("playwright-core").Page} page */
+async function otherViews(page) {
+  await page.click('#views a[data-view="transcribe"]');
+  await page.click("#samples .chip");
+  await says(page, /Written down/);
+  await picture(page, "web-transcribe");
+  await page.click('#views a[data-view="read"]');
+  await page.click("#speak");
+  await page.waitForSelector("#spoken .is-spoken");
+  await page.waitForTimeout(2000);
+  await picture(page, "web-read");
+}
+
 test("a conversation with words, on a desktop in the light and on a phone in the dark", async () => {
-  const desktop = await openPage(browser, server.url, { viewport: DESKTOP, colorScheme: "light" });
+  const desktop = await openPage(browser, server.url, { viewport: DESKTOP, colorScheme: "light", ...MOTION });
   await picture(desktop.page, "web-start");
   await fits(desktop.page);
-  await call(desktop.page);
+  if (IMAGES) await conversed(desktop.page);
+  else await call(desktop.page);
   await eventually("answers", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 30);
-  if (IMAGES) await talkedFor(desktop.page, 13);
   await picture(desktop.page, "web-call");
   await fits(desktop.page);
   await desktop.page.click("#latency summary");
@@ -49,14 +77,15 @@ test("a conversation with words, on a desktop in the light and on a phone in the
   await picture(desktop.page, "web-latency");
   await desktop.page.click("#talk");
   await inState(desktop.page, "ended");
+  if (IMAGES) await otherViews(desktop.page);
   assert.deepEqual(desktop.complaints, []);
   await desktop.close();
 
   const options = { viewport: PHONE, colorScheme: /** @type {const} */ ("dark"), hasTouch: true, isMobile: true };
-  const phone = await openPage(browser, server.url, { ...options, deviceScaleFactor: 2 });
+  const phone = await openPage(browser, server.url, { ...options, ...MOTION, deviceScaleFactor: 2 });
   await fits(phone.page);
-  await call(phone.page);
-  await talkedFor(phone.page, IMAGES ? 5 : 1);
+  if (IMAGES) await conversed(phone.page);
+  else await call(phone.page);
   await picture(phone.page, "web-phone");
   await fits(phone.page);
   const button = await phone.page.locator("#talk").boundingBox();

@@ -14,7 +14,12 @@ COOKIE_S: Final = 30 * 86_400
 _FORM: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Access key</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<style>body{{font:1rem/1.5 system-ui;max-width:24rem;margin:20vh auto}}input,button{{font:inherit}}</style>
+<style>
+body{{max-width:22rem;margin:16vh auto;padding:0 1.25rem;font:1rem/1.5 system-ui;text-align:center}}
+body{{background:light-dark(#f7f4ee,#12161b);color:light-dark(#1b222c,#ece8df)}}h1{{font:400 2rem/1.2 serif}}
+input,button{{font:inherit;box-sizing:border-box;width:100%;margin-top:.75rem;padding:.8rem;border-radius:2rem}}
+button{{border:0;background:light-dark(#1b222c,#ece8df);color:light-dark(#fffdf9,#12161b)}}
+</style>
 <h1>Access key</h1><p>{words}</p><form method="post" action=""><label>Key <input name="key" type="password"
 required autofocus autocomplete="current-password"></label> <button>Continue</button></form></html>
 """
