@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.routes.live_watcher import MAX_WATCHERS
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import open_socket
 from tests.serve.harness import (
     CODEC,
     DUPLEX,
@@ -527,6 +531,65 @@ async def test_sessions_that_are_not_there_and_too_many_watchers(tmp_path: Path)
         async with AsyncExitStack() as stack:
             watchers = [await stack.enter_async_context(live_client(server, path, **alice)) for _ in range(5)]
             assert (await watchers[-1].error())["message"] == "the session has 4 of 4 watchers"
+
+
+@asynccontextmanager
+async def slow_upgrades(monkeypatch: pytest.MonkeyPatch, waiting: int) -> AsyncIterator[asyncio.Event]:
+    """So many WebSockets wait until the event is set, once they are to be opened."""
+    may_open, are_there, now = asyncio.Event(), asyncio.Event(), 0
+
+    async def late(*args: Any, **options: Any) -> Socket:
+        nonlocal now
+        now += 1
+        if now >= waiting:
+            are_there.set()
+        await may_open.wait()
+        return await open_socket(*args, **options)
+
+    with monkeypatch.context() as patched:
+        for module in ("routes.live_watcher", "calls.connect"):
+            patched.setattr(f"antiphon.serve.{module}.open_socket", late)
+        yield are_there
+    may_open.set()
+
+
+async def test_watchers_that_attach_at_once_are_no_more_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as server, live_client(server) as client, AsyncExitStack() as stack:
+        session = await client.start()
+        path = f"{PATH}/{session['id']}/attach"
+        async with slow_upgrades(monkeypatch, 8) as are_there:
+            attaching = [
+                asyncio.create_task(stack.enter_async_context(live_client(server, path))) for _ in range(8)
+            ]
+            await are_there.wait()
+        watchers = [await it for it in attaching]
+        (call,) = server.calls
+        await server.eventually(lambda: len(watchers_of(call)) == MAX_WATCHERS)
+        await client.send("session.input_audio.mute")
+        told = [
+            await it.until(lambda event: "muted" in event["type"] or event["type"] == "error")
+            for it in watchers
+        ]
+        assert [it["type"] for it in told].count("error") == 8 - MAX_WATCHERS
+        await client.send("session.close")
+        for watcher in watchers:
+            await watcher.closed()
+
+
+async def test_a_watcher_that_attaches_while_the_call_ends_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server, live_client(server) as client, AsyncExitStack() as stack:
+        session = await client.start()
+        async with slow_upgrades(monkeypatch, 1) as is_there:
+            attaching = asyncio.create_task(
+                stack.enter_async_context(live_client(server, f"{PATH}/{session['id']}/attach"))
+            )
+            await is_there.wait()
+            await client.send("session.close")
+            await client.closed()
+            await server.is_empty()
+        assert await (await attaching).closed() == Closed(1000, "done")
 
 
 async def test_a_session_of_another_front_end_is_refused_with_the_reason() -> None:

@@ -49,12 +49,18 @@ async def handle_watcher(
     call, dialect = find_call(services, request.match_info["id"], caller)
     if len(dialect.watchers) >= MAX_WATCHERS:
         raise SessionLimitError(f"the session has {len(dialect.watchers)} of {MAX_WATCHERS} watchers")
-    await check_upgrade(request, model, wait_s=0.0)
-    socket = await open_socket(
-        request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
-    )
-    with model.metrics.sockets.track_inprogress():
-        await LiveWatcher(socket, call, dialect).watch()
+    watcher = LiveWatcher(call, dialect)
+    # Before anything is waited for: the next one counts it, and an end of the session reaches it.
+    dialect.watchers.add(watcher.see)
+    try:
+        await check_upgrade(request, model, wait_s=0.0)
+        socket = await open_socket(
+            request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
+        )
+        with model.metrics.sockets.track_inprogress():
+            await watcher.watch(socket)
+    finally:
+        dialect.watchers.discard(watcher.see)
     model.metrics.closed(socket.close_code)
     return socket.response
 
@@ -74,44 +80,48 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
 
 
 class LiveWatcher:
-    """A connection that looks on."""
+    """A connection that looks on, once it has a socket."""
 
-    def __init__(self, socket: Socket, call: Call, dialect: LiveDialect) -> None:
-        """Look on at ``call`` over ``socket``."""
-        self._socket, self._call, self._dialect = socket, call, dialect
+    def __init__(self, call: Call, dialect: LiveDialect) -> None:
+        """Look on at ``call``."""
+        self._call, self._dialect = call, dialect
+        self._socket: Socket | None = None
         self._events = 0
+        self._is_over = False
         self._ending: asyncio.Task[None] | None = None
 
-    async def watch(self) -> None:
-        """Pass on what happens, and follow what is asked, until one side is over."""
-        self._dialect.watchers.add(self.see)
+    async def watch(self, socket: Socket) -> None:
+        """Pass on over ``socket`` what happens, and follow what is asked, until one side is over."""
+        self._socket = socket
+        if self._is_over:
+            self._end(socket)
         try:
-            while (message := await self._socket.receive_any()) is not None:
+            while (message := await socket.receive_any()) is not None:
                 try:
-                    await self._follow(self._socket.timed(live.decode, message))
+                    await self._follow(socket.timed(live.decode, message), socket)
                 except FieldError as error:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)
         finally:
-            self._dialect.watchers.discard(self.see)
             if self._ending is not None:
                 await self._ending
 
     def see(self, event: events.ServerEvent | None) -> None:
         """Pass an event on, or leave it out when the peer reads too slowly; end where there is none."""
+        socket = self._socket
         if event is None:
-            self._end()
-        elif not self._socket.is_congested():
+            self._is_over = True
+            if socket is not None:
+                self._end(socket)
+        elif socket is not None and not socket.is_congested():
             self._events += 1
-            self._socket.send((events.encode(event, f"event_{self._events}"),))
+            socket.send((events.encode(event, f"event_{self._events}"),))
 
-    def _end(self) -> None:
+    def _end(self, socket: Socket) -> None:
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(
-                self._socket.close(CloseCode.NORMAL, "done")
-            )
+            self._ending = asyncio.get_running_loop().create_task(socket.close(CloseCode.NORMAL, "done"))
 
-    async def _follow(self, event: live.ClientEvent) -> None:
+    async def _follow(self, event: live.ClientEvent, socket: Socket) -> None:
         if isinstance(event, live.Start | live.ResumeSession | live.AcknowledgeEvents | live.AppendAudio):
             raise FieldError(
                 "type is not for a connection that is attached",
@@ -119,4 +129,4 @@ class LiveWatcher:
                 code="unsupported_event",
                 event_id=event.event_id,
             )
-        await self._call.exchange.obey(self._dialect.obey(event), self._socket)
+        await self._call.exchange.obey(self._dialect.obey(event), socket)
