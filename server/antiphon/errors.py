@@ -15,7 +15,8 @@
     │   └── DeviceLostError          nothing on this device can be trusted any more
     ├── DegradedError                a smaller model strays further from the original than it may
     ├── ProtocolError                the peer sent bytes that mean nothing here
-    │   └── FieldError               a field of a JSON event (carries its path, a code, the event's id)
+    │   ├── FieldError               a field of a JSON event (carries its path, a code, the event's id)
+    │   └── RetiredApiError          an older form of an API that is not there any more
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     │   └── RecordingTooLongError    more seconds than a recording may have
     └── SessionError                 a session could not start, or could not go on
@@ -130,6 +131,10 @@ class FieldError(ProtocolError):
         self.code = code
         self.event_id = event_id
         super().__init__(message)
+
+
+class RetiredApiError(ProtocolError):
+    """A client speaks a form of an API that is retired."""
 
 
 class AudioError(AntiphonError):

@@ -62,7 +62,6 @@ TESTS: Mapping[str, Sequence[str]] = {
     "protocol/live_session.py::MAX_MESSAGES": ("protocol/test_field_bounds.py::beyond_its_bound",),
     "protocol/live_session.py::MAX_INSTRUCTIONS_CHARS": ("protocol/test_field_bounds.py::beyond_its_bound",),
     "protocol/realtime.py::MAX_METADATA": ("protocol/test_field_bounds.py::beyond_its_bound",),
-    "protocol/realtime_session.py::MAX_TOOLS": ("protocol/test_field_bounds.py::tools_are_bounded",),
     "protocol/realtime_items.py::MAX_ITEMS": ("protocol/test_realtime_reply.py::items_are_bounded",),
     "liveness_timeout_s": ("serve/test_peers.py::half_open_peer",),
     "handshake_timeout_s": (

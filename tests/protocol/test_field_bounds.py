@@ -13,7 +13,6 @@ from antiphon.protocol import live, realtime
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import MAX_INSTRUCTIONS_CHARS, MAX_MESSAGES
 from antiphon.protocol.realtime import MAX_METADATA
-from antiphon.protocol.realtime_session import MAX_TOOLS, RealtimeSession, change
 
 Decode = Callable[[str], Any]
 
@@ -49,11 +48,3 @@ def test_a_field_beyond_its_bound_is_refused_with_both_numbers(
 ) -> None:
     with pytest.raises(FieldError, match=words):
         decode(json.dumps(event))
-
-
-def test_tools_are_bounded() -> None:
-    session = {"type": "realtime", "tools": [{}] * (MAX_TOOLS + 1)}
-    update = realtime.decode(json.dumps({"type": "session.update", "session": session}))
-    assert isinstance(update, realtime.Update)
-    with pytest.raises(FieldError, match="has 129 entries, the limit is 128"):
-        change(RealtimeSession("echo"), update.session)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.errors import FieldError, ServerFullError
+from antiphon.errors import FieldError, RetiredApiError, ServerFullError
 from antiphon.protocol import realtime, realtime_events, translation
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, text_of
 from antiphon.protocol.fields import Fields
@@ -84,7 +84,7 @@ def refused(**values: Any) -> tuple[str | None, str, str]:
     st.sampled_from([realtime.decode, translation.decode]),
 )
 def test_any_event_is_read_or_refused(values: dict[str, Any], read: Any) -> None:
-    with contextlib.suppress(FieldError):
+    with contextlib.suppress(FieldError, RetiredApiError):
         read(json.dumps(values))
 
 
@@ -133,8 +133,12 @@ def test_events_of_a_client() -> None:
     truncate = {"item_id": "i", "content_index": 0, "audio_end_ms": 1500}
     assert decode(type="conversation.item.truncate", **truncate) == realtime.TruncateItem("i", 0, 1500)
     assert decode(type="response.create") == realtime.CreateResponse()
-    asked = {"metadata": {"a": "b"}, "output_modalities": ["text"], "instructions": "x", "tools": []}
+    asked = {"metadata": {"a": "b"}, "output_modalities": ["text"], "tools": [], "conversation": "auto"}
     assert decode(type="response.create", response=asked) == realtime.CreateResponse({"a": "b"}, ("text",))
+    unread = {"instructions": "x", "input": [{"type": "message"}], "conversation": "none"}
+    assert decode(type="response.create", response=unread) == realtime.CreateResponse(
+        unread=("response.input", "response.instructions", "response.conversation")
+    )
     assert decode(type="response.cancel", response_id="r") == realtime.CancelResponse("r")
     assert decode(type="output_audio_buffer.clear") == realtime.Unsupported("output_audio_buffer.clear")
 
@@ -162,6 +166,11 @@ def test_events_of_a_client() -> None:
             'response.output_modalities is neither ["audio"] nor ["text"]',
         ),
         (
+            {"type": "response.create", "response": {"tools": [{}]}},
+            "unsupported_value",
+            "response.tools is not empty, and no model here calls tools",
+        ),
+        (
             {"type": "response.create", "response": {"metadata": {"a": 1}}},
             "invalid_type",
             "response.metadata.a is 1, a string is needed",
@@ -177,6 +186,24 @@ def test_events_that_are_refused(values: dict[str, Any], code: str, words: str) 
     with pytest.raises(FieldError) as caught:
         decode(event_id="e", **values)
     assert (caught.value.code, str(caught.value), caught.value.event_id) == (code, words, "e")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"type": "session.update", "session": {"input_audio_format": "pcm16"}},
+            "session.input_audio_format is one of its fields",
+        ),
+        (
+            {"type": "transcription_session.update", "session": {}},
+            "transcription_session.update is one of its events",
+        ),
+    ],
+)
+def test_the_retired_beta_is_named(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(RetiredApiError, match=f"^{realtime.RETIRED}; {words}$"):
+        decode(**values)
 
 
 def test_messages_that_are_no_events() -> None:
@@ -206,7 +233,7 @@ def test_a_change_names_only_what_changes() -> None:
     )
     assert first.detection.level_dbfs == pytest.approx(-36.0)
     second = changed(
-        first, audio={"input": {"turn_detection": None, "transcription": None}}, tools=[{"a": 1}]
+        first, audio={"input": {"turn_detection": None, "transcription": None}}, tracing={"a": 1}, tools=[]
     )
     assert (second.detection, second.transcription) == (None, None)
     assert (second.instructions, second.input_format, second.output) == (
@@ -216,8 +243,7 @@ def test_a_change_names_only_what_changes() -> None:
     )
     shown = second.shown(session_id="s", expires_at=5)
     assert shown["audio"]["output"]["speed"] == 1.2
-    assert shown["tools"] == [{"a": 1}]
-    assert shown["tool_choice"] == "auto"
+    assert (shown["tools"], shown["tool_choice"], shown["tracing"]) == ([], "auto", {"a": 1})
     assert changed(second, tools=[], instructions="").instructions == ""
 
 
@@ -270,8 +296,20 @@ def test_semantic_detection_is_a_length_of_silence(eagerness: str | None, silenc
             ),
         ),
         (
-            {"tools": [{}] * 129},
-            ("session.tools", "invalid_value", "session.tools has 129 entries, the limit is 128"),
+            {"tools": [{"type": "function", "name": "f"}]},
+            (
+                "session.tools",
+                "unsupported_value",
+                "session.tools is not empty, and no model here calls tools",
+            ),
+        ),
+        (
+            {"tool_choice": "required"},
+            (
+                "session.tool_choice",
+                "unsupported_value",
+                "session.tool_choice is 'required', and no model here calls tools: auto and none may be",
+            ),
         ),
         (
             {"prompt": {"id": "x" * MAX_KEPT_CHARS}},

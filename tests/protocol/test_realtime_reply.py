@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -137,7 +137,7 @@ class Order:
                 assert response["id"] == self.response
                 assert self.step in ("created", "item done")
                 assert len(response["output"]) == (self.step == "item done")
-                assert response["status"] in ("completed", "cancelled")
+                assert response["status"] in ("completed", "cancelled", "failed")
                 assert (response["status_details"] is None) == (response["status"] == "completed")
                 self.response, self.step = None, "none"
 
@@ -152,7 +152,7 @@ STEPS = st.one_of(
     st.tuples(st.just("long silence"), st.just(70)),
     st.tuples(st.just("speech"), st.booleans()),
     st.tuples(st.just("cancel"), st.booleans()),
-    st.tuples(st.just("create"), st.booleans()),
+    st.tuples(st.sampled_from(["create", "unread"]), st.booleans()),
     st.tuples(st.just("commit"), st.booleans()),
     st.tuples(st.just("item"), st.sampled_from(["", "mine", "yours"])),
     st.tuples(st.just("word"), st.just(0)),
@@ -175,8 +175,9 @@ def test_the_order_of_events_holds_on_every_schedule(steps: list[tuple[str, Any]
                 is_active = it.replies.is_active
                 refused = it.tried(lambda: it.replies.cancel(None, "e"))
                 assert refused == (None if is_active else "response_cancel_not_active")
-            case "create":
+            case "create" | "unread":
                 wish = ResponseRequest({"a": "b"}, OutputFormat(("text",)) if value else None)
+                wish = replace(wish, refusal="it reads no text" if step == "unread" else "")
                 assert it.tried(partial(it.replies.create, wish)) is None
             case "commit":
                 it.tried(lambda: it.turns.commit(it.now_ms, None))
@@ -240,7 +241,18 @@ def test_a_spoken_reply() -> None:
     (done,) = it.of("response.done")
     assert done["response"]["status"] == "completed"
     assert done["response"]["usage"] is None
-    assert done["response"]["output"][0]["content"] == [{"type": "output_audio", "transcript": " hello"}]
+    assert done["response"]["output"][0]["content"] == [{"type": "output_audio", "transcript": "hello"}]
+
+
+def test_a_transcript_begins_with_its_first_letter() -> None:
+    it = Conversation()
+    for text in (" ", " hello", " there"):
+        it.frames(1, is_speaking=True, text=text)
+    it.do(it.replies.finish())
+    deltas = [each["delta"] for each in it.of("response.output_audio_transcript.delta")]
+    assert deltas == ["hello", " there"]
+    (written,) = it.of("response.output_audio_transcript.done")
+    assert written["transcript"] == "hello there"
 
 
 def test_a_pause_within_a_reply_is_passed_on_when_it_is_over() -> None:
@@ -261,13 +273,33 @@ def test_a_response_that_is_asked_for_is_the_next_voice() -> None:
     assert done["response"]["metadata"] == {"client_event_id": "x"}
 
 
-def test_a_response_in_which_the_model_says_nothing_is_empty() -> None:
+def test_a_response_in_which_the_model_says_nothing_has_failed() -> None:
     it = Conversation()
     it.do(it.replies.create(ResponseRequest()))
     assert it.frames(62, is_speaking=False) == []
     assert it.frames(1, is_speaking=False) == ["response.done"]  # 5.04 s
     (done,) = it.of("response.done")
-    assert (done["response"]["status"], done["response"]["output"]) == ("completed", [])
+    assert (done["response"]["status"], done["response"]["output"]) == ("failed", [])
+    message = "the model has said nothing for 5 s"
+    assert error_of(done) == {"type": "invalid_request_error", "code": "no_output", "message": message}
+
+
+def test_a_response_that_the_model_cannot_give_has_failed_at_once() -> None:
+    it = Conversation()
+    wish = ResponseRequest({"a": "b"}, refusal="it reads no text")
+    assert it.do(it.replies.create(wish)) == ["response.created", "response.done"]
+    (done,) = it.of("response.done")
+    assert (done["response"]["status"], done["response"]["metadata"]) == ("failed", {"a": "b"})
+    error = {"type": "invalid_request_error", "code": "unsupported_value", "message": "it reads no text"}
+    assert error_of(done) == error
+    assert it.frames(1, is_speaking=True)[0] == "response.created"  # what the model says is heard
+
+
+def error_of(done: dict[str, Any]) -> Any:
+    """The error of a ``response.done`` that failed."""
+    details = done["response"]["status_details"]
+    assert details["type"] == "failed"
+    return details["error"]
 
 
 def test_a_response_asked_for_during_another_takes_over() -> None:

@@ -110,6 +110,95 @@ async def test_a_response_that_is_asked_for_repeats_its_metadata() -> None:
         assert (error["code"], error["event_id"]) == ("response_cancel_not_active", "c")
 
 
+TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}
+UNREAD = "the model null-echo reads no text, it answers what it hears by input_audio_buffer.append"
+
+
+@pytest.mark.parametrize(
+    ("item", "response", "named"),
+    [
+        (TEXT, {}, "items"),
+        (None, {"input": [TEXT], "conversation": "none"}, "response.input, response.conversation"),
+    ],
+)
+async def test_a_response_to_text_fails_at_once_and_sound_is_answered_all_the_same(
+    item: dict[str, Any] | None, response: dict[str, Any], named: str
+) -> None:
+    async with serving(model=parrot()) as server, realtime_client(server) as client:
+        await client.update()
+        if item is not None:
+            await client.send("conversation.item.create", item=item)
+        await client.send("response.create", response={"metadata": {"a": "b"}, **response})
+        done = (await client.event("response.done"))["response"]
+        assert (done["status"], done["metadata"], done["output"]) == ("failed", {"a": "b"}, [])
+        assert done["status_details"]["error"] == {
+            "type": "invalid_request_error",
+            "code": "unsupported_value",
+            "message": f"{named}: {UNREAD}",
+        }
+        await said_back(client)
+        done = (await client.event("response.done"))["response"]
+        assert done["status"] == "completed"
+        assert len(done["output"]) == 1
+
+
+@pytest.mark.parametrize("is_spoken_to", [False, True])
+async def test_an_item_before_the_callers_speech_is_no_question(is_spoken_to: bool) -> None:
+    async with serving(model=parrot()) as server, realtime_client(server) as client:
+        await client.update(audio={"input": {"turn_detection": None}})
+        role = "user" if is_spoken_to else "assistant"
+        await client.send("conversation.item.create", item={**TEXT, "role": role})
+        if is_spoken_to:
+            await client.speak(0.3 * speech(4))
+            await client.send("input_audio_buffer.commit")
+        await client.send("response.create", response={"metadata": {"a": "b"}})
+        await client.send("response.cancel")
+        asked = await client.until(
+            lambda it: it["type"] == "response.done" and it["response"]["metadata"] is not None
+        )
+        assert asked["response"]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"OpenAI-Beta": "realtime=v1"},
+        {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.k, openai-beta.realtime-v1"},
+        {},
+    ],
+)
+async def test_a_client_of_the_retired_beta_is_sent_away_in_words(headers: dict[str, str]) -> None:
+    async with serving(model=parrot()) as server, realtime_client(server, **headers) as client:
+        if not headers:
+            await client.send("session.update", session={"modalities": ["audio"], "voice": "alloy"})
+        error = await client.error()
+        assert (error["type"], error["code"]) == ("invalid_request_error", "beta_api_shape_disabled")
+        assert error["message"].startswith("the beta of this API is retired, use its general availability")
+        assert (await client.closed()).code == 4000
+        await server.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"), [(b"OggS", "Ogg"), (b"RIFF", "WAV (RIFF)"), (b"\x1a\x45\xdf\xa3", "WebM")]
+)
+async def test_a_file_in_an_append_is_one_error_that_says_what_it_is(head: bytes, kind: str) -> None:
+    async with serving(model=parrot()) as server, realtime_client(server) as client:
+        await client.update()
+        for number in range(3):
+            await client.append(head + bytes(4001), event_id=f"a{number}")
+        await client.send("input_audio_buffer.clear")
+        await client.event("input_audio_buffer.cleared")
+        (told,) = client.of("error")
+        assert told["error"] == {
+            "type": "invalid_request_error",
+            "code": "invalid_value",
+            "message": f"audio is a file, {kind}; bare samples are needed, in the session's format: "
+            "audio/pcm, audio/pcmu or audio/pcma. Further events with files are dropped",
+            "param": "audio",
+            "event_id": "a0",
+        }
+
+
 async def test_events_that_are_acknowledged() -> None:
     async with serving(model=parrot()) as server, realtime_client(server) as client:
         await client.event("session.created")
@@ -144,7 +233,7 @@ async def test_a_hard_interruption_ends_the_response_at_once() -> None:
             await client.speak(0.3 * speech(6))
             done = (await client.event("response.done"))["response"]
             assert done["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
-            assert done["output"][0]["content"][0]["transcript"].startswith(" t")
+            assert done["output"][0]["content"][0]["transcript"].startswith("t")
         async with realtime_client(server) as client:
             await client.update()
             await client.event("response.content_part.added")

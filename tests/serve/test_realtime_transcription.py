@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.protocol import realtime_input
+from antiphon.protocol import kyutai, realtime_input
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Closed
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
@@ -133,6 +133,29 @@ async def test_without_a_recogniser_of_that_name_a_conversation_has_no_transcrip
         assert not client.of("error")
 
 
+async def test_turns_are_told_that_the_recogniser_has_no_free_row_and_an_update_asks_again() -> None:
+    async with (
+        beside_a_talker(rows=1, engine={"max_queue": 0}) as (server, _),
+        realtime_client(server) as client,
+    ):
+        async with scribe(server) as other:
+            await other.until(kyutai.Ready)
+            await client.update(audio={"input": MANUAL})
+            items = []
+            for _ in range(2):
+                await client.speak(spoken([5]))
+                await client.send("input_audio_buffer.commit")
+                failed = await client.event("conversation.item.input_audio_transcription.failed")
+                items.append(failed["item_id"])
+                assert failed["error"]["message"].startswith("no transcript of the input: ")
+                assert "all 1 rows are taken" in failed["error"]["message"]
+            assert items == [it["item_id"] for it in client.of("input_audio_buffer.committed")]
+        await server.eventually(lambda: recogniser_of(server).health().active == 0)
+        await client.update(audio={"input": MANUAL})
+        completed, texts = await dictate(client, 2)
+        assert completed["transcript"] == " ".join(texts)
+
+
 async def test_turns_that_wait_for_a_lost_recogniser_are_told() -> None:
     async with beside_a_talker() as (server, _), realtime_client(server) as client:
         await client.update(audio={"input": MANUAL})
@@ -144,6 +167,10 @@ async def test_turns_that_wait_for_a_lost_recogniser_are_told() -> None:
         assert failed["error"]["message"].startswith("no more transcripts of the input")
         await client.speak(spoken([5]))
         await client.send("input_audio_buffer.commit")
-        await client.event("input_audio_buffer.committed")
+        again = await client.event("conversation.item.input_audio_transcription.failed")
+        assert again["error"] == failed["error"]
+        await client.update(audio={"input": MANUAL})
+        completed, texts = await dictate(client, 1)
+        assert completed["transcript"] == " ".join(texts)
         await client.ws.close()
         assert isinstance(await client.closed(), Closed)

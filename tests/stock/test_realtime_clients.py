@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 CLIENTS = ("openai", "pipecat", "livekit")
 TLS = Path(__file__).parents[1] / "serve" / "tls"
 QUESTION = "what is your name"
+UNREAD = "the model tiny reads no text, it answers what it hears by input_audio_buffer.append"
 
 REPLY = [
     "response.created",
@@ -49,17 +50,20 @@ async def test_a_spoken_exchange(client: str, question: Path, caplog: pytest.Log
     async with tiny() as server:
         met = await run_client(client, f"{client}_realtime.py", server.url("/v1"), str(question), "tiny")
         await server.is_empty()
+    if client == "pipecat":  # it asks for a response to a text at its start, and goes on
+        assert [UNREAD in error for error in met["errors"]] == [True]
+        met["errors"], met["warnings"] = [], [it for it in met["warnings"] if UNREAD not in it]
     assert met["errors"] == met.get("warnings", []) == met.get("invalid", []) == []
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert max(met["audio"]) > LOUD
     if client == "livekit":
-        assert met["answer"] == ANSWER
-        assert met["transcript"].startswith(2 * ANSWER)
+        assert met["answer"] == ANSWER.strip()
+        assert met["transcript"].startswith(2 * ANSWER.strip())
         assert {role for role, _ in met["items"]} == {"assistant"}
         assert all(seconds < 4 for seconds in met["segments"])
         return
     answers = [answer for answer in met["answers"] if answer]  # pipecat asks for a response at its start
-    assert answers[:2] == [ANSWER, ANSWER]
+    assert answers[:2] == 2 * [ANSWER.strip()]
     if client == "pipecat":
         assert met["ended"] == len(met["answers"])
         return
@@ -113,7 +117,7 @@ async def test_the_npm_package_as_a_server_and_as_a_browser(question: Path, tmp_
             trusted=TLS / "test-cert.pem",
         )
         await server.is_empty()
-    said = {"answers": [ANSWER], "errors": [], "status": ["completed"], "closed": 1000}
+    said = {"answers": [ANSWER.strip()], "errors": [], "status": ["completed"], "closed": 1000}
     assert met == {
         "server": {**said, "instructions": ""},
         "browser": {**said, "instructions": "Be kind."},

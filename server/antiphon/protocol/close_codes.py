@@ -20,6 +20,7 @@ class CloseCode(IntEnum):
     INTERNAL_ERROR = 1011
     SERVICE_RESTART = 1012
     TRY_AGAIN_LATER = 1013
+    RETIRED = 4000
     MOVED = 4307
     NOT_RESUMABLE = 4404
     REPLACED = 4409
@@ -37,6 +38,7 @@ EXPLANATIONS: Final[Mapping[CloseCode, str]] = MappingProxyType(
         CloseCode.INTERNAL_ERROR: "the server's fault",
         CloseCode.SERVICE_RESTART: "OpenAI Live: the server shuts down, and another one will answer",
         CloseCode.TRY_AGAIN_LATER: "full, or no row within `wait`: come again after `retry_after_s`",
+        CloseCode.RETIRED: "OpenAI Realtime: a client of the retired beta",
         CloseCode.MOVED: "the call continues at the worker that `moved` names: resume it there",
         CloseCode.NOT_RESUMABLE: "the call cannot be resumed, or not any more",
         CloseCode.REPLACED: "another connection continues the call",

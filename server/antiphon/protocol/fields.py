@@ -16,7 +16,7 @@ from antiphon.errors import FieldError
 from antiphon.values import ValueRule
 
 INVALID_TYPE, INVALID_VALUE = "invalid_type", "invalid_value"
-MISSING = "missing_required_parameter"
+MISSING, UNSUPPORTED_VALUE = "missing_required_parameter", "unsupported_value"
 
 TEXT, OBJECT, LIST, FLAG = ValueRule(str), ValueRule(dict), ValueRule(list), ValueRule(bool)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
-from antiphon.errors import FieldError
+from antiphon.errors import FieldError, RetiredApiError
 from antiphon.protocol.event_text import read_event
 from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
-from antiphon.protocol.realtime_session import read_modalities
+from antiphon.protocol.realtime_session import read_modalities, refuse_tools
 
 MAX_METADATA: Final = 16
 MAX_METADATA_CHARS: Final = 512
@@ -88,10 +88,14 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """The client wants to hear something. ``modalities`` is () for the session's."""
+    """The client wants to hear something. ``modalities`` is () for the session's.
+
+    ``unread`` are the fields with which the answer would be another one, and which no model here reads.
+    """
 
     metadata: Mapping[str, str] | None = None
     modalities: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     event_id: str | None = None
 
 
@@ -125,6 +129,13 @@ ClientEvent: TypeAlias = (
     | Unsupported
 )
 
+BETA_FIELDS: Final = frozenset(
+    {"modalities", "input_audio_format", "output_audio_format", "input_audio_transcription"}
+)
+"""Fields of a session in the API's beta, which have other places now."""
+
+RETIRED: Final = "the beta of this API is retired, use its general availability form"
+
 UNSUPPORTED: Final = frozenset({"output_audio_buffer.clear"})
 """Events for WebRTC and SIP."""
 
@@ -136,6 +147,17 @@ def decode(text: str) -> ClientEvent:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
     return read_event(text, READERS)
+
+
+def _read_update(fields: Fields) -> Update:
+    session = fields.object("session")
+    if beta := sorted(BETA_FIELDS & session.values.keys()):
+        raise RetiredApiError(f"{RETIRED}; {session.path_of(beta[0])} is one of its fields")
+    return Update(session, fields.event_id)
+
+
+def _refuse_beta(fields: Fields) -> NoReturn:
+    raise RetiredApiError(f"{RETIRED}; {fields.values['type']} is one of its events")
 
 
 def _read_item(fields: Fields) -> CreateItem:
@@ -160,10 +182,15 @@ def _read_response(fields: Fields) -> CreateResponse:
     response = fields.optional_object("response")
     if response is None:
         return CreateResponse(event_id=fields.event_id)
+    refuse_tools(response)
     metadata = response.optional_object("metadata")
+    unread = [response.path_of(name) for name in ("input", "instructions") if response.values.get(name)]
+    if response.values.get("conversation") == "none":
+        unread.append(response.path_of("conversation"))
     return CreateResponse(
         None if metadata is None else _read_metadata(metadata),
         read_modalities(response),
+        tuple(unread),
         fields.event_id,
     )
 
@@ -180,7 +207,8 @@ def _read_metadata(fields: Fields) -> Mapping[str, str]:
 
 
 READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
-    "session.update": lambda it: Update(it.object("session"), it.event_id),
+    "session.update": _read_update,
+    "transcription_session.update": _refuse_beta,
     "input_audio_buffer.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
     "input_audio_buffer.commit": lambda it: Commit(it.event_id),
     "input_audio_buffer.clear": lambda it: Clear(it.event_id),

@@ -42,13 +42,14 @@ class InputTurns:
         self._turns: deque[CallerTurn] = deque()
         self._current: CallerTurn | None = None  # not committed
         self._has_audio = False
+        self._failure: dict[str, str] | None = None  # why no turn has a transcript
         self._committed_ms = 0
 
     def transcribe(self) -> None:
         """From now on turns have transcripts."""
         if not self._has_transcript and self._current is not None:
             self._turns.append(self._current)
-        self._has_transcript = True
+        self._has_transcript, self._failure = True, None
 
     @property
     def is_full(self) -> bool:
@@ -126,11 +127,11 @@ class InputTurns:
         return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
 
     def failed(self, message: str) -> list[Event]:
-        """No further transcripts come, for this reason: neither of turns that wait for one, nor of others."""
+        """No further transcripts come, for this reason: of turns that wait for one or come later."""
         self._has_transcript = False
         waiting, self._turns = [turn for turn in self._turns if turn.end_ms is not None], deque()
-        error = {"type": "server_error", "code": "transcription_failed", "message": message}
-        return [self._transcription(turn, "failed", error=error) for turn in waiting]
+        self._failure = {"type": "server_error", "code": "transcription_failed", "message": message}
+        return [self._transcription(turn, "failed", error=self._failure) for turn in waiting]
 
     def _begin(self) -> CallerTurn:
         if self._current is None:
@@ -144,11 +145,14 @@ class InputTurns:
         self._current, self._has_audio = None, False
         previous = self._items.last
         item = user_audio(turn.item)
-        return [
+        events = [
             event("input_audio_buffer.committed", previous_item_id=previous, item_id=turn.item),
             self._items.added(item),
             self._items.done(item, previous),
         ]
+        if self._failure is not None:
+            events.append(self._transcription(turn, "failed", error=self._failure))
+        return events
 
     def _transcription(self, turn: CallerTurn, what: str, **fields: object) -> Event:
         kind = f"conversation.item.input_audio_transcription.{what}"

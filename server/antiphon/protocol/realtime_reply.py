@@ -20,11 +20,13 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 from antiphon.protocol.realtime_items import Items, message
 from antiphon.protocol.realtime_session import OutputFormat
 
-COMPLETED, CANCELLED, INCOMPLETE = "completed", "cancelled", "incomplete"
+COMPLETED, CANCELLED, INCOMPLETE, FAILED = "completed", "cancelled", "incomplete", "failed"
 TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled", "max_output_tokens"
 
+UNANSWERABLE, SILENT = "unsupported_value", "no_output"
+
 WAIT_MS: Final = 5000
-"""A response that was asked for, and in which the model says nothing for so long, is empty."""
+"""A response that was asked for, and in which the model says nothing for so long, has failed."""
 
 MAX_SAID_MS: Final = 600_000
 """A response is no longer: its text is kept until it ends, and a model may talk all day."""
@@ -43,10 +45,14 @@ class ReplyRules:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """What a ``response.create`` asks for; ``output`` None is the session's."""
+    """What a ``response.create`` asks for; ``output`` None is the session's.
+
+    ``refusal`` is why the model cannot answer, "" where it may.
+    """
 
     metadata: Mapping[str, str] | None = None
     output: OutputFormat | None = None
+    refusal: str = ""
 
 
 @dataclass(slots=True)
@@ -106,8 +112,12 @@ class Responses:
         return self._wait(response) if response.item is None else self._hold(response, audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """A client asks for a response: the one in progress is complete, what follows is the new one's."""
-        return [*self.finish(), *self._open(request)]
+        """A client asks for a response: the one in progress is complete, what follows is the new one's.
+
+        One that the model cannot answer has failed at once.
+        """
+        opened = [*self.finish(), *self._open(request)]
+        return [*opened, *self._fail(UNANSWERABLE, request.refusal)] if request.refusal else opened
 
     def cancel(self, response_id: str | None, event_id: str | None) -> list[Event]:
         """A client wants no more of the response in progress.
@@ -136,8 +146,8 @@ class Responses:
         response.yield_by_ms = self._now_ms + YIELD_MS
         return []
 
-    def finish(self, status: str = COMPLETED, reason: str | None = None) -> list[Event]:
-        """End the response in progress, if there is one."""
+    def finish(self, status: str = COMPLETED, reason: str | None = None, **details: Any) -> list[Event]:
+        """End the response in progress, if there is one; ``details`` stand beside the reason."""
         response, self._response = self._response, None
         if response is None:
             return []
@@ -147,9 +157,13 @@ class Responses:
             item = self._item_of(response, "completed" if status == COMPLETED else "incomplete")
             events += self._closing(response, item)
             output.append(item)
-        details = None if status == COMPLETED else {"type": status, "reason": reason}
-        shown = self._shown(response, status, details, output)
+        told = None if status == COMPLETED else {"type": status, "reason": reason, **details}
+        shown = self._shown(response, status, told, output)
         return [*events, event("response.done", response=shown)]
+
+    def _fail(self, code: str, message: str) -> list[Event]:
+        error = {"type": "invalid_request_error", "code": code, "message": message}
+        return self.finish(FAILED, error=error)
 
     def _say(self, audio: bytes, text: str) -> list[Event]:
         events: list[Event] = []
@@ -159,6 +173,7 @@ class Responses:
         assert response is not None
         if response.item is None:
             events += self._begin_item(response)
+        text = text if response.transcript else text.lstrip()
         if text:
             response.transcript.append(text)
             events.append(self._of_part(response, f"{_stem(response)}.delta", delta=text))
@@ -182,7 +197,9 @@ class Responses:
 
     def _wait(self, response: _Response) -> list[Event]:
         response.waited_ms += self._frame_ms
-        return self.finish() if response.waited_ms >= WAIT_MS else []
+        if response.waited_ms < WAIT_MS:
+            return []
+        return self._fail(SILENT, f"the model has said nothing for {WAIT_MS / 1000:g} s")
 
     def _open(self, request: ResponseRequest) -> list[Event]:
         response = _Response(self._ids.new("resp"), request.output or self.output, request.metadata)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from antiphon.errors import FieldError
-from antiphon.protocol.fields import INVALID_VALUE, Fields
+from antiphon.protocol.fields import INVALID_VALUE, UNSUPPORTED_VALUE, Fields
 from antiphon.protocol.live_session import (
     MAX_INSTRUCTIONS_CHARS,
     MAX_NAME_CHARS,
@@ -22,8 +22,8 @@ from antiphon.protocol.live_session import (
     Encoding,
     LiveFormat,
 )
+from antiphon.values import shown
 
-MAX_TOOLS: Final = 128
 MAX_KEPT_CHARS: Final = 262_144
 """Of all fields without effect, as JSON: they are shown again with every change."""
 
@@ -285,8 +285,22 @@ def _read_detection(fields: Fields) -> Detection:
     )
 
 
+def refuse_tools(fields: Fields) -> None:
+    """Refuse tools, and a choice that needs one: no model here calls them.
+
+    Raises:
+        FieldError: there is one.
+    """
+    choice = fields.values.get("tool_choice")
+    if fields.values.get("tools"):
+        raise fields.error("tools", UNSUPPORTED_VALUE, "is not empty, and no model here calls tools")
+    if choice not in (None, "auto", "none"):
+        words = f"is {shown(choice)}, and no model here calls tools: auto and none may be"
+        raise fields.error("tool_choice", UNSUPPORTED_VALUE, words)
+
+
 def _kept(fields: Fields) -> dict[str, Any]:
-    fields.objects("tools", most=MAX_TOOLS)
+    refuse_tools(fields)
     return _only(fields, *KEPT)
 
 

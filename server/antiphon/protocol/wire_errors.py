@@ -24,6 +24,7 @@ from antiphon.errors import (
     RecordingTooLongError,
     ReplacedError,
     ResumeError,
+    RetiredApiError,
     ServerFullError,
     SessionError,
     SessionFailedError,
@@ -86,6 +87,9 @@ WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
         ConfigError: WireForm(_OURS, _OURS, 500, 500, 400, _SERVER, "server_error"),
         UnsupportedError: WireForm(_POLICY, _POLICY, 400, 400, 409, _INVALID, "unsupported_value"),
         ProtocolError: WireForm(_DATA, _POLICY, 400, 400, 403, _INVALID, "invalid_value"),
+        RetiredApiError: WireForm(
+            _DATA, CloseCode.RETIRED, 400, 400, 403, _INVALID, "beta_api_shape_disabled"
+        ),
         AudioError: WireForm(_DATA, _POLICY, 415, 400, 403, _INVALID, "invalid_value"),
         RecordingTooLongError: WireForm(_DATA, _POLICY, 413, 400, 403, _INVALID, "invalid_value"),
         SessionError: WireForm(_OURS, _OURS, 503, 500, 403, _SERVER, "server_error"),

@@ -241,13 +241,15 @@ class Exchange:
             case ReadPrompt(make):
                 if (prompt := await make()) is not None:
                     self.participant.read_prompt(prompt)
-            case Transcribe(captions, then) if self.captions is None and not self.is_ending:
+            case Transcribe(captions, then) if not self.is_ending:
                 self.captions = captions
                 if (notice := await captions.admit(self.wake)) is None:
                     self._listen_in()
                     then()
                 else:
+                    self.captions = None
                     self.provoked.info("no transcript", of="no transcript", reason=notice.message)
+                    self._do_all(self.dialect.caption(notice))
 
     def _listen_in(self) -> None:
         """Let captions and the dialect hear what the participant hears, where they follow it."""

@@ -20,7 +20,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.calls.values import Acknowledged, Action, Close, HelloFacts, Policy, PushAudio, Send
-from antiphon.serve.dialects.event_audio import decoded, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, line_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
@@ -72,6 +72,7 @@ class LiveDialect(Dialect[FrameReply]):
         self._model, self._spec = model.name, model.engine.info.spec
         line = line_of(start.session.format)
         self._line = DuplexLine(line, self._spec)
+        self._audio = EventAudio()
         self.is_quiet = isinstance(start, live.ResumeSession) and start.is_muted
         self._is_begun = False
         self._close_asked: live.Close | None = None
@@ -126,7 +127,7 @@ class LiveDialect(Dialect[FrameReply]):
     def _hear(self, event: live.AppendAudio) -> Sequence[Action]:
         if not self._is_begun or self._close_asked is not None:
             return ()
-        pcm = decoded(self._line.decode, event.audio, event.event_id)
+        pcm = self._audio.decoded(self._line.decode, event.audio, event.event_id)
         if self.watchers:
             self._show(events.InputAudio(s16le_from_float(pcm)))
         return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self._spec.sample_rate),)

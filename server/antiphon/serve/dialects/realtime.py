@@ -31,7 +31,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.values import Action, HelloFacts, Policy, PushAudio, ReadPrompt, Send, Transcribe
-from antiphon.serve.dialects.event_audio import decoded, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
@@ -39,6 +39,8 @@ from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
 """How long the model waits for the client's first event, which may say who it is to be."""
+
+ITS_INPUT: Final = "it answers what it hears by input_audio_buffer.append"
 
 MAX_OWED: Final = 8
 """Changes that are confirmed when the model hears; a client makes two or three before."""
@@ -66,16 +68,19 @@ class RealtimeDialect(Dialect[FrameReply]):
         self.tokenizer = model.tokenizer
         self.listens_at_s = math.inf  # until then the model waits for its persona
         self._session, self._prompt_of, self._captions_of = session, prompt_of, captions_of
-        self._spec = spec = model.engine.info.spec
+        self._name, self._spec = model.name, model.engine.info.spec
+        spec = self._spec
         self._client = client = RealtimeClient()
         self._line = DuplexLine(line_of(session.input_format), spec, line_of(session.output.format))
         self._replies = Responses(
             client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
         )
         self._turns = InputTurns(client.ids, client.items)
+        self._audio = EventAudio()
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._numbers = itertools.count(1)
         self._is_begun = self._is_listening = self._has_captions = False
+        self._has_unread = False  # the client wrote an item, and has not spoken since
         self._owed = 0  # changes that are not confirmed yet
         self.is_quiet = session.detection is None  # it sends nothing between its turns
 
@@ -91,6 +96,10 @@ class RealtimeDialect(Dialect[FrameReply]):
                 return self._update(asked)
             case realtime.CreateResponse():
                 return (Send(self._replies.create(self._wish(asked))),)
+            case realtime.CreateItem():
+                created = self._client.change_items(asked)
+                self._has_unread = asked.item.get("role") != "assistant"
+                return (Send(created),)
             case realtime.CancelResponse():
                 return (Send(self._replies.cancel(asked.response_id, asked.event_id)),)
             case realtime.Commit():
@@ -110,7 +119,7 @@ class RealtimeDialect(Dialect[FrameReply]):
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
         if not self._is_begun:
             return ()
-        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
+        pcm = self._audio.decoded(self._line.decode, asked.audio, asked.event_id)
         self._turns.appended()
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
@@ -118,7 +127,9 @@ class RealtimeDialect(Dialect[FrameReply]):
         output = self._session.output
         if asked.modalities:
             output = replace(output, modalities=asked.modalities)
-        return ResponseRequest(asked.metadata, output)
+        unread, self._has_unread = [*asked.unread, *["items"] * self._has_unread], False
+        refusal = f"{', '.join(unread)}: the model {self._name} reads no text, {ITS_INPUT}" if unread else ""
+        return ResponseRequest(asked.metadata, output, refusal)
 
     def _update(self, asked: realtime.Update) -> Sequence[Action]:
         before, after = self._session, change(self._session, asked.session)
@@ -148,6 +159,8 @@ class RealtimeDialect(Dialect[FrameReply]):
 
     def _end_turn(self, committed: list[Event]) -> list[Event]:
         """A turn is over, if there was one: its transcript ends here."""
+        if committed:
+            self._has_unread = False
         if committed and self._has_captions:
             self.marks.append(next(self._numbers))
         return committed
@@ -156,6 +169,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         if isinstance(told, Marked):
             return (Send(self._turns.transcribed()),)
         if isinstance(told, Info):
+            self._has_captions = False  # the next update asks again
             return (Send(self._turns.failed(told.message)),)
         events = self._turns.word(told.text)
         if cut := self._turns.cut(self._detector.now_ms):

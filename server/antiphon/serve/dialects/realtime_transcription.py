@@ -19,7 +19,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.transcriber import AsrNews
 from antiphon.serve.calls.values import Action, HelloFacts, Policy, PushAudio, Send
-from antiphon.serve.dialects.event_audio import decoded, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message
@@ -38,6 +38,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
         self._decoder = make_decoder(line_of(session.input_format), self._rate)
+        self._audio = EventAudio()
         self._numbers = itertools.count(1)
         self.is_quiet = session.detection is None
 
@@ -65,7 +66,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
                 raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
 
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
-        pcm = decoded(self._decoder.feed, asked.audio, asked.event_id)
+        pcm = self._audio.decoded(self._decoder.feed, asked.audio, asked.event_id)
         self._turns.appended()
         events: list[Event] = []
         for found in self._detector.feed(pcm):

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from antiphon.errors import AntiphonError, FieldError, UnknownModelError
+from antiphon.errors import AntiphonError, FieldError, RetiredApiError, UnknownModelError
 from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.fields import Fields
+from antiphon.protocol.realtime import RETIRED
 from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
 from antiphon.protocol.realtime_session import SessionType
@@ -26,7 +27,7 @@ from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.connect import upgrade_then_admit
+from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.dialects.realtime import RealtimeDialect
@@ -46,6 +47,7 @@ from antiphon.serve.routes.routing import (
 )
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
+from antiphon.serve.transport.upgrade import is_upgrade
 
 PATH: Final = "/v1/realtime"
 
@@ -60,6 +62,9 @@ async def handle_realtime(
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
+    if speaks_beta(request):
+        error = RetiredApiError(f"{RETIRED}: connect without OpenAI-Beta")
+        return await upgrade_to_refuse(request, services, model.metrics, error, refusal)
     rules, named = reply_rules(request.query), named_model(request)
     prepared = prepared_session(services, presented_key(request.headers, request.query))
     try:
@@ -145,6 +150,13 @@ async def _hold(
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """An ``error`` event, and the close code that belongs to it."""
     return (encode(error_event(error), "event_1"),), wire_form(error).openai_close
+
+
+def speaks_beta(request: web.Request) -> bool:
+    """Whether a WebSocket is asked for by a client of the retired beta, which says so."""
+    offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
+    has_said = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or "openai-beta.realtime-v1" in offered
+    return has_said and is_upgrade(request)
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:
