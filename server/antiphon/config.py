@@ -178,6 +178,13 @@ class ServerConfig:
         is_basic=True,
     )
     models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
+    alias: tuple[str, ...] = option(
+        (),
+        "further name of a served model; '*=MODEL': any other name; repeat for several",
+        metavar="NAME=MODEL",
+        group=Group.MODELS,
+        is_basic=True,
+    )
     backend: str = option(
         AUTO,
         "what runs the model: auto, torch, mlx, onnx, pocket, reference, null",

@@ -381,7 +381,7 @@ def test_a_reply_in_text_has_no_sound() -> None:
     assert "response.output_text.delta" in kinds
     assert not [kind for kind in kinds if "audio" in kind]
     assert it.of("response.done")[0]["response"]["output"][0]["content"] == [
-        {"type": "output_text", "text": " hi"}
+        {"type": "output_text", "text": "hi"}
     ]
 
 

@@ -43,7 +43,7 @@ SEAM_VERBS: Final = (
 
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "antiphon": 1250,
+        "antiphon": 1300,
         "antiphon.audio": 1550,
         "antiphon.backends": 9200,
         "antiphon.canary": 250,
@@ -65,7 +65,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "locks": 17,
         "private names in tests": 63,
         "private functions used once, under 8 lines": 252,
-        "options": 42,
+        "options": 43,
         "definitions of the seam's verbs": 27,
         "files on the path of a frame": 36,
         "definitions of one verb": 4,

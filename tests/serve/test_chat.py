@@ -149,7 +149,10 @@ async def test_a_plain_request_is_told_to_upgrade() -> None:
 
 
 async def test_an_unknown_model_is_404_and_names_what_there_is() -> None:
-    sentence = "no model 'moshika' here; there is: null-echo (codec)"
+    sentence = (
+        "no model 'moshika' here; there is: null-echo (codec); to serve it under this name: "
+        "--alias moshika=null-echo"
+    )
     async with serving() as server:
         status, text, _ = await refusal(server, "model=moshika")
         assert (status, text) == (404, f"{sentence}\n")

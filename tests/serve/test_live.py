@@ -235,7 +235,8 @@ async def test_an_error_leaves_the_session_as_it_is(message: str | bytes, error:
         (
             '{"type":"session.start","session":{"model":"gpt-live-1"}}',
             "model_not_found",
-            "no model 'gpt-live-1' here; there is: null-echo (codec)",
+            "no model 'gpt-live-1' here; there is: null-echo (codec); to serve it under this name: "
+            "--alias gpt-live-1=null-echo",
         ),
         (
             '{"type":"session.start","session":{"model":"null-echo","audio":{"format":{"type":"audio/opus"}}}}',

@@ -98,7 +98,8 @@ async def test_an_unknown_model_is_404_in_json_with_what_there_is(path: str) -> 
         assert (status, headers["Content-Type"]) == (404, "application/json; charset=utf-8")
         known = "null-echo (codec), duplex (duplex), second echo (codec)"
         assert json.loads(text) == {
-            "error": f"no model 'nobody' here; there is: {known}",
+            "error": f"no model 'nobody' here; there is: {known}; to serve it under this name: "
+            "--alias nobody=null-echo",
             "code": 1008,
             "models": ["null-echo", "duplex", "second echo"],
         }

@@ -329,7 +329,10 @@ async def test_refusals_come_in_words_that_clients_know() -> None:
         async with realtime_client(server, f"{PATH}?model=gpt-realtime") as third:
             error = await third.error()
             assert error["code"] == "model_not_found"
-            assert error["message"] == "no model 'gpt-realtime' here; there is: null-echo (codec)"
+            assert error["message"] == (
+                "no model 'gpt-realtime' here; there is: null-echo (codec); to serve it under this name: "
+                "--alias gpt-realtime=null-echo"
+            )
             assert (await third.closed()).code == 1008
         assert (await server.get(PATH))[0] == 503  # a plain GET learns what would be wrong
     async with serving() as server:

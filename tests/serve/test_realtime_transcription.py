@@ -121,18 +121,6 @@ async def test_the_caller_of_a_conversation_is_written_down_by_a_recogniser_that
         await server.eventually(lambda: recogniser_of(server).health().active == 0)
 
 
-async def test_without_a_recogniser_of_that_name_a_conversation_has_no_transcripts() -> None:
-    async with beside_a_talker() as (server, _), realtime_client(server) as client:
-        heard = {"turn_detection": None, "transcription": {"model": "gpt-4o-mini-transcribe"}}
-        await client.update(audio={"input": heard})
-        assert recogniser_of(server).health().active == 0
-        await client.speak(spoken([*sentence(1)[0], 0]))
-        await client.send("input_audio_buffer.commit")
-        await client.event("response.done")
-        assert not client.of(DELTA)
-        assert not client.of("error")
-
-
 async def test_turns_are_told_that_the_recogniser_has_no_free_row_and_an_update_asks_again() -> None:
     async with (
         beside_a_talker(rows=1, engine={"max_queue": 0}) as (server, _),

@@ -119,7 +119,8 @@ async def test_the_callers_words_come_too_over_two_front_ends(client: str, quest
 REFUSALS = {
     "wrong key": "InvalidStatus: server rejected WebSocket connection: HTTP 401",
     "wrong key over HTTP": "AuthenticationError: Error code: 401 - this API key is not known here",
-    "unknown model": "model_not_found: no model 'gpt-live-1' here; there is: null-echo (codec)",
+    "unknown model": "model_not_found: no model 'gpt-live-1' here; there is: null-echo (codec); "
+    "to serve it under this name: --alias gpt-live-1=null-echo",
     "wrong format": "invalid_value: session.audio.format.type is 'audio/opus', not one of audio/pcm, audio/pcmu, audio/pcma",  # noqa: E501
     "event without effect": "unsupported_event: type is session.commentary.append, which the model null-echo cannot follow",  # noqa: E501
     "unknown event": "unknown_event: type is 'response.cancel', which no client of this API sends",

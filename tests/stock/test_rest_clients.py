@@ -121,7 +121,8 @@ async def test_the_npm_package(base_url: str, recording: Path) -> None:
 REFUSALS = {
     "wrong key": "AuthenticationError 401 invalid_api_key, None: this API key is not known here",
     "unknown model": (
-        "NotFoundError 404 model_not_found, model: no model 'tts-1' here; there is: tiny-tts (tts)"
+        "NotFoundError 404 model_not_found, model: no model 'tts-1' here; there is: tiny-tts (tts); "
+        "to serve it under this name: --alias tts-1=tiny-tts"
     ),
     "model of another kind": (
         "NotFoundError 404 model_not_found, model: model 'tiny-tts' is a tts model, and this is for stt; "
@@ -129,7 +130,7 @@ REFUSALS = {
     ),
     "model that is not there": (
         "NotFoundError 404 model_not_found, model: no model 'gpt-9' here; "
-        "there is: tiny-stt (stt), tiny-tts (tts)"
+        "there is: tiny-stt (stt), tiny-tts (tts); to serve it under this name: --alias gpt-9=tiny-stt"
     ),
     "no words": "BadRequestError 400 invalid_value, input: input has no words",
     "speed": "BadRequestError 400 invalid_value, speed: speed is 5, 0.25 to 4 are allowed",

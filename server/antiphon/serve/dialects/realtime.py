@@ -60,7 +60,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         model: ServedModel,
         *,
         prompt_of: PromptMaker,
-        captions_of: Callable[[str | None], Captions | None],
+        captions_of: Callable[[str], tuple[Captions, str] | None],
         rules: ReplyRules | None = None,
     ) -> None:
         """Prepare ``session``; ``rules`` say when a response ends, ``captions_of`` finds a recogniser."""
@@ -141,13 +141,15 @@ class RealtimeDialect(Dialect[FrameReply]):
             self._detector.rules = rules_of(after.detection)
             if after.detection is None:
                 self._detector.reset()
-        self._session, self._replies.output = after, after.output
         self.is_quiet = after.detection is None
         actions: list[Action] = []
-        captions = None if self._has_captions else self._captions_of(after.transcription_model)
-        if captions is not None:
-            self._has_captions = True
-            actions.append(Transcribe(captions, self._turns.transcribe))
+        if after.transcription is not None and (found := self._captions_of(after.transcription_model or "")):
+            captions, name = found
+            after = replace(after, transcription={**after.transcription, "model": name})
+            if not self._has_captions:
+                self._has_captions = True
+                actions.append(Transcribe(captions, self._turns.transcribe))
+        self._session, self._replies.output = after, after.output
         if not self._is_listening:
             actions.append(ReadPrompt(lambda: self._prompt(after, asked.event_id)))
         return (*actions, Send(None))

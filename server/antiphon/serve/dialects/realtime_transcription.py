@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from antiphon.audio.codecs import make_decoder
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
@@ -30,10 +30,10 @@ class TranscriptionDialect(Dialect[AsrNews]):
 
     policy = Policy(is_live=False, expects_input=False, has_answers=True)
 
-    def __init__(self, session: RealtimeSession, model: ServedModel) -> None:
-        """Prepare ``session``."""
+    def __init__(self, session: RealtimeSession, model: ServedModel, is_own: Callable[[str], bool]) -> None:
+        """Prepare ``session``; ``is_own`` says of a name whether it is this model's."""
         super().__init__()
-        self._session, self._client = session, RealtimeClient()
+        self._session, self._client, self._is_own = session, RealtimeClient(), is_own
         self._rate = model.engine.info.spec.sample_rate
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
@@ -88,7 +88,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
     def _update(self, asked: realtime.Update) -> list[Event]:
         before, after = self._session, change(self._session, asked.session)
         named = after.transcription_model
-        if named not in (None, before.model):
+        if named is not None and not self._is_own(named):
             raise FieldError(
                 f"session.audio.input.transcription.model is {named!r}, and this session's is "
                 f"{before.model!r}: another one is named in the query or in the path",

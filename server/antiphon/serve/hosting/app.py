@@ -80,7 +80,7 @@ def build_app(
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
-    served, access = Models(models), access or Access(config)
+    served, access = Models(models, config.alias), access or Access(config)
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes,

@@ -61,7 +61,7 @@ def running_engines(
     Raises:
         AntiphonError: one of them cannot be served.
     """
-    entries = name_models(config.served)
+    entries = name_models(config.served, config.alias)
     if not config.skip_digests:
         for _, name, checkpoint in entries:
             checkpoint.verify(partial(_digest_progress, progress, name))

@@ -18,6 +18,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from antiphon.models.tokenizer import Tokenizer
+from antiphon.serve.hosting.aliases import ANY, hint_of, read_aliases
 from antiphon.serve.media.duplex_voices import VoiceFolder, find_voices
 from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
@@ -88,11 +89,13 @@ def serve_model(
     )
 
 
-def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, Checkpoint]]:
+def name_models(
+    entries: Sequence[ModelConfig], aliases: Sequence[str] = ()
+) -> list[tuple[ModelConfig, str, Checkpoint]]:
     """Each entry with the name callers use and its checkpoint.
 
     Raises:
-        ConfigError: two have the same name.
+        ConfigError: two have the same name, or an alias cannot be.
         CheckpointError: one is not there, or not what its format says.
     """
     named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
@@ -102,23 +105,27 @@ def name_models(entries: Sequence[ModelConfig]) -> list[tuple[ModelConfig, str, 
         if name in named:
             raise ConfigError(same_name(name))
         named[name] = entry, name, checkpoint
+    read_aliases(aliases, {name: checkpoint.spec.kind for _, name, checkpoint in named.values()})
     return list(named.values())
 
 
 class Models:
     """The models of one server, in the order they were declared."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Serve these, at least one.
+    def __init__(self, models: Sequence[ServedModel], aliases: Sequence[str] = ()) -> None:
+        """Serve these, at least one; ``aliases`` are NAME=MODEL.
 
         Raises:
-            ConfigError: two of them have the same name.
+            ConfigError: two of them have the same name, or an alias cannot be.
         """
         self._models = {model.name: model for model in models}
         if len(self._models) < len(models):
             names = [model.name for model in models]
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigError(same_name(twice))
+        pairs = read_aliases(aliases, {model.name: model.kind for model in models})
+        self._aliases = {alias: self._models[name] for alias, name in pairs if alias != ANY}
+        self._any = [self._models[name] for alias, name in pairs if alias == ANY]
 
     def __iter__(self) -> Iterator[ServedModel]:
         """In the order they were declared."""
@@ -145,12 +152,12 @@ class Models:
     def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
         """The model called ``name``, or the default of ``kinds`` when none is named.
 
-        The value of ``--model`` is accepted too, but not shown: it may be a path of this machine.
+        An alias is a name, and so is the value of ``--model``, which is not shown: it may be a path here.
 
         Raises:
             UnknownModelError: there is none, or it is of another kind; the message lists what there is.
         """
-        named = self.default_of(kinds) if name is None else self._by_name(name)
+        named = self.default_of(kinds) if name is None else self.named(name, kinds)
         shown = repr((name or "")[:MAX_SHOWN_CHARS])
         if named is not None and named.kind in kinds:
             return named
@@ -162,12 +169,24 @@ class Models:
             what = f"no model {shown} here"
         fitting = [model for model in self if model.kind in kinds]
         listed = ", ".join(f"{model.name} ({model.kind})" for model in fitting or self)
-        raise UnknownModelError(
-            f"{what}; there is: {listed}", known=[model.name for model in fitting or self]
-        )
+        known = [model.name for model in fitting or self]
+        hint = hint_of(name, known[0]) if name is not None and named is None else ""
+        raise UnknownModelError(f"{what}; there is: {listed}{hint}", known=known)
 
-    def _by_name(self, name: str) -> ServedModel | None:
-        return self._models.get(name) or next((it for it in self if it.config.model == name), None)
+    def named(self, name: str, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel | None:
+        """The model that ``name`` stands for; where any name does for one of ``kinds``, that one."""
+        own = self._models.get(name) or self._aliases.get(name)
+        refs = (it for it in self if it.config.model == name)
+        return own or next(refs, None) or next((it for it in self._any if it.kind in kinds), None)
+
+    def are_one(self, name: str, other: str) -> bool:
+        """Whether two names are the same, or of the same model of some kind."""
+        pairs = ((self.named(name, (kind,)), self.named(other, (kind,))) for kind in PipelineKind)
+        return name == other or any(one is not None and one is two for one, two in pairs)
+
+    def aliases_of(self, model: ServedModel) -> list[str]:
+        """The further names of a model, but for "any"."""
+        return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:
         """Tell every engine's admission how late the event loop runs."""

@@ -87,6 +87,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     routes = ROUTES.get(model.kind, ())
     return {
         "name": model.name,
+        "aliases": services.models.aliases_of(model),
         "kind": model.kind.value,
         "paths": _paths(model, routes),
         "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),

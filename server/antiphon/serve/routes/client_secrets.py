@@ -85,7 +85,7 @@ def session_of(services: Services, fields: Fields, named: str | None = None) -> 
         if is_written
         else fields.optional_text("model", max_chars=MAX_NAME_CHARS)
     )
-    if None not in (name, named) and name != named:
+    if name is not None and named is not None and not services.models.are_one(name, named):
         raise fields.error("model", INVALID_VALUE, f"is {name!r}, and the connection names {named!r}")
     model = services.models.find(name or named, (PipelineKind.STT,) if is_written else LIVE_KINDS)
     return change(RealtimeSession(model.name, kind), fields)

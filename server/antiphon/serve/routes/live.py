@@ -123,7 +123,7 @@ async def _begin(
         AntiphonError: it cannot be had.
     """
     session = start.session
-    if named not in (None, session.model):
+    if named is not None and not services.models.are_one(named, session.model):
         raise FieldError(
             f"session.model is {session.model!r}, and the path names {named!r}",
             param="session.model",

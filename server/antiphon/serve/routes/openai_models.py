@@ -19,10 +19,15 @@ MODEL_PATH = "/v1/models/{id:.+}"
 
 
 async def list_models(
-    _request: web.Request, _services: Services, models: Sequence[ServedModel]
+    _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The models that a client may name."""
-    return web.json_response({"object": "list", "data": [_described(model) for model in models]})
+    """The models that a client may name, each under all of its names."""
+    data = [
+        _described(model, name)
+        for model in models
+        for name in (model.name, *services.models.aliases_of(model))
+    ]
+    return web.json_response({"object": "list", "data": data})
 
 
 async def one_model(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
@@ -32,7 +37,8 @@ async def one_model(request: web.Request, services: Services, _models: Sequence[
         web.HTTPNotFound: there is none.
     """
     try:
-        return web.json_response(_described(services.models.find(request.match_info["id"])))
+        name = request.match_info["id"]
+        return web.json_response(_described(services.models.find(name), name))
     except UnknownModelError as error:
         raise refusal_of(request, error) from error
 
@@ -74,7 +80,7 @@ def named_in_body(
         UnknownModelError: there is none of that name and these kinds.
     """
     named = named_model(request)
-    if None not in (named, name) and named != name:
+    if named is not None and name is not None and not services.models.are_one(named, name):
         raise FieldError(
             f"model is {(name or '')[:100]!r}, and the address names {(named or '')[:100]!r}",
             param="model",
@@ -83,5 +89,7 @@ def named_in_body(
     return services.model_for(name if name is not None else named, caller, kinds)
 
 
-def _described(model: ServedModel) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.since_s, "owned_by": "antiphon"}
+def _described(model: ServedModel, name: str) -> dict[str, Any]:
+    """A model under one of its names; ``root`` is its own."""
+    root = {} if name == model.name else {"root": model.name}
+    return {"id": name, "object": "model", "created": model.since_s, "owned_by": "antiphon", **root}

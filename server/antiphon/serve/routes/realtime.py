@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 
 from antiphon.errors import AntiphonError, FieldError, RetiredApiError, UnknownModelError
 from antiphon.models.published import TRANSLATING
-from antiphon.models.spec import LIVE_KINDS
+from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.realtime import RETIRED
@@ -74,9 +74,10 @@ async def handle_realtime(
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
         transcriber = Transcriber(model, services.clock)
-        call = Call(services, model, TranscriptionDialect(session, model), transcriber, caller=caller)
+        dialect = TranscriptionDialect(session, model, partial(services.models.are_one, model.name))
+        call = Call(services, model, dialect, transcriber, caller=caller)
     else:
-        dialect = RealtimeDialect(
+        talking = RealtimeDialect(
             session,
             model,
             prompt_of=partial(prompt_of_session, services, model),
@@ -84,16 +85,18 @@ async def handle_realtime(
             rules=rules,
         )
         talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
-        call = Call(services, model, dialect, talker, caller=caller)
+        call = Call(services, model, talking, talker, caller=caller)
     return await _hold(request, services, model, call)
 
 
-def _captions_of(services: Services, talker: ServedModel, named: str | None) -> Captions | None:
-    """What writes down the caller's words, where a client names a recogniser that is here."""
-    fitting = (it for it in services.models if not it.kind.gives_audio and it.name == named)
-    model = next(fitting, None)
+def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[Captions, str] | None:
+    """What writes down the caller's words, and its name: the recogniser that is named, or the one served."""
+    recognisers = (PipelineKind.STT,)
+    model = services.models.named(named, recognisers)
+    if model is None or model.kind not in recognisers:
+        model = services.models.default_of(recognisers)
     rate = talker.engine.info.spec.sample_rate
-    return None if model is None else Captions(model, rate, services.clock)
+    return None if model is None else (Captions(model, rate, services.clock), model.name)
 
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
