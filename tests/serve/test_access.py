@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from antiphon import __version__
 from antiphon.config import Limits, ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
 from antiphon.protocol import events
@@ -43,9 +45,7 @@ async def refused(server: Server, query: str = "", **headers: str) -> aiohttp.WS
     return error.value
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/models", "/api/build_info", "/api/modules_info", "/m/null-echo/api/models"]
-)
+@pytest.mark.parametrize("path", ["/api/models", "/api/modules_info", "/m/null-echo/api/models"])
 async def test_a_key_is_needed_for_what_is_not_open(path: str, keys: str) -> None:
     async with serving(api_keys=keys) as server:
         status, text, headers = await server.get(path)
@@ -54,6 +54,18 @@ async def test_a_key_is_needed_for_what_is_not_open(path: str, keys: str) -> Non
         status, text, _ = await server.get(path, **{"kyutai-api-key": "a guess"})
         assert (status, text) == (401, "this API key is not known here\n")
         assert (await server.get(path, **{"kyutai-api-key": ALICE}))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/api/build_info", "/m/null-echo/api/build_info", "/m/x/api/build_info"])
+async def test_callers_without_a_key_read_the_name_and_the_version(path: str, keys: str) -> None:
+    async with serving(api_keys=keys) as server:
+        status, text, _ = await server.get(path)
+        assert (status, json.loads(text)) == (200, {"name": "antiphon", "version": __version__})
+        status, text, _ = await server.get(path, **{"kyutai-api-key": "a guess"})
+        assert (status, text) == (401, "this API key is not known here\n")
+        status, text, _ = await server.get(path, **{"kyutai-api-key": ALICE})
+        assert status == (404 if "/x/" in path else 200)
+        assert status == 404 or json.loads(text)["model"]["name"] == "null-echo"
 
 
 async def test_health_metrics_and_page_are_open_unless_they_are_protected(keys: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai
 from antiphon.serve.hosting.aliases import read_aliases
 from antiphon.serve.hosting.served import name_models
-from tests.serve.asr_fakes import scribe, sentence, spoken
+from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Server
 from tests.serve.hostile import FORM, form_of
 from tests.serve.live_client import PATH as LIVE

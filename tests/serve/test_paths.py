@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.serve.routes.paths import MAX_SEGMENTS, near_to
 from tests.serve.harness import serving
-from tests.serve.hostile import FORM, form_of
+from tests.serve.hostile import FORM, UPGRADE, form_of
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from tests.serve.hostile import FORM, form_of
         ("/health", "/healthz"),
         ("/v1/audio/models", "/v1/models"),
         ("/m/null-echo/healthz/", "/m/null-echo/healthz"),
+        ("/v1/audio/speech/voices", "/v1/audio/voices"),
     ],
 )
 async def test_slashes_and_other_names_change_nothing(path: str, same: str) -> None:
@@ -27,6 +28,14 @@ async def test_slashes_and_other_names_change_nothing(path: str, same: str) -> N
             async with asked as answer, wanted as expected:
                 assert answer.status == expected.status == 200
                 assert answer.content_type == expected.content_type
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime", "/api/chat", "/m/null-echo/v1/live/sessions"])
+async def test_head_of_a_websocket_is_answered_as_get(path: str) -> None:
+    async with serving() as server:
+        for headers in ({}, UPGRADE):
+            async with server.http.head(server.url(path), headers=headers) as answer:
+                assert (answer.status, answer.headers["Upgrade"]) == (426, "websocket")
 
 
 async def test_a_call_is_held_whatever_the_slashes() -> None:
@@ -44,6 +53,8 @@ async def test_a_call_is_held_whatever_the_slashes() -> None:
         ("GET", "/v1/chat/models", "/v1/models"),
         ("GET", "/models", "/v1/models"),
         ("DELETE", "/api/api/models/", "/api/models"),
+        ("GET", "/m/null-echo/v1/v1/models", "/m/null-echo/v1/models"),
+        ("GET", "/m/null-echo/models", "/m/null-echo/v1/models"),
         ("POST", "/v1/completions", None),
         ("POST", "/" + "a/" * 2000, None),
     ],
@@ -56,10 +67,10 @@ async def test_what_is_not_there_is_404_and_names_what_is(method: str, path: str
         ) as response:
             assert response.status == 404
             error = (await response.json())["error"]
-    message = error["message"] if path.startswith("/v1/") else error
+    message = error["message"] if "/v1/" in path else error
     assert message.startswith(f"nothing answers {method} {path[:100]}")
     assert message.endswith(f"; did you mean {right}?" if right else " here")
 
 
 def test_a_long_path_has_few_neighbours() -> None:
-    assert len(list(near_to("/a" * 5000))) == 2 * MAX_SEGMENTS
+    assert len(list(near_to("/a" * 5000))) == 4 * MAX_SEGMENTS

@@ -8,22 +8,29 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 from antiphon.errors import ConfigError
 
+ALSO: Final = {"::": ("0.0.0.0",)}
+"""Hosts that are listened on with another one: sockets of IPv6 take no connection of IPv4."""
+
 
 def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
-    """Sockets on every address of a host, which do not listen yet; port 0 is any free one.
+    """Sockets on every address of a host, which do not listen yet; port 0 is any free one, the same for all.
 
-    The port is held from here on: a server that begins meanwhile is refused it.
+    ``::`` is every address of this machine, those of IPv4 too. The port is held from here on: a server that
+    begins meanwhile is refused it.
 
     Raises:
         ConfigError: no such address on this machine, or the port is taken.
     """
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = [it for name in (host, *ALSO.get(host, ())) for it in _addresses(name, port)]
         for family, kind, protocol, _, address in dict.fromkeys(found):
+            if sockets and not port:
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
             sockets.append(one := socket.socket(family, kind, protocol))
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -39,6 +46,10 @@ def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
             one.close()
         raise cannot_listen(host, port, error, option) from error
     return sockets
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
 
 @contextmanager

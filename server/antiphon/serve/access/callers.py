@@ -95,6 +95,11 @@ class Access:
         """Whether health, metrics or page need no key."""
         return what not in self._protected
 
+    def needs_key(self, request: web.Request) -> bool:
+        """Whether a request lacks the key that it needs; one that is wrong is no lack."""
+        shown = presented_key(request.headers, request.query) or cookie_key(request)
+        return self._keys is not None and shown is None
+
     def identify(self, request: web.Request) -> Caller:
         """Who sends a request.
 

@@ -23,9 +23,7 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
     compared, since a proxy may end TLS before us). Anything else only when it is in ``allowed``, where
     ``*`` stands for all. A browser sends ``null`` for files and sandboxed frames; that is an origin too.
     """
-    if origin is None or "*" in allowed:
-        return True
-    if origin.rstrip("/").lower() in {entry.rstrip("/").lower() for entry in allowed}:
+    if origin is None or is_listed(origin, allowed):
         return True
     try:
         parts = urlsplit(origin)
@@ -35,6 +33,12 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
         return False
     default = _DEFAULT_PORTS.get(parts.scheme, "")
     return parts.netloc.lower().removesuffix(default) == host.lower().removesuffix(default)
+
+
+def is_listed(origin: str | None, allowed: Sequence[str]) -> bool:
+    """Whether ``allowed`` names an origin, or all."""
+    names = {entry.rstrip("/").lower() for entry in allowed}
+    return origin is not None and ("*" in names or origin.rstrip("/").lower() in names)
 
 
 def check_origin(request: web.Request, allowed: Sequence[str]) -> None:

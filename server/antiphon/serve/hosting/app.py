@@ -18,6 +18,7 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
+from antiphon.serve.access.cors import preflights, readable
 from antiphon.serve.access.key_form import keep_key, key_form
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
@@ -89,6 +90,7 @@ def build_app(
             openai_bodies,
             workers_port(config.hand_over_port, (CALLS_PATH, DRAIN_PATH, CANARY_PATH)),
             host_check(hosts),
+            preflights(config.allow_origin),
             near_paths,
         ],
     )
@@ -141,12 +143,14 @@ def build_app(
 
     app.cleanup_ctx.append(services)
     app.on_shutdown.append(_close_sockets)
+    if config.allow_origin:
+        app.on_response_prepare.append(readable(config.allow_origin))
     add_routes(app, ROUTES)
     add_question(app, "/healthz", healthz, open_as="health")
     add_question(app, "/health", healthz, open_as="health")
     add_question(app, "/readyz", readyz, open_as="health")
     add_question(app, "/metrics", http.metrics, open_as="metrics")
-    add_question(app, "/api/build_info", http.build_info)
+    add_question(app, "/api/build_info", http.build_info, without_key=http.product)
     add_question(app, "/api/modules_info", http.modules_info)
     add_question(app, "/api/models", http.list_models)
     add_question(app, "/v1/models", openai_models.list_models)

@@ -38,6 +38,11 @@ async def build_info(
     return web.json_response(describe(models))
 
 
+def product() -> web.Response:
+    """What callers without a key may read of it."""
+    return web.json_response({"name": "antiphon", "version": __version__})
+
+
 async def modules_info(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:

@@ -61,9 +61,13 @@ def cleaned(path: str) -> str:
 
 
 def near_to(path: str) -> Iterator[str]:
-    """Paths that a client may have meant that was given too much, or too little, as its base."""
+    """Paths that a client may have meant that was given too much, or too little, as its base.
+
+    Those of the model that a path names come first.
+    """
     segments = path.split("/")[1 : MAX_SEGMENTS + 1]
+    model = "/" + "/".join(segments[:2]) if segments[0] == "m" else ""
     for start in range(len(segments)):
         rest = "/" + "/".join(segments[start:])
-        yield rest
-        yield API + rest
+        for base in (model, model + API, "", API):
+            yield base + rest

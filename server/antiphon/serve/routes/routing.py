@@ -122,7 +122,10 @@ def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, .
         methods[route.path].add(route.method)
         handle = _guarded(route, kinds_of(route, table))
         for path in (route.path, MODEL_PREFIX + route.path):
-            app.router.add_route(route.method, path, handle)
+            for method in (
+                (route.method, hdrs.METH_HEAD) if route.method == hdrs.METH_GET else (route.method,)
+            ):
+                app.router.add_route(method, path, handle)
     for own_path, allowed in methods.items():
         if hdrs.METH_GET not in allowed:
             for path in (own_path, MODEL_PREFIX + own_path):
@@ -178,14 +181,24 @@ def _guarded(
     return handle
 
 
-def add_question(app: web.Application, path: str, answer: Answer, *, open_as: str | None = None) -> None:
+def add_question(
+    app: web.Application,
+    path: str,
+    answer: Answer,
+    *,
+    open_as: str | None = None,
+    without_key: Callable[[], web.Response] | None = None,
+) -> None:
     """Register a GET that asks about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
 
-    Where there are keys it needs one, unless it is ``open_as`` something that is not protected.
+    Where there are keys it needs one, unless it is ``open_as`` something that is not protected; a caller that
+    shows none gets the answer ``without_key``.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:
         services = request.app[SERVICES]
+        if without_key is not None and services.access.needs_key(request):
+            return without_key()
         if open_as is None or not services.access.is_open(open_as):
             services.access.identify(request)
         name = named_model(request)

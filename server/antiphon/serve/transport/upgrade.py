@@ -22,7 +22,9 @@ def is_upgrade(request: web.Request) -> bool:
     """Whether a request asks for a WebSocket."""
     # Without the subprotocols, aiohttp logs what was offered where it can select none.
     protocols = _selected(request)
-    return bool(web.WebSocketResponse(protocols=protocols).can_prepare(request))
+    return request.method == hdrs.METH_GET and bool(
+        web.WebSocketResponse(protocols=protocols).can_prepare(request)
+    )
 
 
 async def open_socket(
