@@ -177,7 +177,48 @@ def test_seconds_of_a_day_are_those_of_all_front_ends_and_of_ended_ones() -> Non
     seconds.gone(1)
     assert seconds.report(1, Use("2001-09-09", (("alice", 0.5),))).seconds == (("alice", 8.5),)
     assert seconds.report(1, Use("2001-09-10", (("alice", 0.25),))).seconds == (("alice", 0.25),)
-    assert seconds.report(2, Use("2001-09-09", (("alice", 9.0),))).seconds == (("alice", 0.25),), "too late"
+    assert seconds.report(2, Use("2001-09-09", (("alice", 9.0),))).seconds == (("alice", 14.5),)
+    assert seconds.report(1, Use("2001-09-10", (("alice", 0.25),))).seconds == (("alice", 0.25),)
+
+
+def test_many_days_are_not_kept() -> None:
+    seconds = DaySeconds()
+    for day in range(10, 30):
+        assert seconds.report(1, Use(f"2001-09-{day}", (("alice", 1.0),))).seconds == (("alice", 1.0),)
+    seconds.gone(1)
+    assert seconds.report(1, Use("2001-09-29", (("alice", 0.0),))).seconds == (("alice", 1.0),)
+    assert seconds.report(1, Use("2001-09-10", (("alice", 0.0),))).seconds == (("alice", 0.0),)
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("step_s", [86_400, -86_400])
+async def test_a_clock_that_steps_a_day_and_back_gives_nothing_away(
+    tmp_path: Path, has_file: bool, step_s: int
+) -> None:
+    day, seconds = Day(), DaySeconds()
+    log = UsageLog(tmp_path / "usage" if has_file else None, clock=day)
+    log.write(record(log))
+    assert await used(log) == 10
+    for now_s, use in ((NOON + step_s, 0.0), (NOON, 10.0)):
+        day.now_s = now_s
+        assert await used(log) == use
+        assert log.seconds_here.get("alice", 0.0) == (0.0 if has_file else use)
+        total = seconds.report(1, Use(log.day, (("alice", use),))).seconds
+        assert total == (("alice", use),)
+    day.now_s = NOON + step_s
+    log.write(record(log, seconds=3.0))
+    assert await used(log) == 3.0
+    day.now_s = NOON
+    assert await used(log) == 10.0
+
+
+def test_only_the_group_of_the_server_reads_the_usage_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        UsageLog(tmp_path / "usage", clock=Day())
+    finally:
+        os.umask(before)
+    assert (tmp_path / "usage").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.signals import CallSignals
@@ -65,32 +66,37 @@ class Quota:
         self._held.pop(front_end, None)
 
 
+KEPT_DAYS: Final = 3
+"""Today, and as many more as a clock that steps a day and back makes of it."""
+
+
 class DaySeconds:
-    """The seconds of calls with each key on a day, as front ends report them, and those of ended ones."""
+    """The seconds of calls with each key on a day, as front ends report them, and those of ended ones.
+
+    A clock may step: the days that were reported last are kept, each with its own sums.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._day = ""
-        self._by_front_end: dict[int, dict[str, float]] = {}
-        self._past: Counter[str] = Counter()
+        self._by_front_end: dict[str, dict[int, dict[str, float]]] = {}
+        self._past: dict[str, Counter[str]] = {}
 
     def report(self, front_end: int, use: Use) -> Used:
         """Take what a front end says in place of what it said last; the sums for the keys it names."""
-        if use.day > self._day:  # days are dates, as ISO 8601 writes them
-            self._day = use.day
-            self._by_front_end.clear()
-            self._past.clear()
-        if use.day == self._day:
-            self._by_front_end[front_end] = dict(use.seconds)
+        reported = self._by_front_end[use.day] = self._by_front_end.pop(use.day, {})
+        past = self._past.setdefault(use.day, Counter())
+        reported[front_end] = dict(use.seconds)
+        for day in list(self._by_front_end)[:-KEPT_DAYS]:
+            del self._by_front_end[day], self._past[day]
         sums = [
-            (key, self._past[key] + sum(each.get(key, 0.0) for each in self._by_front_end.values()))
-            for key, _ in use.seconds
+            (key, past[key] + sum(each.get(key, 0.0) for each in reported.values())) for key, _ in use.seconds
         ]
         return Used(tuple(sums))
 
     def gone(self, front_end: int) -> None:
         """Keep what a front end said last: its process has ended, and its successor begins at 0."""
-        self._past.update(self._by_front_end.pop(front_end, {}))
+        for day, reported in self._by_front_end.items():
+            self._past[day].update(reported.pop(front_end, {}))
 
 
 def refused(who: str, count: int, limit: int, kind: str) -> str:

@@ -56,7 +56,8 @@ class UsageRecord:
         return max(self.seconds_in, self.seconds_out)
 
 
-Sums: TypeAlias = Mapping[tuple[str, str], float]
+DayKey: TypeAlias = tuple[str, str]
+Sums: TypeAlias = Mapping[DayKey, float]
 """Seconds by day and key."""
 
 
@@ -90,16 +91,16 @@ class UsageLog:
         self._clock = clock
         self._log = log or Log(__name__)
         self._read_bytes = 0
-        self._day = self.day
-        self._by_key: defaultdict[str, float] = defaultdict(float)
+        self._day, self._near = "", frozenset[str]()
+        self._by_key: defaultdict[DayKey, float] = defaultdict(float)
         self._writer = None if path is None else LineWriter(path)
         self._waiting: list[_Waiting] = []
         self._written = 0  # records given to the writer
-        self._unread: defaultdict[str, float] = defaultdict(float)  # in the file, and not read yet
+        self._unread: defaultdict[DayKey, float] = defaultdict(float)  # in the file, and not read yet
         self._look: _Look | None = None
         if path is not None:
             try:
-                path.touch()
+                path.touch(0o640)
                 self._add(self._read())
             except OSError as error:
                 raise ConfigError(f"usage cannot be kept in {path}: {error.strerror}") from error
@@ -109,9 +110,9 @@ class UsageLog:
         """Today, as records have it."""
         return self.stamp()[:10]
 
-    def stamp(self) -> str:
-        """Now, as records have it."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock()))
+    def stamp(self, days: int = 0) -> str:
+        """Now, or so many ``days`` later, as records have it."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock() + days * SECONDS_A_DAY))
 
     def seconds_left(self) -> int:
         """Seconds until the next day begins."""
@@ -185,7 +186,9 @@ class UsageLog:
     def seconds_here(self) -> dict[str, float]:
         """What calls of this process alone have used today, by key; nothing where a file has them."""
         self._turn_day()
-        return {} if self.is_shared else dict(self._by_key)
+        if self.is_shared:
+            return {}
+        return {key: seconds for (day, key), seconds in self._by_key.items() if day == self._day}
 
     @property
     def is_shared(self) -> bool:
@@ -201,7 +204,8 @@ class UsageLog:
         self._turn_day()
         waiting = (it.record for it in self._waiting if it.record.key == key)
         unseen = sum(record.seconds for record in waiting if record.ended[:10] == self._day)
-        return self._by_key.get(key, 0.0) + self._unread.get(key, 0.0) + unseen
+        today = self._day, key
+        return self._by_key.get(today, 0.0) + self._unread.get(today, 0.0) + unseen
 
     def _read(self) -> Sums:
         """The sums of what was appended since the last time. One at a time, on whatever thread."""
@@ -229,16 +233,20 @@ class UsageLog:
     def _add(self, sums: Sums) -> None:
         self._turn_day()
         for (day, key), seconds in sums.items():
-            if day == self._day:
-                self._by_key[key] += seconds
+            if day in self._near:
+                self._by_key[day, key] += seconds
 
-    def _count(self, seconds: defaultdict[str, float], record: UsageRecord) -> None:
+    def _count(self, seconds: defaultdict[DayKey, float], record: UsageRecord) -> None:
         self._turn_day()
-        if record.ended[:10] == self._day:
-            seconds[record.key] += record.seconds
+        if record.ended[:10] in self._near:
+            seconds[record.ended[:10], record.key] += record.seconds
 
     def _turn_day(self) -> None:
-        if self.day != self._day:
-            self._day = self.day
-            self._by_key.clear()
-            self._unread.clear()
+        """Keep the sums of days that a clock which steps a day forward or back makes of today."""
+        if self.day == self._day:
+            return
+        self._day = self.day
+        self._near = frozenset(self.stamp(days)[:10] for days in (-1, 0, 1))
+        for sums in (self._by_key, self._unread):
+            for it in [it for it in sums if it[0] not in self._near]:
+                del sums[it]
