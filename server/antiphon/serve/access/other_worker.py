@@ -61,6 +61,7 @@ class OtherWorker:
         """
         check_target(target)
         self._target, self._secret, self._timeout_s = target.rstrip("/"), secret, timeout_s
+        self._name: str | None = None  # as it says, once it was asked
 
     def take(self, model: str, call: bytes) -> str:
         """Let it take a call; returns its name.
@@ -78,7 +79,9 @@ class OtherWorker:
         Raises:
             HandOverError: it does not say.
         """
-        return self._ask("GET", CALLS_PATH)
+        facts = self._ask("GET", CALLS_PATH)
+        self._name = str(facts.get("worker", ""))
+        return facts
 
     def drain(self, target: str) -> Mapping[str, Any]:
         """Let it drain, and its calls go to the worker at ``target``.
@@ -97,7 +100,9 @@ class OtherWorker:
         return self._ask("POST", CANARY_PATH, json.dumps({"phase": phase}).encode())
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
-        header = self._secret.sign(method, path, len(body), time.time())
+        if method != "GET" and self._name is None:
+            self.facts()
+        header = self._secret.sign(method, path, len(body), time.time(), worker=self._name or "")
         tag = self._secret.tag(header)
         tag.update(body)
         connection = self._connection()

@@ -1,7 +1,8 @@
 """The secret that workers share: what they send each other is signed with it, headers first, then the body.
 
-A request begins with a signature over its method, path, length, time and a nonce, so nothing of the body of a
-stranger is read. Its body ends with 32 bytes that sign the body and that signature.
+A request begins with a signature over its method, path, length, time, a nonce and the name of the worker it
+is for, so nothing of the body of a stranger is read, and no other worker takes it. Its body ends with 32
+bytes that sign the body and that signature.
 
 A secret may be a certificate with its key (PEM): workers then trust that certificate alone, whatever the name
 of the host, since only they have its key.
@@ -21,7 +22,7 @@ from typing import Final
 from antiphon.errors import ConfigError, HandOverError
 
 HEADER: Final = "X-Antiphon-Signature"
-SCHEME: Final = "v1"
+SCHEME: Final = "v2"
 TAG_BYTES: Final = 32
 MIN_BYTES: Final = 16
 """Of a secret: as many random bytes as a token has."""
@@ -38,10 +39,16 @@ FRESH_S: Final = 60.0
 """Between the clocks of two workers, and under way."""
 
 
-class SeenRequests:
-    """Signed requests that were taken while they are fresh: none is taken twice.
+KEPT: Final = 4096
+"""Requests that are remembered however old they are: a worker sends one for each call that it hands over."""
 
-    A request that is not signed is never added, so only workers make it grow. Each process has its own.
+
+class SeenRequests:
+    """Signed requests that were taken while they may be fresh: none is taken twice.
+
+    A request that is not signed is never added, so only workers make it grow. Each process has its own. The
+    clock is one that does not step, and the last ones are kept all the same: the time in a header is of one
+    that may.
     """
 
     def __init__(self) -> None:
@@ -49,12 +56,12 @@ class SeenRequests:
         self._until_s: dict[str, float] = {}
 
     def add(self, header: str, now_s: float) -> None:
-        """Add the header of a request that was checked, at a time since 1970.
+        """Add the header of a request that was checked, at a time of a clock that does not step.
 
         Raises:
             HandOverError: it was added before.
         """
-        while self._until_s and (oldest := next(iter(self._until_s.items())))[1] < now_s:
+        while len(self._until_s) > KEPT and (oldest := next(iter(self._until_s.items())))[1] < now_s:
             del self._until_s[oldest[0]]
         if header in self._until_s:
             raise HandOverError("this request has come before; each is signed for itself")
@@ -109,23 +116,29 @@ class SharedSecret:
             raise ConfigError(f"hand_over_secret: its certificate cannot be used: {error}") from error
         return context
 
-    def sign(self, method: str, path: str, length: int, now_s: float) -> str:
-        """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970."""
-        nonce = secrets.token_hex(8)
-        return f"{SCHEME} {now_s:.3f} {nonce} {self._of(method, path, length, f'{now_s:.3f}', nonce)}"
+    def sign(self, method: str, path: str, length: int, now_s: float, *, worker: str) -> str:
+        """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970.
 
-    def check(self, header: str, method: str, path: str, length: int, now_s: float) -> None:
-        """Check the header of a request.
+        ``worker`` is the name of the one it is for, which it tells by GET: of those any may be asked.
+        """
+        nonce = secrets.token_hex(8)
+        signature = self._of(method, path, length, f"{now_s:.3f}", nonce, worker)
+        return f"{SCHEME} {now_s:.3f} {nonce} {signature}"
+
+    def check(self, header: str, method: str, path: str, length: int, now_s: float, *, worker: str) -> None:
+        """Check the header of a request to the worker of this name.
 
         Raises:
-            HandOverError: it was not made with this secret, or not lately.
+            HandOverError: it was not made with this secret for this worker, or not lately.
         """
         scheme, _, rest = header.partition(" ")
         time_s, _, rest = rest.partition(" ")
         nonce, _, signature = rest.partition(" ")
-        wanted = self._of(method, path, length, time_s, nonce)
+        wanted = self._of(method, path, length, time_s, nonce, worker)
         if scheme != SCHEME or not hmac.compare_digest(wanted.encode(), signature.encode(errors="replace")):
-            raise HandOverError("the signature is not one of the secret of this worker (hand_over_secret)")
+            raise HandOverError(
+                f"the signature is not one for the worker {worker!r} and its secret (hand_over_secret)"
+            )
         apart_s = abs(float(time_s) - now_s)  # signed, so it is a number
         if not math.isfinite(apart_s) or apart_s > FRESH_S:
             raise HandOverError(
@@ -136,6 +149,7 @@ class SharedSecret:
         """What the body is to be fed to; its digest follows the body."""
         return hmac.new(self.key, b"body " + header.encode(), hashlib.sha256)
 
-    def _of(self, method: str, path: str, length: int, time_s: str, nonce: str) -> str:
-        text = "\n".join(("request", SCHEME, method, path, str(length), time_s, nonce))
+    def _of(self, method: str, path: str, length: int, time_s: str, nonce: str, worker: str) -> str:
+        target = "" if method == "GET" else worker
+        text = "\n".join(("request", SCHEME, method, path, str(length), time_s, nonce, target))
         return hmac.new(self.key, text.encode(errors="replace"), hashlib.sha256).hexdigest()

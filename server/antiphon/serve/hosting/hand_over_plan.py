@@ -27,7 +27,10 @@ def hand_over_plan(
     secret = SharedSecret.read(Path(config.hand_over_secret))
     timeout_s = config.limits.hand_over_timeout_s
 
+    workers: dict[str, OtherWorker] = {}  # each is asked for its name once
+
     def post(target: str, call: bytes) -> str:
-        return OtherWorker(target, secret, timeout_s=timeout_s).take(model, call)
+        worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)
+        return workers.setdefault(target, worker).take(model, call)
 
     return lambda info: HandOverPlan(config.worker, identity_of(checkpoint, info), post, timeout_s)

@@ -56,8 +56,8 @@ def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Aw
     async def handle(request: web.Request) -> web.Response:
         services = request.app[SERVICES]
         try:
-            _check(request, secret)
-            seen.add(request.headers[HEADER], time.time())
+            _check(request, secret, services.config.worker)
+            seen.add(request.headers[HEADER], services.clock())
             said = await answer(request, services, secret)
         except AntiphonError as error:
             services.provoked.warning(
@@ -69,12 +69,13 @@ def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Aw
     return handle
 
 
-def _check(request: web.Request, secret: SharedSecret) -> None:
+def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
     peer = request.transport and request.transport.get_extra_info("peername")
     if not request.secure and not (isinstance(peer, tuple) and is_loopback(peer[0])):
         raise HandOverError("over TLS alone, or from this machine")
     length = (request.content_length or 0) - TAG_BYTES
-    secret.check(request.headers.get(HEADER, ""), request.method, request.raw_path, length, time.time())
+    header, now_s = request.headers.get(HEADER, ""), time.time()
+    secret.check(header, request.method, request.raw_path, length, now_s, worker=worker)
 
 
 async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
