@@ -130,7 +130,7 @@ class Limits:
     )
     upload_timeout_s: float = constant(60.0, "for a recording to arrive, and for any other body", minimum=0.1)
     min_upload_bytes_per_s: int = constant(
-        16_384, "slowest pace of a recording after five seconds: that of Opus at its best", minimum=1
+        16_384, "slowest pace of a body after five seconds: that of Opus at its best", minimum=1
     )
     hand_over_timeout_s: float = constant(
         30.0, "for one call to go to another worker: a row and a lease over a slow network", minimum=0.1

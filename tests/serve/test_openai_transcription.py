@@ -233,7 +233,7 @@ async def test_a_form_that_trickles_in_is_408() -> None:
     async with transcribing(limits={"upload_timeout_s": 1.0}) as (server, _):
         status, code, _, message = error_of(await post(server, trickle(), **{"Content-Type": FORM}))
         assert (status, code) == (408, "request_timeout")
-        assert re.search(r"200 bytes came in \d+\.\d s; a recording has 1 s", message), message
+        assert re.search(r"200 bytes came in \d+\.\d s; a body has 1 s", message), message
 
 
 async def test_only_so_many_are_received_at_once() -> None:

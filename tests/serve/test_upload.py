@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import pytest
 
 from antiphon.audio.wav import encode_wav
 from antiphon.protocol.kyutai import PATH, Ready
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.routes.asr_file import FREE_S, MIN_BYTES_PER_S
 from tests.audio.recordings import encoded
 from tests.serve.asr_client import scribe, sentence, spoken, transcribing
-from tests.serve.harness import Server
+from tests.serve.harness import Server, serving
+from tests.serve.tts_client import speaker
 
 
 async def post(server: Server, data: Any, **headers: str) -> tuple[int, Any]:
@@ -183,8 +186,33 @@ async def test_a_recording_that_trickles_in_is_refused_and_takes_no_row() -> Non
     async with transcribing(limits={"upload_timeout_s": 0.3}) as (server, steps):
         status, answer = await post(server, trickle())
         assert status == 408
-        assert re.search(r"bytes came in \d+\.\d s; a recording has 0\.3 s", answer), answer
+        assert re.search(r"bytes came in \d+\.\d s; a body has 0\.3 s", answer), answer
         assert steps.taken == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/audio/speech", "/api/tts_streaming", "/v1/realtime/client_secrets", "/"]
+)
+async def test_a_small_body_has_to_keep_that_pace_too(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("antiphon.serve.routes.upload.UPLOAD_GRACE_S", 0.3)
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    (tmp_path / "keys").write_text(format_key(KeyEntry("alice", digest_of("k"))) + "\n")
+
+    async def trickle() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    protected: dict[str, Any] = {"api_keys": str(tmp_path / "keys"), "protect": ("page",)}
+    headers = {"Authorization": "Bearer k"}
+    async with serving(beside=[speaker()], page=tmp_path, **protected) as server:
+        async with server.http.post(server.url(path), data=trickle(), headers=headers) as response:
+            answer = await response.text()
+            assert response.status == 408
+        words = r"\d bytes came in 0\.\d s; a body has 60 s, and at least 16384 bytes come each second"
+        assert re.search(words, answer), answer
 
 
 async def test_a_recording_has_to_keep_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:

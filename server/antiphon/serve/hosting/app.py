@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -48,6 +49,7 @@ from antiphon.serve.routes.paths import near_paths
 from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.static import StaticFiles, web_root
 from antiphon.serve.routes.tts import list_voices
+from antiphon.serve.routes.upload import read_small
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
@@ -55,6 +57,9 @@ BURST_LINES = 20
 
 KEEPALIVE_TIMEOUT_S = 15.0
 """For a connection that sends no request, and between two requests."""
+
+MAX_FORM_BYTES = 8192
+"""Of the form for a key, as of a header with one."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -208,10 +213,12 @@ def _add_page(app: web.Application, root: Path | None) -> None:
         return await files.handle(request)
 
     async def take_key(request: web.Request) -> web.Response:
-        access, key = request.app[SERVICES].access, (await request.post()).get("key", "")
+        access = request.app[SERVICES].access
         if access.is_open("page"):
             raise web.HTTPMethodNotAllowed("POST", ("GET", "HEAD"))
-        if not (isinstance(key, str) and access.knows(key.strip())):
+        body = await read_small(request, request.app[SERVICES], MAX_FORM_BYTES)
+        key = dict(parse_qsl(body.decode("utf-8", "replace"))).get("key", "")
+        if not access.knows(key.strip()):
             return key_form(request, "This key is not known here.")
         raise keep_key(request, key.strip())
 

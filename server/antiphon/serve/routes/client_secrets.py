@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SE
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.upload import read_small
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,13 @@ async def handle_client_secrets(
         UnknownModelError: the session names a model that is not here.
     """
     try:
-        async with asyncio.timeout(services.config.limits.upload_timeout_s):
-            body = await request.read()
-        asked = read_asked(body)
+        asked = read_asked(await read_small(request, services, services.config.limits.max_message_bytes))
         session = session_of(services, asked.session)
         value, expires_at = services.access.ephemeral.issue(caller.key, asked.session.values, asked.seconds)
     except ProtocolError as error:
         param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, "invalid_json")
         text = error_body(str(error), code=code, param=param)
         raise web.HTTPBadRequest(text=text, content_type="application/json") from error
-    except TimeoutError as error:
-        text = error_body("the body did not come in time", code=None)
-        raise web.HTTPRequestTimeout(text=text, content_type="application/json") from error
     shown = RealtimeClient().shown(session)
     return web.json_response({"value": value, "expires_at": expires_at, "session": shown})
 

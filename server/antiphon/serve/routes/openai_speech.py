@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -21,6 +20,7 @@ from antiphon.serve.routes.openai_models import named_in_body
 from antiphon.serve.routes.routing import Route
 from antiphon.serve.routes.tts import voice_of
 from antiphon.serve.routes.tts_file import handle_text
+from antiphon.serve.routes.upload import read_small
 
 IGNORED_HEADER: Final = "Antiphon-Ignored"
 """Of an answer: the fields that had no effect, with commas."""
@@ -35,8 +35,7 @@ async def handle_speech_request(
         web.HTTPException, SessionError: refused, with OpenAI's body.
     """
     try:
-        async with asyncio.timeout(services.config.limits.upload_timeout_s):
-            order = speech_request.parse_speech_request(await _read(request))
+        order = speech_request.parse_speech_request(await read_small(request, services, MAX_JSON_BYTES))
         model = named_in_body(request, services, caller, order.model, (PipelineKind.TTS,))
         voice = await voice_of(model, order.voice, services)
         body = SpeechBody(
@@ -57,26 +56,10 @@ async def handle_speech_request(
             headers=headers,
             may_be_empty=False,
         )
-    except TimeoutError as error:
-        raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
     except SessionError:
         raise
     except AntiphonError as error:
         raise api_error(error, param="input").exception() from error
-
-
-async def _read(request: web.Request) -> bytes:
-    """The body.
-
-    Raises:
-        web.HTTPException: too large.
-    """
-    size = request.content_length or 0
-    data = await request.read() if size <= MAX_JSON_BYTES else b""
-    if max(size, len(data)) > MAX_JSON_BYTES:
-        text = f"a request of {max(size, len(data))} bytes, the limit is {MAX_JSON_BYTES}\n"
-        raise web.HTTPRequestEntityTooLarge(max_size=MAX_JSON_BYTES, actual_size=size, text=text)
-    return data
 
 
 def ignored_header(names: Sequence[str]) -> Mapping[str, str]:

@@ -7,7 +7,6 @@ reason. A POST is answered with a status.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +29,7 @@ from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
 from antiphon.serve.routes.tts_file import handle_text
+from antiphon.serve.routes.upload import read_small
 
 VOICE_HEADER: Final = "Antiphon-Voice"
 """Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
@@ -122,8 +122,8 @@ async def handle_post(
             500 a failure, 503 full or leaving.
     """
     try:
-        async with asyncio.timeout(services.config.limits.upload_timeout_s):
-            text, name = kyutai_tts.parse_post(await request.read())
+        most = services.config.limits.max_message_bytes
+        text, name = kyutai_tts.parse_post(await read_small(request, services, most))
         voice = await voice_of(model, name, services)
         body = SpeechBody("wav", model.checkpoint.spec.sample_rate)
         return await handle_text(
@@ -137,8 +137,6 @@ async def handle_post(
             headers=voice.headers,
             may_be_empty=True,
         )
-    except TimeoutError as error:
-        raise web.HTTPRequestTimeout(text="the text did not come in time\n") from error
     except ProtocolError as error:
         raise plain_refusal(error) from error
     except SessionFailedError as error:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from antiphon.config import Limits
 from antiphon.errors import AudioError, SessionFailedError
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
@@ -22,7 +23,7 @@ from antiphon.serve.routes.asr_file import check_length, transcribe
 from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
-"""Before a recording has to keep its pace."""
+"""Before a body has to keep its pace."""
 
 
 async def handle_recording(
@@ -64,25 +65,59 @@ async def receive(
     Raises:
         web.HTTPException: too large, or too slow.
     """
-    limits = services.config.limits
-    limit, size = limits.max_upload_bytes + spare_bytes, 0
+    limit, size = services.config.limits.max_upload_bytes, 0
+
+    def take_all(chunk: bytes) -> None:
+        nonlocal size
+        size += len(chunk)
+        if size > limit + spare_bytes:
+            raise too_large(limit)
+        take(chunk)
+
+    if (request.content_length or 0) > limit + spare_bytes:
+        raise too_large(limit, request.content_length or 0)
+    await _receive(request, services.config.limits, take_all)
+
+
+async def read_small(request: web.Request, services: Services, most: int) -> bytes:
+    """A body of at most ``most`` bytes, which is kept in memory.
+
+    Raises:
+        web.HTTPException: too large, or too slow.
+    """
+    data, size = bytearray(), request.content_length or 0
+
+    def take(chunk: bytes) -> None:
+        data.extend(chunk)
+        if max(size, len(data)) > most:
+            text = f"a request of {max(size, len(data))} bytes, the limit is {most}\n"
+            raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(data), text=text)
+
+    take(b"")
+    await _receive(request, services.config.limits, take)
+    return bytes(data)
+
+
+async def _receive(request: web.Request, limits: Limits, take: Callable[[bytes], object]) -> None:
+    """Give a body to ``take`` as long as it keeps its pace.
+
+    Raises:
+        web.HTTPRequestTimeout: it does not.
+    """
+    size, loop = 0, asyncio.get_running_loop()
+    begun_s = loop.time()
     try:
-        begun_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(min(UPLOAD_GRACE_S, limits.upload_timeout_s)) as allowed:
-            if (request.content_length or 0) > limit:
-                raise too_large(limits.max_upload_bytes, request.content_length or 0)
             async for chunk in request.content.iter_any():
                 size += len(chunk)
-                if size > limit:
-                    raise too_large(limits.max_upload_bytes)
                 take(chunk)
                 paid_s = UPLOAD_GRACE_S + size / limits.min_upload_bytes_per_s
                 allowed.reschedule(begun_s + min(paid_s, limits.upload_timeout_s))
     except TimeoutError as error:
-        took_s = asyncio.get_running_loop().time() - begun_s
+        took_s = loop.time() - begun_s
         text = (
-            f"{size} bytes came in {took_s:.1f} s; a recording has {limits.upload_timeout_s:g} s, and at "
-            f"least {limits.min_upload_bytes_per_s} bytes come each second after {UPLOAD_GRACE_S:g} s\n"
+            f"{size} bytes came in {took_s:.1f} s; a body has {limits.upload_timeout_s:g} s, and "
+            f"at least {limits.min_upload_bytes_per_s} bytes come each second after {UPLOAD_GRACE_S:g} s\n"
         )
         raise web.HTTPRequestTimeout(text=text) from error
 
