@@ -81,7 +81,7 @@ def test_unknown_fields_are_named_where_they_can_be() -> None:
         (
             {"stream": "true", "response_format": "srt"},
             "stream",
-            "needs response_format json or text, got srt",
+            "needs response_format json, text, verbose_json, got srt",
         ),
         (
             {"timestamp_granularities[]": "word"},
@@ -207,4 +207,7 @@ def test_a_plain_transcript_has_its_text_and_its_length() -> None:
 def test_events_add_up_to_the_text() -> None:
     deltas = [text_delta("what", is_first=True), text_delta("is", is_first=False)]
     assert "".join(json.loads(it.removeprefix(b"data: "))["delta"] for it in deltas) == "what is"
-    assert json.loads(text_done(Written(SPOKEN, 1.0)).removeprefix(b"data: "))["text"] == "what is <that>"
+    assert (
+        json.loads(text_done(TranscriptionRequest(), Written(SPOKEN, 1.0)).removeprefix(b"data: "))["text"]
+        == "what is <that>"
+    )

@@ -69,6 +69,33 @@ async def test_words_and_segments_have_the_times_of_the_recording() -> None:
         await server.is_empty()
 
 
+async def test_a_word_before_a_pause_ends_with_its_sound_and_its_subtitle_too() -> None:
+    tokens, texts = sentence(2)
+    pause = [*tokens[:4], *[3] * 180, *tokens[4:]]  # 14.4 s between two words
+    file = encode_wav(spoken(pause), 24_000)
+    async with transcribing() as (server, _):
+        data = form(file, response_format="verbose_json", **{"timestamp_granularities[]": "word"})
+        first, second = (await post(server, data))[1]["words"]
+        assert (first["word"], second["word"]) == tuple(texts)
+        assert first["end"] == pytest.approx(0.24)  # where its last frame with sound ends
+        assert second["start"] > 14
+        srt = (await post(server, form(file, response_format="srt")))[1].decode()
+    assert srt.startswith(f"1\n00:00:00,160 --> 00:00:00,240\n{texts[0]}\n\n2\n00:00:14,")
+
+
+async def test_a_stream_of_verbose_json_has_the_rest_in_its_last_event() -> None:
+    async with transcribing() as (server, _):
+        options: dict[str, Any] = {
+            "response_format": "verbose_json",
+            "timestamp_granularities[]": "word",
+        }
+        whole = (await post(server, form(**options)))[1]
+        _, body = await post(server, form(stream="true", **options))
+    events = [json.loads(it.removeprefix(b"data: ")) for it in body.split(b"\n\n") if it]
+    assert [it["delta"].strip() for it in events[:-1]] == TEXTS
+    assert events[-1] == {"type": "transcript.text.done", **whole}
+
+
 async def test_plain_formats_have_their_types() -> None:
     async with transcribing() as (server, _):
         for name, content_type in (

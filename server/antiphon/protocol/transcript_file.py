@@ -61,9 +61,12 @@ def text_delta(word: str, *, is_first: bool) -> bytes:
     return sse({"type": "transcript.text.delta", "delta": word if is_first else f" {word}"})
 
 
-def text_done(written: Written) -> bytes:
-    """The event for the end."""
-    return sse({"type": "transcript.text.done", "text": text_of(written.words), "usage": _usage(written)})
+def text_done(order: TranscriptionRequest, written: Written) -> bytes:
+    """The event for the end, with what a file of ``verbose_json`` has beside the text."""
+    rest: dict[str, Any] = {"text": text_of(written.words), "usage": _usage(written)}
+    if order.format == "verbose_json":
+        rest = _verbose(order, written, segments_of(written.words))
+    return sse({"type": "transcript.text.done", **rest})
 
 
 def _usage(written: Written) -> dict[str, Any]:

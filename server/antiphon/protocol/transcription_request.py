@@ -18,7 +18,7 @@ from antiphon.values import shown
 
 PATH: Final = "/v1/audio/transcriptions"
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
-STREAMED: Final = ("json", "text")
+STREAMED: Final = ("json", "text", "verbose_json")
 GRANULARITIES: Final = ("segment", "word")
 MAX_LANGUAGE_CHARS: Final = 40
 MAX_FIELD_BYTES: Final = 65_536
@@ -81,7 +81,7 @@ def parse_form(named: Mapping[str, Sequence[str]], *, has_file: bool) -> Transcr
     format_ = fields.optional_choice("response_format", FORMATS) or "json"
     is_stream = _flag(fields, "stream")
     if is_stream and format_ not in STREAMED:
-        words = f"needs response_format {' or '.join(STREAMED)}, got {format_}"
+        words = f"needs response_format {', '.join(STREAMED)}, got {format_}"
         raise fields.error("stream", INVALID_VALUE, words)
     others = {name for name, entries in values.items() if entries} - KNOWN
     unknown = sorted(name for name in others - IGNORED if _NAMEABLE.fullmatch(name))

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from antiphon.audio.word_ends import WordEnds
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import SessionStats
 from antiphon.protocol import kyutai
@@ -71,11 +72,15 @@ class RecordingDialect(Dialect[AsrNews]):
     policy = Policy(is_live=False, expects_input=False)
 
     def __init__(
-        self, body: TranscriptBody, model: ServedModel, event_of: Callable[[AntiphonError], bytes] | None
+        self,
+        body: TranscriptBody,
+        model: ServedModel,
+        event_of: Callable[[AntiphonError], bytes] | None,
+        ends: WordEnds | None = None,
     ) -> None:
-        """Begin a body; ``event_of`` an error ends one of events."""
+        """Begin a body; ``event_of`` an error ends one of events, ``ends`` hears the recording."""
         super().__init__()
-        self._body, self._event_of = body, event_of
+        self._body, self._event_of, self._ends = body, event_of, ends
         self._rate = model.checkpoint.spec.sample_rate
         self._samples = 0
         self._has_begun = False
@@ -85,6 +90,8 @@ class RecordingDialect(Dialect[AsrNews]):
             return (EndInput(),)
         pcm = np.frombuffer(message, np.float32)
         self._samples += pcm.size
+        if self._ends is not None:
+            self._ends.feed(pcm)
         return (PushAudio(pcm, pcm.size / self._rate),)
 
     def messages(self, reply: AsrNews) -> Sequence[Message]:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.stream import Damage, decode_pieces, stated_seconds
+from antiphon.audio.word_ends import WordEnds
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError, RecordingTooLongError
 from antiphon.serve.access.callers import Caller
@@ -72,8 +73,11 @@ async def transcribe(
     *,
     route: str,
     event_of: Callable[[AntiphonError], bytes] | None = None,
+    ends: WordEnds | None = None,
 ) -> web.StreamResponse:
     """The words of a recording as a ``body``, sent as they are heard where ``event_of`` an error ends it.
+
+    ``ends`` hears the recording.
 
     Raises:
         AudioError: the recording cannot be read to its end, or is too long.
@@ -81,7 +85,7 @@ async def transcribe(
     """
     limits = services.config.limits
     transcriber = Transcriber(model, services.clock, post_wait_s(request, limits))
-    call = Call(services, model, RecordingDialect(body, model, event_of), transcriber, caller=caller)
+    call = Call(services, model, RecordingDialect(body, model, event_of, ends), transcriber, caller=caller)
     async with aclosing(_pieces(file, model.checkpoint.spec.sample_rate, services)) as pieces:
         is_stream = event_of is not None
         answer = HttpBody(

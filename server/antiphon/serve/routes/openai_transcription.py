@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from antiphon.audio.word_ends import WordEnds
 from antiphon.errors import (
     AntiphonError,
     AudioError,
@@ -70,6 +71,7 @@ async def _transcribe(
     order = form.order()
     model = named_in_body(request, services, caller, order.model, (PipelineKind.STT,))
     await form.check_recording(services)
+    ends = WordEnds(model.checkpoint.spec.sample_rate)
     content_type = f"{transcript_file.CONTENT_TYPES[order.format]}; charset=utf-8"
     return await transcribe(
         request,
@@ -77,10 +79,11 @@ async def _transcribe(
         model,
         caller,
         spool.file,
-        TranscriptFile(order),
+        TranscriptFile(order, ends),
         {hdrs.CONTENT_TYPE: EVENTS if order.is_stream else content_type, **ignored_header(order.ignored)},
         route="audio transcriptions",
         event_of=(lambda error: api_error(error, param="file").event) if order.is_stream else None,
+        ends=ends,
     )
 
 
@@ -164,9 +167,9 @@ class _Form:
 class TranscriptFile:
     """A transcript as a file, or as events as its words are heard."""
 
-    def __init__(self, order: TranscriptionRequest) -> None:
-        """Begin without words."""
-        self._order = order
+    def __init__(self, order: TranscriptionRequest, ends: WordEnds) -> None:
+        """Begin without words; ``ends`` are those of the sound."""
+        self._order, self._ends = order, ends
         self._words: list[TimedWord] = []
 
     def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
@@ -178,14 +181,14 @@ class TranscriptFile:
                 return transcript_file.text_delta(message.text.strip(), is_first=len(self._words) == 1)
         elif self._words:
             last = self._words[-1]
-            self._words[-1] = replace(last, stop_s=max(last.start_s, round(message.stop_time, 3)))
+            self._words[-1] = replace(last, stop_s=self._ends.end_of(last.start_s, message.stop_time))
         return b""
 
     def finish(self, seconds: float) -> bytes:
         """The file, or the last event."""
         written = Written(self._words, seconds)
         if self._order.is_stream:
-            return transcript_file.text_done(written)
+            return transcript_file.text_done(self._order, written)
         return transcript_file.encode_transcript(self._order, written)
 
 

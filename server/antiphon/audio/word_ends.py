@@ -1,0 +1,62 @@
+"""Where the words of a recording end: at the pause behind them, by loudness.
+
+A recogniser tells where a word begins. Where the next one begins only much later, the word has ended before.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from antiphon.arrays import FloatArray
+
+BLOCK_S: Final = 0.02
+"""Loudness is kept for each: a byte, 180 KB an hour."""
+
+PAUSE_BLOCKS: Final = 10
+"""Quiet for so long is no gap within a word; that of a stop is shorter."""
+
+SHORTEST_BLOCKS: Final = 4
+"""Of a word; what is heard before may be the end of the word before it."""
+
+LONGEST_S: Final = 2.0
+"""Of a word before noise that has no pause."""
+
+DROP_DB: Final = 25
+"""Quiet is so much below the loudest of the word."""
+
+_FLOOR_DB: Final = 120
+"""Below full scale: the byte 0."""
+
+
+class WordEnds:
+    """The loudness of one recording so far."""
+
+    def __init__(self, sample_rate: int) -> None:
+        """Begin a recording."""
+        self._block = round(BLOCK_S * sample_rate)
+        self._rest: FloatArray = np.zeros(0, np.float32)
+        self._levels = bytearray()
+
+    def feed(self, pcm: FloatArray) -> None:
+        """More of it, float32 ``[N]``."""
+        pcm = np.concatenate((self._rest, pcm))
+        whole = pcm.size // self._block * self._block
+        self._rest = pcm[whole:].copy()
+        power = np.square(pcm[:whole].reshape(-1, self._block), dtype=np.float64).mean(axis=1)
+        level_db = 10 * np.log10(np.maximum(power, 10 ** (-_FLOOR_DB / 10)))
+        self._levels += np.clip(level_db + _FLOOR_DB, 0, 255).astype(np.uint8).tobytes()
+
+    def end_of(self, start_s: float, next_s: float) -> float:
+        """Where a word ends that begins at ``start_s``; the next one begins at ``next_s``, all in seconds."""
+        latest_s = min(next_s, start_s + LONGEST_S)
+        first, last = math.floor(start_s / BLOCK_S), math.ceil(latest_s / BLOCK_S)
+        levels = np.frombuffer(bytes(self._levels[first:last]), np.uint8).astype(np.int16)
+        loud = levels > max(0, levels.max(initial=0) - DROP_DB)
+        begins = max(SHORTEST_BLOCKS, int(loud.argmax()) if loud.any() else loud.size)
+        for place in range(begins, loud.size - PAUSE_BLOCKS + 1):
+            if not loud[place : place + PAUSE_BLOCKS].any():
+                return round((first + place) * BLOCK_S, 3)
+        return round(max(start_s, latest_s), 3)
