@@ -27,7 +27,7 @@ class ProbeLimits:
     failed: int | None = 0
 
     def broken_by(self, report: ProbeReport) -> list[str]:
-        """One sentence for each limit the report breaks; none when all are kept.
+        """One sentence for each limit the report breaks, and one if the probe was late itself; none if none.
 
         A time that could not be measured, because nothing was answered, breaks its limit; a probe that
         no server answered breaks even without limits.
@@ -52,6 +52,9 @@ class ProbeLimits:
         broken += [
             f"{name}: {value}, limit {limit}" for name, value, limit in counts if _exceeds(value, limit)
         ]
+        own = report.generator.lateness(report.frame_ms)
+        if broken and own:
+            broken.append(f"the probe was late itself, so some of that may be its own: {own}")
         return broken
 
 

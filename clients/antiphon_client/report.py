@@ -87,6 +87,21 @@ class GeneratorReport:
         """Share of the whole machine the generator used, 0 to 1."""
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
+    def lateness(self, frame_ms: float) -> str:
+        """How the generator was late itself, by more than half a frame, in words; "" where it was not.
+
+        Frames that it sends or reads late count as the server's late or lost ones.
+        """
+        times = {"its event loop woke": self.loop_late_ms, "its messages left": self.send_late_ms}
+        found = [
+            f"{what} {it.p99:.0f} ms late (p99)"
+            for what, it in times.items()
+            if it is not None and it.p99 > frame_ms / 2
+        ]
+        if self.dropped_messages:
+            found.append(f"{self.dropped_messages} of its messages were too old to send")
+        return ", ".join(found)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:

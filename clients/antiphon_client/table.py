@@ -25,6 +25,7 @@ def report_to_json(report: ProbeReport) -> dict[str, Any]:
     values["answered_share"] = report.answered_share
     values["realtime_factor"] = report.realtime_factor
     values["generator"]["cpu_share"] = report.generator.cpu_share
+    values["generator"]["lateness"] = report.generator.lateness(report.frame_ms)
     return values
 
 
@@ -115,4 +116,6 @@ def _generator(report: ProbeReport) -> str:
     for name, found in (("messages late", own.send_late_ms), ("event loop late", own.loop_late_ms)):
         if found is not None:
             line += f"; {name} p99 {found.p99:.1f} ms, max {found.max:.1f} ms"
-    return line + (f"; {own.dropped_messages} messages too old to send" if own.dropped_messages else "")
+    line += f"; {own.dropped_messages} messages too old to send" if own.dropped_messages else ""
+    late = own.lateness(report.frame_ms)
+    return f"{line}\nattention  the probe was late itself: {late}" if late else line

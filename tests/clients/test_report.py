@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon_client.limits import ProbeLimits
+from antiphon_client.measures import Distribution
 from antiphon_client.record import SessionOutcome, SessionRecord
 from antiphon_client.report import GeneratorReport, ProbeReport, report_probe, report_session
 from tests.clients.records import NAN, make_record
@@ -88,6 +92,22 @@ def test_the_generators_own_share_and_lateness_are_reported() -> None:
     assert generator.send_late_ms is not None
     assert generator.send_late_ms.p50 == pytest.approx(0.2)
     assert generator.dropped_messages == 3
+
+
+@pytest.mark.parametrize(
+    ("record", "loop_ms", "words"),
+    [
+        (make_record([9.0] * 10), 39.0, ""),
+        (make_record([9.0] * 10), 41.0, "its event loop woke 41 ms late (p99)"),
+        (make_record([9.0] * 10, dropped_messages=3), 0.0, "3 of its messages were too old to send"),
+    ],
+)
+def test_a_generator_that_was_late_itself_says_so(record: SessionRecord, loop_ms: float, words: str) -> None:
+    late = replace(GENERATOR, loop_late_ms=Distribution.of([loop_ms] * 3))
+    assert report_probe([record], late).generator.lateness(80.0) == words
+    broken = ProbeLimits(p50_ms=1.0).broken_by(report_probe([record], late))
+    doubt = f"the probe was late itself, so some of that may be its own: {words}"
+    assert broken[1:] == ([doubt] if words else [])
 
 
 def test_a_report_of_nobody_is_refused() -> None:
