@@ -110,7 +110,7 @@ def read_realtime(data: bytes) -> None:
             if isinstance(event, realtime.Update):
                 session = change_session(RealtimeSession("model", kind), event.session)
                 json.dumps(session.shown(session_id="s", expires_at=0), allow_nan=False)
-    except FieldError as error:
+    except ProtocolError as error:
         live_events.encode(live_events.error_of(error), "event_1")
         raise
 
@@ -195,7 +195,7 @@ TARGETS = {
     "stt": Target(read_stt, (ProtocolError,)),
     "tts": Target(read_tts, (ProtocolError,)),
     "live": Target(read_live, (FieldError,)),
-    "realtime": Target(read_realtime, (FieldError,)),
+    "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),
     "rest_json": Target(read_rest_json, (FieldError,)),
     "form": Target(read_form, (ProtocolError,)),
