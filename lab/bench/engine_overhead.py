@@ -25,9 +25,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.backends.null import NullBackend
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.loop import Wake, least_tick_s
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.tick import least_tick_s
-from antiphon.engine.wake import Wake
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from tests.engine.bench import Calls
 from tests.support.bulk_owner import BulkOwner

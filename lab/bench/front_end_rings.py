@@ -33,9 +33,9 @@ from antiphon.backends.base import (
 )
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.wake import EventWake
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.session import Session
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt

@@ -12,8 +12,8 @@ from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
+from antiphon.engine.loop import Wake
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.wake import Wake
 from lab.bench.engine_overhead import FRAME_S, Owner
 from lab.bench.gpu_card import Task, Values, card_here, make_backend
 from lab.bench.gpu_simulation import simulate

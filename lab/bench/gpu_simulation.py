@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from antiphon.backends.torch.places import row_buckets
-from antiphon.engine.capacity import MemoryFacts
+from antiphon.engine.sizing import MemoryFacts
 from antiphon.models.cards import H100, H200, GpuCard
 from antiphon_quantize.advice.fit import most_rows
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.engine.row_state import pack
+from antiphon.engine.call_state import pack
 from tests.backends import transfer
 from tests.backends.contract import Driver, voice
 from tests.backends.onnx.exports import exported, source

@@ -14,7 +14,7 @@ import numpy as np
 
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.registry import make_backend
-from antiphon.engine.row_state import StateIdentity, unpack
+from antiphon.engine.call_state import StateIdentity, unpack
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.fingerprint import fingerprint
 from tests.backends.contract import Driver, Reply

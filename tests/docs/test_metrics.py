@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from antiphon.engine.decisions import AdmissionOutcome
+from antiphon.engine.admission import AdmissionOutcome
 from antiphon.metrics import METRICS, PREFIX, Merge, MetricType, merge_of
 from tests.repo.tracked import ROOT
 from tests.serve.harness import CODEC, serving

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,14 +22,13 @@ from antiphon.backends.base import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.engine.handing_over import HandOverPlan
+from antiphon.engine.handover import HandOverPlan
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sessions import EngineSession
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
-from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
-from antiphon.ipc.values import FrameReply
+from antiphon.ipc.values import FrameReply, ResumeClaim
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
@@ -36,7 +36,19 @@ from tests.engine.fakes import FRAME, MODEL, FakeBackend, FakeClock, fake_spec
 
 
 class NowLoop:
-    """In place of an event loop: whatever is to be called is called at once, on the thread that asks."""
+    """In place of an event loop: what its own thread wants called is called at once.
+
+    What other threads want waits for :meth:`run`.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._turns: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Do what other threads want."""
+        while not self._turns.empty():
+            self._turns.get()()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=cast("asyncio.AbstractEventLoop", self))
@@ -45,7 +57,10 @@ class NowLoop:
         callback(*args)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        self.call_soon(callback, *args)
+        if threading.get_ident() == self._thread:
+            callback(*args)
+        else:
+            self._turns.put(partial(callback, *args))
 
     def call_later(self, _delay_s: float, callback: Callable[..., object], *args: object) -> None:
         self.call_soon(callback, *args)
@@ -60,9 +75,6 @@ class NowLoop:
 class ThreadLoop(NowLoop):
     """In place of the event loop of one thread, which runs it beside a started engine."""
 
-    def __init__(self) -> None:
-        self._turns: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
         self._turns.put(partial(callback, *args))
 
@@ -76,8 +88,8 @@ class Calls:
     """A front end of this process on one thread, beside an engine that is ticked by hand or has started."""
 
     def __init__(self, engine: Engine, *, is_started: bool = False) -> None:
-        self._loop = ThreadLoop() if is_started else NowLoop()
-        self._front_end = LocalFrontEnd({MODEL: engine}, cast("asyncio.AbstractEventLoop", self._loop))
+        self.loop = ThreadLoop() if is_started else NowLoop()
+        self._front_end = LocalFrontEnd({MODEL: engine}, cast("asyncio.AbstractEventLoop", self.loop))
         self.port = self._front_end.client.engines[MODEL]
 
     def until(self, is_so: Callable[[], object], limit_s: float = 120.0) -> None:
@@ -89,8 +101,8 @@ class Calls:
 
     def turn(self, timeout_s: float = 0.0) -> None:
         """Do what a started engine has asked for, or wait for it."""
-        assert isinstance(self._loop, ThreadLoop)
-        self._loop.turn(timeout_s)
+        assert isinstance(self.loop, ThreadLoop)
+        self.loop.turn(timeout_s)
 
     def submit(
         self,
@@ -122,6 +134,11 @@ class Calls:
         if answer.done():
             answer.result()
         return session
+
+    def hang_up(self) -> None:
+        """Close every session that is open."""
+        for _, session in tuple(self._front_end.client._sessions.values()):
+            session.close()
 
     def engine_session(self, session: Session) -> EngineSession:
         """The engine's half."""
@@ -155,7 +172,11 @@ class Bench:
         )
         self.engine.prepare()
         self.calls = Calls(self.engine)
-        self.tick = self.engine.loop.tick_once
+
+    def tick(self) -> bool:
+        """What other threads want, and a tick."""
+        self.calls.loop.run()
+        return self.engine.loop.tick_once()
 
     def submit(
         self,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.admission import Admission
+from antiphon.engine.admission import Admission, AdmissionOutcome, Changes, RefusedError
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import AdmissionOutcome, Changes, RefusedError
-from antiphon.engine.pressure import LatePressure
+from antiphon.engine.metrics import LatePressure
 from antiphon.errors import DrainingError
 
 CONFIG = EngineConfig(max_queue=3, session_guess_s=120.0, retry_after_max_s=300)
@@ -21,11 +20,10 @@ CONFIG = EngineConfig(max_queue=3, session_guess_s=120.0, retry_after_max_s=300)
 @dataclass(eq=False)
 class FakeCaller:
     is_active: bool = False
-    is_closed: bool = False
 
     def activate(self) -> bool:
-        self.is_active = not self.is_closed
-        return self.is_active
+        self.is_active = True
+        return True
 
 
 def make(slots: int = 2, config: EngineConfig = CONFIG) -> tuple[Admission[FakeCaller], LatePressure]:
@@ -133,18 +131,6 @@ def test_whoever_gives_up_waiting_moves_those_behind() -> None:
     assert departure.active_s is None
     assert departure.changes == Changes(moved=(three,))
     assert admission.leave(two, 1.0).was_waiting is False
-
-
-def test_a_caller_that_closed_while_it_waited_gets_no_row() -> None:
-    admission, _ = make(1)
-    (first,) = fill(admission, 1)
-    gone, next_one = FakeCaller(), FakeCaller()
-    admission.submit(gone, 0.0, 30.0)
-    admission.submit(next_one, 0.0, 30.0)
-    gone.is_closed = True  # closed, but its leave has not come yet
-    assert admission.leave(first, 1.0).changes.promoted == (next_one,)
-    assert not admission.leave(gone, 1.0).was_waiting
-    assert admission.load(1.0).active == 1
 
 
 def test_late_frames_stop_admission_and_the_queue_waits() -> None:

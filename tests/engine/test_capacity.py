@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.capacity import (
+from antiphon.engine.sizing import (
     MemoryFacts,
     TickTime,
     check_fit,

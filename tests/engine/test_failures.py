@@ -9,10 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import AdmissionOutcome
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, DeviceLostError, SessionFailedError, StepError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -84,9 +82,9 @@ def test_a_thread_that_lost_its_device_ends_and_does_not_touch_it_again() -> Non
     metrics = EngineMetrics(CollectorRegistry(), model="fake")
     engine = Engine(backend, EngineConfig(), metrics=metrics, on_lost=lambda error: lost.set())
     engine.start()
-    session = Calls(engine, is_started=True).submit()
-    session.push(frames(1), engine.clock())
-    assert lost.wait(60.0)
+    calls = Calls(engine, is_started=True)
+    calls.submit().push(frames(1), engine.clock())
+    calls.until(lost.is_set)
     assert engine.stop(60.0)
     assert not engine.health().alive
     assert not backend.closed
@@ -112,33 +110,6 @@ def test_whatever_call_into_the_backend_hangs_is_seen(call: str, monkeypatch: py
     assert seen
     assert seen[0] == pytest.approx(11.0)
     assert bench.engine.health().is_healthy
-
-
-@pytest.mark.parametrize("moment", ["before admission", "after admission", "before the others end"])
-def test_nobody_gets_in_while_the_device_is_being_lost(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(FakeBackend(slots=2))
-    engine = bench.engine
-    admission = engine.loop._admission
-    admit = admission.submit
-    callers: list[EngineSession] = []
-
-    def submit(caller: EngineSession, now_s: float, wait_s: float) -> AdmissionOutcome:
-        callers.append(caller)
-        if moment == "before admission":
-            engine._lose(DeviceLostError("gone"))
-        outcome = admit(caller, now_s, wait_s)
-        if moment == "after admission":
-            engine._lose(DeviceLostError("gone"))
-        else:
-            engine.sessions.lost = SessionFailedError("the model can no longer run: gone")
-        return outcome
-
-    monkeypatch.setattr(admission, "submit", submit)
-    with pytest.raises(SessionFailedError, match="the model can no longer run"):
-        bench.submit()
-    (caller,) = callers
-    assert caller.lease is None
-    assert admission.active() == (), "it left no row taken"
 
 
 def test_what_fails_between_ticks_ends_everybody_too(monkeypatch: pytest.MonkeyPatch) -> None:

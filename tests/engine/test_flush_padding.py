@@ -26,7 +26,8 @@ def bench(**config: Any) -> Bench:
 
 
 def kept(engine: Bench, session: Session) -> RowSnapshot | None:
-    return engine.calls.engine_session(session).padding.kept
+    assert session.lease is not None
+    return engine.engine.rows.entry(session.lease).padding.kept
 
 
 def tokens(replies: list[FrameReply], *, padding: bool) -> list[int | None]:
@@ -178,10 +179,11 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     first.hear_padding(2, engine.clock())
     engine.tick()
     engine.tick()
-    guest = engine.calls.engine_session(first)
+    assert engine.engine.rows.kept_states() == 1
     first.close()
-    assert guest.padding.kept is None
     second = engine.submit()
+    engine.tick()
+    assert engine.engine.rows.kept_states() == 0
     second.hear_padding(3, engine.clock())  # it has heard nothing: there is nothing to bring out
     assert engine.ticks() == 0
     engine.push(second, 4.0)

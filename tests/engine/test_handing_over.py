@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.engine.call_state import FACTS, unpack_call
-from antiphon.engine.handing_over import AGAIN_S, HandOverPlan
-from antiphon.engine.row_state import MAX_HEADER_BYTES, StateIdentity, pack
+from antiphon.engine.call_state import FACTS, MAX_HEADER_BYTES, StateIdentity, pack, unpack_call
+from antiphon.engine.handover import AGAIN_S, HandOverPlan
 from antiphon.errors import (
     HandOverError,
     HandOverRefusedError,
@@ -167,10 +166,11 @@ def test_a_call_that_the_other_engine_cannot_have_stays_and_is_resumed_here(
 
 def sent(a: Worker) -> None:
     """Let the calls be sent that are due now."""
-    assert a.engine.handing_over is not None
-    sending = threading.Thread(target=a.engine.handing_over._send_due, args=("https://other",))
-    sending.start()
-    ticked(a, lambda: not sending.is_alive())
+    handover = a.engine.handover
+    assert handover is not None
+    handover.begin("https://other")
+    a.engine.plan()
+    ticked(a, lambda: handover.next_event_s() > a.clock() and not handover.is_busy)
 
 
 @pytest.mark.parametrize("is_free_later", [True, False])
@@ -321,18 +321,20 @@ def test_who_claims_a_call_that_is_leaving_hears_where_it_went() -> None:
     a, _b = two()
     first = armed(a)
     first.detach()
-    begin = threading.Event()
-    post = a.engine.handing_over._plan.post  # type: ignore[union-attr]
-    waiting: list[Session] = []
+    begin, is_claimed = threading.Event(), threading.Event()
+    post = a.engine.handover._plan.post  # type: ignore[union-attr]
 
     def claimed_meanwhile(target: str, data: bytes) -> str:
-        waiting.append(a.calls.resume(claim()))
         begin.set()
+        assert is_claimed.wait(PATIENCE_S)
         return post(target, data)
 
-    object.__setattr__(a.engine.handing_over._plan, "post", claimed_meanwhile)  # type: ignore[union-attr]
+    object.__setattr__(a.engine.handover._plan, "post", claimed_meanwhile)  # type: ignore[union-attr]
     a.engine.drain("https://other")
-    ticked(a, lambda: begin.is_set() and waiting[0].state is SessionState.CLOSED)
+    ticked(a, begin.is_set)
+    waiting = [a.calls.resume(claim())]
+    is_claimed.set()
+    ticked(a, lambda: waiting[0].state is SessionState.CLOSED)
     assert isinstance(waiting[0].error, MovedError)
     assert waiting[0].error.worker == "b"
     ticked(a, lambda: a.engine.health().active == 0)
@@ -393,6 +395,7 @@ def test_an_arrival_whose_sender_waits_no_more_harms_no_other_call() -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while c.engine.health().active < 2:  # it has a row, and not its state yet
         assert time.monotonic() < deadline_s
+        c.calls.loop.run()
         time.sleep(0.001)
     arriving.cancel()
     c.push(talking, 3)
@@ -432,21 +435,11 @@ def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None
     assert isinstance(second.error, SessionFailedError)
 
 
-def test_an_heir_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_successor_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind() -> None:
     bench = Bench(FakeBackend(slots=1))
     armed(bench).detach()
-    second = bench.calls.resume(claim())
-    move = bench.engine.rows.move
-
-    def move_and_leave(*facts: Any) -> Any:
-        second.close()
-        return move(*facts)
-
-    monkeypatch.setattr(bench.engine.rows, "move", move_and_leave)
+    bench.calls.resume(claim()).close()
     bench.tick()
-    monkeypatch.undo()
     assert bench.engine.health().active == 1
     third = resume(bench, claim(KEY, THIRD))
     assert third.state is SessionState.ACTIVE

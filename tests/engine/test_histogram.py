@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from antiphon.engine.histogram import ArrayHistogram, ArrayHistogramFamily
+from antiphon.engine.metrics import ArrayHistogram, ArrayHistogramFamily
 
 BOUNDS = (0.001, 0.08, 1, 2.5)
 VALUES = st.one_of(st.sampled_from([0.0, *map(float, BOUNDS), 1e9]), st.floats(0, 4))

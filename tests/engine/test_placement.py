@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.placement import Placement
+from antiphon.engine.rows import Placement
 
 FRAME_S = 0.08
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.pressure import CELLS, LateCount, LatePressure
+from antiphon.engine.metrics import CELLS, LateCount, LatePressure
 
 CONFIG = EngineConfig(
     late_window_s=10.0, late_min_frames=5, late_refuse_fraction=0.10, late_admit_fraction=0.05

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.engine import resuming
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.resume import MAX_NOTES, MAX_NOTES_BYTES
 from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.errors import ReplacedError, ResumeError
-from antiphon.ipc.resumption import ResumeClaim
 from antiphon.ipc.session import Session
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import ResumeClaim, SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, heard
 from tests.engine.fakes import FakeBackend
@@ -112,7 +111,7 @@ def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> Non
 
 def lose_front_end(bench: Bench, key: bytes) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
-    guest = bench.engine.resuming._keys._calls[key].session
+    guest = bench.engine.sessions.resuming._tokens._calls[key].session
     guest.orphan()
     bench.engine.sessions.detach(guest)
 
@@ -216,11 +215,11 @@ def test_what_was_noted_and_not_acknowledged_is_told_again() -> None:
     assert (found.notes, found.next_seq, found.told_frame) == (((2, b"c"),), 3, 2)
 
 
-@pytest.mark.parametrize("notes", [resuming.MAX_NOTES + 1, 1])
+@pytest.mark.parametrize("notes", [MAX_NOTES + 1, 1])
 def test_a_call_with_too_much_that_was_not_acknowledged_cannot_be_resumed(notes: int) -> None:
     bench = Bench()
     first = armed(bench)
-    data = b"x" * (resuming.MAX_NOTES_BYTES + 1) if notes == 1 else b"x"
+    data = b"x" * (MAX_NOTES_BYTES + 1) if notes == 1 else b"x"
     first.note(tuple((seq, data) for seq in range(notes)), 1)
     first.detach()
     assert (first.state, str(first.error)) == (SessionState.CLOSED, "unknown: the call cannot be resumed")
@@ -323,7 +322,7 @@ def test_a_connection_that_ends_before_it_has_the_call_leaves_it_for_the_next() 
     bench = Bench(FakeBackend(slots=1))
     guest, successor = held(bench)
     successor.close()
-    guest.close()  # as it was asked to
+    bench.engine.sessions.let_go(guest)  # as it was asked to
     third = resume(bench, claim(KEY, THIRD))
     assert third.state is SessionState.ACTIVE
     bench.push(third, 3)
@@ -337,7 +336,7 @@ def test_a_call_that_is_being_resumed_as_the_server_begins_to_leave_goes_over() 
     bench = Bench(FakeBackend(slots=1))
     guest, successor = held(bench)
     bench.engine.drain()
-    guest.close()
+    bench.engine.sessions.let_go(guest)
     bench.tick()
     assert successor.state is SessionState.ACTIVE
     successor.close()
@@ -349,17 +348,17 @@ def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> N
     guest, successor = held(bench)
     successor.close()
     bench.engine.drain()
-    guest.close()
+    bench.engine.sessions.let_go(guest)
     assert bench.engine.health().active == 0
 
 
 def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
     bench = Bench(FakeBackend(slots=1))
     guest, successor = held(bench)
-    bench.engine.resuming.note(guest, ((0, b"x" * (resuming.MAX_NOTES_BYTES + 1)),), 1)
+    bench.engine.sessions.add_notes(guest, ((0, b"x" * (MAX_NOTES_BYTES + 1)),), 1)
     assert successor.state is SessionState.CLOSED
     assert str(successor.error) == "unknown: the call has ended, or said too much that was not acknowledged"
-    guest.close()
+    bench.engine.sessions.let_go(guest)
     assert bench.engine.health().active == 0
 
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import HostArray
-from antiphon.engine.row_state import SavedState, StateIdentity, pack, unpack
+from antiphon.engine.call_state import SavedState, StateIdentity, pack, unpack
+from antiphon.engine.values import SavedRow
 from antiphon.errors import SessionError, UnsupportedError
+from antiphon.ipc import messages
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
@@ -24,7 +26,7 @@ from tests.engine.fakes import FakeBackend, fake_spec
 IDENTITY = StateIdentity("a1", "fake", "float32", "none")
 
 
-def save(bench: Bench, session: Session) -> Future[dict[str, HostArray]]:
+def save(bench: Bench, session: Session) -> Future[SavedRow]:
     """The state of a session's row."""
     return bench.engine.save(bench.calls.engine_session(session))
 
@@ -32,7 +34,8 @@ def save(bench: Bench, session: Session) -> Future[dict[str, HostArray]]:
 def restored(bench: Bench, state: Mapping[str, HostArray]) -> Session:
     """A session whose row continues from this state."""
     session = bench.submit()
-    bench.calls.engine_session(session).prime(0, SavedState(state))
+    prime = messages.Prime(session.id, 0, SavedState(state))  # type: ignore[arg-type]
+    bench.engine.sessions.pass_on(bench.calls.engine_session(session), prime)
     return session
 
 
@@ -46,7 +49,7 @@ def test_a_saved_row_goes_on_in_another_session_and_its_own_goes_on_too() -> Non
     assert bench.tick(), "the state is being saved"
     assert not bench.backend.steps[2:], "the row takes no step meanwhile"
     bench.ticks()
-    arrays = saved.result(0)
+    arrays = saved.result(0).arrays
     assert heard(first.take()) == [1, 2, 3]
     data = pack(arrays, IDENTITY)
     second = restored(bench, unpack(data, IDENTITY))
@@ -132,7 +135,7 @@ def test_silence_heard_aside_is_no_part_of_a_saved_state_and_is_undone_after_it(
     bench.ticks()
     saved = save(bench, session)
     bench.ticks()
-    assert saved.result(0)["row"].tolist() == [1, 1, 0, 5], "life, frames taken, frames of a prompt, sum"
+    assert saved.result(0).arrays["row"].tolist() == [1, 1, 0, 5], "life, frames, prompt, sum"
     session.take()
     bench.push(session, 6)
     bench.ticks()
@@ -171,7 +174,7 @@ def test_a_row_stands_still_until_all_its_saves_are_out() -> None:
     saves = [save(bench, session) for _ in range(2)]
     bench.push(session, 2)
     bench.ticks()
-    assert [save.result(0)["row"].tolist() for save in saves] == 2 * [[1, 1, 0, 1]]
+    assert [save.result(0).arrays["row"].tolist() for save in saves] == 2 * [[1, 1, 0, 1]]
     assert heard(session.take()) == [1, 2]
 
 
@@ -190,3 +193,21 @@ def test_a_save_ends_with_the_engine() -> None:
     for late in (saved, bench.engine.save(guest)):
         with pytest.raises(SessionError, match="the engine ended before the row's state was saved"):
             late.result(0)
+
+
+def test_a_save_of_a_session_that_has_ended_gives_no_state_of_the_next_one() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = bench.submit()
+    bench.push(first, 1)
+    bench.ticks()
+    saves = [save(bench, first) for _ in range(2)]
+    bench.tick()  # the first of them has begun
+    first.close()
+    bench.tick()
+    second = bench.submit()
+    bench.push(second, 2)
+    bench.ticks()
+    for saved in saves:
+        with pytest.raises(SessionError, match="has no row whose state could be saved"):
+            saved.result(0)
+    assert heard(second.take()) == [2]

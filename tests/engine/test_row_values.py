@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.engine.row_values import check_row_values
+from antiphon.engine.call_state import check_row_values
 from antiphon.errors import UnsupportedError
 from tests.serve.harness import CODEC, DUPLEX
 

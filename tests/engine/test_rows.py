@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import pytest
 
-from antiphon.backends.base import RowSnapshot
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.flush_padding import FlushPadding
-from antiphon.engine.leases import Leases
 from antiphon.engine.rows import Rows
-from antiphon.engine.sessions import EngineSession
+from antiphon.engine.sessions import LeasePool
 from antiphon.ipc.arena import Counts
 from antiphon.ipc.rings import RingReplies
 from antiphon.ipc.session import Session
@@ -104,33 +100,6 @@ def test_silence_interrupted_at_any_moment_of_a_tick_is_undone_and_has_no_reply(
     assert [reply.text_token for reply in session.take()] == [2], "heard as if there had been no silence"
 
 
-def test_a_session_that_closes_while_its_state_is_put_back_ends_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept: list[RowSnapshot | None] = [None]
-    reads: list[bool] = []
-
-    def read(padding: FlushPadding) -> RowSnapshot | None:
-        found = kept[0]
-        if reads:  # the session ends right after this look
-            kept[0] = None
-        return found
-
-    def write(padding: FlushPadding, value: RowSnapshot | None) -> None:
-        kept[0] = value
-
-    monkeypatch.setattr(FlushPadding, "kept", property(read, write), raising=False)
-    bench = bench_of(PipelineKind.STT)
-    session = bench.submit()
-    bench.push(session, 1)
-    session.hear_padding(1, bench.clock())
-    bench.ticks()
-    bench.push(session, 2)
-    reads.append(True)
-    bench.ticks()
-    assert bench.losses == []
-
-
 def test_a_session_gets_the_row_of_its_first_frame_whatever_others_do_meanwhile() -> None:
     bench = Bench(FakeBackend(slots=4))
     first, second = bench.submit(), bench.submit()
@@ -188,9 +157,9 @@ def test_who_waits_for_a_lease_has_it_with_the_end_of_the_tick() -> None:
     waiting: list[Session] = []
 
     def come_and_go() -> None:
-        leases = rows_of(bench).leases
+        leases = bench.engine.sessions.leases
         while leases.has_free():  # as if resumed calls had the others
-            leases.take(cast("EngineSession", object()), 0, is_held=False)
+            leases.take(0, is_held=False)
         session.close()
         waiting.append(bench.submit(wait_s=60))
 
@@ -214,32 +183,33 @@ def test_the_engine_leaves_a_lease_alone_that_it_has_not_attached() -> None:
     assert rows.ledger.flushed_in[lease] == 3
 
 
-def test_a_lease_of_a_front_end_leaves_its_row_and_ends_when_let_go() -> None:
-    cleared: list[int] = []
-    detached: list[int] = []
-    leases: Leases[str] = Leases(np.zeros(2, np.bool_), cleared.append)
-    lease = leases.take("a session", 0, is_held=True)
+def test_a_lease_of_a_front_end_is_wiped_when_both_have_let_it_go() -> None:
+    wiped: list[int] = []
+    leases = LeasePool(2, wiped.append)
+    lease = leases.take(0, is_held=True)
     assert lease is not None
-    leases.settle(lambda lease, session: None, detached.append)
-    leases.release(lease)
-    leases.settle(lambda lease, session: None, detached.append)
-    assert (detached, cleared) == ([lease], []), "what its front end may still read is there"
-    other = leases.take("a session", 0, is_held=True)
+    leases.detached(lease)
+    assert wiped == [], "what its front end may still read is there"
+    other = leases.take(0, is_held=True)
     assert other not in (None, lease)
     assert not leases.has_free()
     leases.let_go([lease])
-    assert cleared == [lease]
-    assert leases.take("a session", 0, is_held=True) == lease
+    assert wiped == [lease]
+    assert leases.take(0, is_held=True) == lease
+    assert other is not None
+    leases.let_go([other])
+    assert wiped == [lease], "the engine thread may still use it"
+    leases.detached(other)
+    assert wiped == [lease, other]
 
 
 def test_a_lease_goes_back_to_the_pool_that_it_came_from() -> None:
-    leases: Leases[str] = Leases(np.zeros(4, np.bool_), lambda _lease: None, pools=2)
-    lease = leases.take("a session", 1, is_held=True)
+    leases = LeasePool(4, lambda _: None, pools=2)
+    lease = leases.take(1, is_held=True)
     assert lease is not None
-    leases.release(lease)
-    leases.let_go([lease])
-    assert [leases.take("a session", 1, is_held=True) for _ in range(3)] == [2, 3, None]
-    assert [leases.take("a session", 0, is_held=True) for _ in range(3)] == [0, 1, None]
+    leases.give_back(lease)
+    assert [leases.take(1, is_held=True) for _ in range(3)] == [2, 3, None]
+    assert [leases.take(0, is_held=True) for _ in range(3)] == [0, 1, None]
 
 
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:

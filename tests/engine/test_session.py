@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.engine.session_manager import MAX_UPDATES
 from antiphon.errors import SessionError
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
@@ -212,3 +213,25 @@ def test_a_notify_that_raises_ends_its_session_and_no_other() -> None:
     assert "loop is closed" in str(bad.error)
     assert heard(good.take()) == [2]
     assert bench.engine.health().active == 1
+
+
+def test_what_is_asked_for_during_one_step_is_bounded() -> None:
+    bench = Bench()
+    session = bench.submit()
+
+    def ask() -> None:
+        for seed in range(MAX_UPDATES + 1):
+            session.set_parameters(SamplingParameters(text_seed=seed))
+
+    bench.backend.during_step = ask
+    bench.push(session, 1)
+    bench.tick()
+    assert str(session.error) == f"{MAX_UPDATES} changes wait for the model, the limit is {MAX_UPDATES}"
+    bench.backend.during_step = lambda: None
+    other = bench.submit()
+    for seed in range(MAX_UPDATES + 2):
+        other.set_parameters(SamplingParameters(text_seed=seed))
+        bench.tick()
+    bench.push(other, 2)
+    bench.ticks()
+    assert pcm_of(other.take()[0])[3] == MAX_UPDATES + 1

@@ -7,10 +7,17 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from antiphon.engine.capacity import rows_that_fit
-from antiphon.engine.computed import computed_slots
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import ALONE, DeviceShare, bytes_taken, make_sized, memory_facts, with_rings
+from antiphon.engine.sizing import (
+    ALONE,
+    DeviceShare,
+    bytes_taken,
+    computed_slots,
+    make_sized,
+    memory_facts,
+    rows_that_fit,
+    with_rings,
+)
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.arena import Shape
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes

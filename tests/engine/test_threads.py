@@ -1,4 +1,4 @@
-"""Real threads: callers that come, speak, hurry, stall, flush and vanish, all at once."""
+"""A control thread and an engine thread: callers that come, speak, hurry, stall, flush and vanish."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import random
 import threading
 import time
 import weakref
+from collections.abc import Generator
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.engine import Engine
+from antiphon.engine.loop import EventWake, Wake
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.wake import EventWake, Wake
 from antiphon.errors import ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -27,38 +28,33 @@ from tests.support.calm import calm
 
 LEAST_S = 3.0
 MOST_S = 60.0
-THREADS = 8
+CALLERS = 8
 SPREAD = 1000
 CONFIG = calm(input_frames=4, output_frames=6, max_queue=4)
 
 
 class Stress:
-    """One caller after the other, each checking every reply against what it said."""
+    """One caller after the other, each checking every reply against what it said; a step at a time."""
 
-    def __init__(self, engine: Engine, seed: int, is_over: threading.Event) -> None:
-        self.calls = Calls(engine, is_started=True)
+    def __init__(self, calls: Calls, seed: int) -> None:
+        self.calls = calls
         self.random = random.Random(seed)
         self.base = seed * SPREAD
-        self.is_over = is_over
         self.replies = self.sessions = self.refused = 0
-        self.failure: BaseException | None = None
         self.references: list[weakref.ref[Session]] = []
 
-    def run(self) -> None:
-        try:
-            while not self.is_over.is_set():
-                self.call()
-        except BaseException as error:  # shown by the test, on its own thread
-            self.failure = error
+    def run(self) -> Generator[None]:
+        while True:
+            yield from self.call()
 
-    def call(self) -> None:
+    def call(self) -> Generator[None]:
         try:
             session = self.calls.submit(
                 SamplingParameters(text_seed=self.base), wait_s=self.random.choice([0, 0.02])
             )
         except ServerFullError:
             self.refused += 1
-            time.sleep(0.002)
+            yield
             return
         self.sessions += 1
         self.references.append(weakref.ref(session))
@@ -73,8 +69,7 @@ class Stress:
             if self.random.random() < 0.05:
                 last_frame = max(last_frame, session.flush() - 1)
             if self.random.random() < 0.7:
-                self.calls.turn(0.003)
-            self.calls.turn()
+                yield
             for reply in session.take():
                 value, taken, _, seed, _ = pcm_of(reply)[:5].tolist()
                 assert value == self.base + reply.frame % SPREAD
@@ -95,16 +90,15 @@ class Stress:
 
 
 def test_no_frame_goes_astray_and_nothing_is_left_behind() -> None:
+    """The control thread and the engine thread, with more callers than rows."""
     backend = FakeBackend(slots=5)
     backend.during_step = lambda: time.sleep(0.0005)
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(backend, CONFIG, metrics=metrics)
     engine.start()
-    is_over = threading.Event()
-    callers = [Stress(engine, seed, is_over) for seed in range(1, THREADS + 1)]
-    threads = [threading.Thread(target=caller.run) for caller in callers]
-    for thread in threads:
-        thread.start()
+    calls = Calls(engine, is_started=True)
+    callers = [Stress(calls, seed) for seed in range(1, CALLERS + 1)]
+    running = [caller.run() for caller in callers]
 
     def is_enough() -> bool:
         return sum(it.replies for it in callers) > 100 and sum(it.sessions for it in callers) > 50
@@ -112,20 +106,21 @@ def test_no_frame_goes_astray_and_nothing_is_left_behind() -> None:
     begun_s = time.monotonic()
     while (spent_s := time.monotonic() - begun_s) < LEAST_S or (spent_s < MOST_S and not is_enough()):
         backend.steps.clear()  # the fake remembers everything
-        time.sleep(0.05)
-    is_over.set()
-    for thread in threads:
-        thread.join(120.0)
-    for caller in callers:
-        if caller.failure is not None:
-            raise caller.failure
-    health = engine.health()
-    assert (health.alive, health.active, health.queued) == (True, 0, 0)
+        for one in running:
+            next(one)
+            calls.turn()
+        calls.turn(0.002)
     assert is_enough()
+    for one in running:
+        one.close()
+    calls.hang_up()
+    calls.until(lambda: (engine.health().active, engine.health().queued) == (0, 0))
+    assert engine.health().alive
     assert engine.stop(30.0)
+    del running
     gc.collect()
     alive = [reference for caller in callers for reference in caller.references if reference() is not None]
-    assert len(alive) <= THREADS, "a session that left is forgotten by the engine"
+    assert len(alive) <= CALLERS, "a session that left is forgotten by the engine"
 
 
 def test_stopping_while_callers_speak_ends_them_all() -> None:
@@ -133,26 +128,15 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
     backend.during_step = lambda: time.sleep(0.001)
     engine = Engine(backend, CONFIG, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
     engine.start()
-    is_over, closed = threading.Event(), list[bool]()
-
-    def speak() -> None:
-        calls = Calls(engine, is_started=True)
-        session = calls.submit()
-        while not is_over.is_set():
+    calls = Calls(engine, is_started=True)
+    sessions = [calls.submit() for _ in range(4)]
+    end_s = time.monotonic() + 0.1
+    while time.monotonic() < end_s:
+        for session in sessions:
             session.push(frames(1), time.monotonic())
-            calls.turn(0.0005)
-        calls.until(lambda: session.state is SessionState.CLOSED)
-        closed.append(True)
-
-    threads = [threading.Thread(target=speak) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.1)
+        calls.turn(0.0005)
     assert engine.stop(30.0)
-    is_over.set()
-    for thread in threads:
-        thread.join(120.0)
-    assert closed == [True] * 4
+    calls.until(lambda: all(session.state is SessionState.CLOSED for session in sessions))
     assert backend.closed
 
 

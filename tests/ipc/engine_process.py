@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import FrontEndServer
+from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.wake import EventWake
 from antiphon.errors import StepError
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import MODEL, FakeBackend, fake_spec

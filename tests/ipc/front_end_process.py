@@ -15,8 +15,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from antiphon.ipc.engine_client import EnginePort
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import EnginePort, connect
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import Frames

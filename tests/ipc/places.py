@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.ipc.engine_client import CallSession, EnginePort
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import CallSession, EnginePort, connect
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.fakes import MODEL

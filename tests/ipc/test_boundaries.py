@@ -22,11 +22,9 @@ from antiphon.backends.base import TextEntry
 from antiphon.engine.front_ends import FrontEndConnection
 from antiphon.errors import ProtocolError, ServerFullError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.engine_client import EnginePort
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import EnginePort, connect
 from antiphon.ipc.message_socket import IS_FILE, IS_INLINE, close_all
-from antiphon.ipc.resumption import ResumeClaim
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import ResumeClaim, SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import RULES, SamplingParameters
 from antiphon.protocol.chat import parameter_ranges
@@ -341,7 +339,7 @@ def test_a_front_end_has_a_bounded_number_of_calls(served: Served, monkeypatch: 
     with pytest.raises(ProtocolError, match="opened call 3 twice, or more than 3"):
         front_end.handle(opening("3"), [])
     for engine, leases in front_end.give_up("the test is over").items():
-        engine.rows.leases.let_go(leases)
+        engine.sessions.leases.let_go(leases)
 
 
 def test_what_callers_may_ask_for_is_what_a_sampler_can_be_given() -> None:

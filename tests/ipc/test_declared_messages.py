@@ -14,7 +14,7 @@ from msgspec import inspect
 from numpy.typing import NDArray
 
 from antiphon.backends.base import BackendInfo
-from antiphon.engine.decisions import AdmissionOutcome, RefusedError
+from antiphon.engine.admission import AdmissionOutcome, RefusedError
 from antiphon.errors import (
     AntiphonError,
     DrainingError,

@@ -23,13 +23,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from antiphon.engine.engine import Engine
+from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sessions import EngineSession
-from antiphon.engine.wake import EventWake
 from antiphon.errors import ConfigError, DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import message_socket, messages
 from antiphon.ipc.arena import Shape
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.memory import NO_BELL, MemoryLayout, SharedArena
 from antiphon.ipc.message_socket import IS_INLINE
 from antiphon.ipc.values import SessionState
@@ -118,7 +118,7 @@ class Host:
         return self.registry.get_sample_value("antiphon_abandoned_sessions_total", {"model": MODEL}) or 0.0
 
     def assert_all_is_free(self) -> None:
-        leases = self.engine.rows.leases
+        leases = self.engine.sessions.leases
         until(lambda: self.engine.health().active == 0, "rows are taken")
         until(lambda: sum(map(len, leases._free)) == leases.count, "leases are taken")
         arena = self.engine.rows.arena
@@ -291,7 +291,8 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     port = (await connect(ours))[MODEL]
 
     def leave_meanwhile(session: EngineSession, wait_s: float) -> None:
-        session.end(DrainingError("the server is leaving; its queue is closed"))
+        error = DrainingError("the server is leaving; its queue is closed")
+        host.engine.sessions.end(session, error)
 
     host.engine.sessions.admit = leave_meanwhile  # type: ignore[method-assign]
     async with asyncio.timeout(120.0):
@@ -326,7 +327,12 @@ async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:
     theirs.close()
     port = (await connect(ours))[MODEL]
     place, lost = Place(port, lambda: None), list[bool]()
-    port.on_lost(lambda: lost.append(call.session.state is SessionState.CLOSED))
+
+    def changed() -> None:
+        if port.client.is_lost:
+            lost.append(call.session.state is SessionState.CLOSED)
+
+    port.on_change(changed)
     call, waits = await open_call(place), await open_call(place, wait_s=20.0)
     process.send_signal(signal.SIGSTOP)
     await until_seen(lambda: port.health().stuck_s > 2.0)

@@ -29,9 +29,7 @@ PLACES: Final = "python -m tests.repo.report '{}' lists the places"
 SEAM_VERBS: Final = (
     "acknowledge",
     "arm",
-    "clear_text",
     "detach",
-    "end_text",
     "hear_padding",
     "note",
     "nudge",

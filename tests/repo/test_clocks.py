@@ -9,7 +9,7 @@ from tests.repo.tracked import ROOT, tracked_files
 
 SERVER = ROOT / "server" / "antiphon"
 LAYERS = ("audio", "backends", "engine", "ipc", "protocol", "supervisor", "serve/calls", "serve/transport")
-STAMPS = {"engine/histogram.py"}
+STAMPS = {"engine/metrics.py"}
 """What a scraper is told: when counting began."""
 
 WALL_CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "CLOCK_REALTIME"}

@@ -45,7 +45,7 @@ async def test_a_session_that_is_cut_says_each_word_once_and_its_audio_goes_on(
         await whole.run()
         await broken.run()
         await server.is_empty()
-        assert server.engine.resuming.detached == 0
+        assert server.engine.sessions.resuming.detached == 0
     assert (broken.failed, len(broken.resumed)) == ([], len(CUTS))
     shown = [(it["delta"], it["start_ms"]) for it in whole.words]
     assert len(shown) > FRAMES // 2
@@ -100,8 +100,8 @@ async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_n
             await client.send("session.start", session={"model": DUPLEX.name})
             await client.event("session.started")
             cut(client)
-        await server.eventually(lambda: server.engine.resuming.detached == 1)
-        assert server.engine.rows.is_frozen.sum() == 1
+        await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
+        await server.eventually(lambda: server.engine.rows.is_frozen.sum() == 1)
 
 
 async def test_a_session_that_is_handed_over_goes_on_at_the_other_worker_word_for_word(

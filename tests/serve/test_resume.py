@@ -31,7 +31,7 @@ async def spoken(spec: ModelSpec, cuts_at: list[int], frames: int) -> ResumingCa
             caller.cut()
         await running
         await server.is_empty()
-        assert server.engine.resuming.detached == 0
+        assert server.engine.sessions.resuming.detached == 0
     return caller
 
 
@@ -158,7 +158,7 @@ async def test_a_detached_call_gives_way_to_a_caller_that_waits() -> None:
     async with serving(slots=1, engine={"resume_yield_s": 0.3}) as server:
         async with server.caller("resume=1") as client:
             client.cut()
-        await server.eventually(lambda: server.engine.resuming.detached == 1)
+        await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
         async with server.call("ext=1&format=pcm_f32le&wait=20") as waiting:
             await waiting.event("ready")
         await server.is_empty()
@@ -168,7 +168,7 @@ async def test_a_server_that_leaves_ends_a_detached_call_at_once() -> None:
     async with serving(slots=1) as server:
         async with server.caller("resume=1") as client:
             client.cut()
-        await server.eventually(lambda: server.engine.resuming.detached == 1)
+        await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
         (call,) = server.calls
         call.announce_draining(30.0)
         await server.is_empty()
@@ -180,8 +180,8 @@ async def test_a_detached_call_takes_no_step() -> None:
             await client.speak(speech(1))
             await client.reply()
             client.cut()
-        await server.eventually(lambda: server.engine.resuming.detached == 1)
-        assert server.engine.rows.is_frozen.sum() == 1
+        await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
+        await server.eventually(lambda: server.engine.rows.is_frozen.sum() == 1)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from unittest.mock import patch
 
 from antiphon.supervisor import supervisor as supervisor_module
 from antiphon.supervisor.connection_bounds import ConnectionLimits
-from antiphon.supervisor.plan import SupervisorPlan
-from antiphon.supervisor.supervisor import Supervisor
+from antiphon.supervisor.supervisor import Supervisor, SupervisorPlan
 
 STUB = str(Path(__file__).parent / "stub.py")
 PATIENCE_S = 120.0

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.supervisor import messages
+from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
-from antiphon.supervisor.totals import read_registry
 
 
 class Stub:

@@ -18,8 +18,7 @@ import pytest
 from antiphon.errors import ConfigError
 from antiphon.ipc import message_socket
 from antiphon.supervisor import supervisor
-from antiphon.supervisor.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, next_pause_s
-from antiphon.supervisor.children import SILENT_S
+from antiphon.supervisor.children import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, STEADY_S, next_pause_s
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from tests.supervisor.running import PATIENCE_S, Caller, Running, children, supervised
 

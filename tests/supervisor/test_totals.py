@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from antiphon.supervisor.totals import Totals, read_registry
+from antiphon.supervisor.answers import Totals, read_registry
 
 
 def said(frames: int, lag_s: float, seconds: float) -> bytes:

@@ -13,8 +13,8 @@ import numpy as np
 from antiphon.backends.base import FloatArray
 from antiphon.engine.engine import Engine
 from antiphon.ipc.arena import IN_MARKS, Counts, Times
+from antiphon.ipc.client_context import PACE
 from antiphon.ipc.rings import RingReplies
-from antiphon.ipc.sends import PACE
 from antiphon.ipc.session import Session
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.config import load_config, load_file
-from antiphon.engine import row_state
+from antiphon.engine import call_state as row_state
 from antiphon.errors import AntiphonError, CheckpointError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import read_checkpoint
 from antiphon.models.defaults import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME

@@ -12,15 +12,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.engine.call_state import FACTS, CallFacts, CallState, unpack_call
+from antiphon.engine.call_state import (
+    FACTS,
+    METADATA,
+    CallFacts,
+    CallState,
+    StateIdentity,
+    check_row_values,
+    unpack_call,
+)
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.handing_over import HandOverPlan
-from antiphon.engine.row_state import METADATA, StateIdentity
-from antiphon.engine.row_values import check_row_values
+from antiphon.engine.handover import HandOverPlan
 from antiphon.errors import HandOverError, UnsupportedError
 from antiphon.ipc.arena import IN_MARKS, OUT_MARKS, RECENT_TICKS, RING_BOUNDS, CallerCounts, EngineCounts
-from antiphon.ipc.resumption import ResumeClaim
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import ResumeClaim, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from lab.tools.fuzz.target import Target, require
@@ -130,9 +135,9 @@ class Arrivals:
 
     def _arrive(self, data: bytes) -> None:
         arrived: Future[None] = Future()
-        handing_over = self._bench.engine.handing_over
+        handing_over = self._bench.engine.handover
         assert handing_over is not None
-        handing_over._take(lambda: data, arrived)  # here, rather than on its thread
+        handing_over.read(lambda: data, arrived)  # here, rather than on its thread
         self._settle()
         require(arrived.done(), "a call neither arrives nor is refused")
         arrived.result()

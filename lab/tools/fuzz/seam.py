@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import FrontEndConnection
+from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.wake import EventWake
 from antiphon.errors import ProtocolError
 from antiphon.ipc import messages
 from antiphon.models.spec import PipelineKind
@@ -65,7 +65,7 @@ class Bench:
         self.tick()
         held = front_end.give_up("the input ends")[self.engine]
         self.tick()
-        self.engine.rows.leases.let_go(held)
+        self.engine.sessions.leases.let_go(held)
         for notice in front_end.outbox:
             messages.NOTICES.encode(0, notice)
         self.clock.advance(3600.0)  # detached calls end

@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from antiphon.engine.capacity import MemoryFacts, rows_that_fit, tick_limit_s
-from antiphon.engine.computed import slots_on
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import MemoryFacts, rows_that_fit, slots_on, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.models.cards import CARDS, GpuCard
 from antiphon_quantize.advice.families import AudioFamily, SpeechFamily, TextFamily

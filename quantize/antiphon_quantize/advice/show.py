@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from antiphon.engine.computed import slots_on
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import slots_on
 from antiphon.models.cards import CARDS
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily

@@ -16,9 +16,8 @@ import numpy as np
 
 from antiphon.backends.base import Backend
 from antiphon.config import MODEL_HELP, ServerConfig
-from antiphon.engine.capacity import calls_in_time, tick_limit_s
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import BackendFactory, make_sized
+from antiphon.engine.sizing import BackendFactory, calls_in_time, make_sized, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
 from antiphon.models.builtin import DEFAULT_MODEL

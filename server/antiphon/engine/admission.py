@@ -1,4 +1,4 @@
-"""Admission: a caller gets a row, waits in the queue, or is refused, decided under one lock.
+"""Admission: a caller gets a row, waits in the queue, or is refused.
 
 Rows are given first come, first served. A caller is admitted when a row is free, no caller waits before it
 and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
@@ -9,15 +9,14 @@ session has a row. With no session, callers are admitted, and the first one rese
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.decisions import AdmissionOutcome, Changes, Departure, EngineLoad, RefusedError
-from antiphon.engine.pressure import LateCount, LatePressure
+from antiphon.engine.metrics import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
@@ -25,6 +24,61 @@ MEASURED_SESSIONS = 64
 
 
 C = TypeVar("C")
+
+
+class AdmissionOutcome(StrEnum):
+    """The state of a caller's request for a row."""
+
+    ADMITTED = "admitted"  # at once
+    QUEUED = "queued"  # waits
+    PROMOTED = "promoted"  # waited, then got a row
+    EXPIRED = "expired"  # waited as long as it would
+    LEFT = "left"  # gave up while it waited
+    FULL = "full"  # refused: rows and queue are taken
+    LATE = "late"  # refused: deadlines are being missed
+    DRAINING = "draining"  # refused, or sent away: the server is leaving
+
+
+class RefusedError(ServerFullError):
+    """A refusal with its outcome for the metrics, ``FULL`` or ``LATE``."""
+
+    def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
+        """Say no, with the seconds after which to try again and why it was no."""
+        self.outcome = outcome
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[C]):
+    """What a decision changed for other callers, to be sent to them.
+
+    ``promoted`` got a row, ``expired`` waited in vain (with the error to end them), ``moved`` wait still
+    and are further ahead.
+    """
+
+    promoted: tuple[C, ...] = ()
+    expired: tuple[tuple[C, ServerFullError], ...] = ()
+    moved: tuple[C, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Departure(Generic[C]):
+    """A caller that was forgotten: whether it waited, how long it owned a row, and what that changed."""
+
+    was_waiting: bool
+    active_s: float | None
+    changes: Changes[C]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Rows and queue at one moment. ``is_admitting``: a caller who came now would get a row at once."""
+
+    active: int
+    queued: int
+    slots: int
+    is_admitting: bool
+    is_draining: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +103,9 @@ class _Lengths:
 
 
 class Admission(Generic[C]):
-    """Rows and the queue for them; every method may be called from any thread and takes the time given.
+    """Rows and the queue for them, of callers of any kind; the control thread's. Methods take the time given.
 
-    ``activate`` lets a caller own a row, and is false when it has closed meanwhile. It runs under the lock,
-    so that the owners of rows in this table and the sessions that believe they own one never differ. It must
-    not call back.
+    ``activate`` gives a caller a lease, and is false where there is none. It must not call back.
     """
 
     def __init__(
@@ -80,7 +132,6 @@ class Admission(Generic[C]):
         self._lengths = _Lengths(config.session_guess_s)
         self._is_draining = False
         self._nothing: Changes[C] = Changes()
-        self._lock = threading.Lock()
 
     def submit(self, caller: C, now_s: float, wait_s: float) -> AdmissionOutcome:
         """Admit the caller, or let it wait for at most ``wait_s`` seconds.
@@ -89,12 +140,11 @@ class Admission(Generic[C]):
             DrainingError: the server is leaving.
             RefusedError: neither is possible now.
         """
-        with self._lock:
-            if self._is_open(now_s) and self._has_lease(caller) and self._give_row(caller, now_s):
-                return AdmissionOutcome.ADMITTED
-            self._check_queue(now_s, wait_s)
-            self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
-            return AdmissionOutcome.QUEUED
+        if self._is_open(now_s) and self._has_lease(caller) and self._give_row(caller, now_s):
+            return AdmissionOutcome.ADMITTED
+        self._check_queue(now_s, wait_s)
+        self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
+        return AdmissionOutcome.QUEUED
 
     def check(self, now_s: float, wait_s: float) -> None:
         """Whether a caller who came now would be admitted; admits none.
@@ -102,77 +152,61 @@ class Admission(Generic[C]):
         Raises:
             DrainingError, RefusedError: as :meth:`submit`.
         """
-        with self._lock:
-            if not (self._is_open(now_s) and self._free):
-                self._check_queue(now_s, wait_s)
+        if not (self._is_open(now_s) and self._free):
+            self._check_queue(now_s, wait_s)
 
     def leave(self, caller: C, now_s: float) -> Departure[C]:
         """Forget a caller, wherever it is; does nothing the second time."""
-        with self._lock:
-            index = self._index(caller)
-            if index is not None:
-                del self._queue[index]
-                moved = tuple(seat.caller for seat in self._queue[index:])
-                return Departure(True, None, Changes(moved=moved))
-            since_s = self._active.pop(caller, None)
-            if since_s is None:
-                return Departure(False, None, Changes())
-            active_s = now_s - since_s
-            self._lengths.measured_s.append(active_s)
-            return Departure(False, active_s, self._settle(now_s))
+        index = self._index(caller)
+        if index is not None:
+            del self._queue[index]
+            moved = tuple(seat.caller for seat in self._queue[index:])
+            return Departure(True, None, Changes(moved=moved))
+        since_s = self._active.pop(caller, None)
+        if since_s is None:
+            return Departure(False, None, Changes())
+        active_s = now_s - since_s
+        self._lengths.measured_s.append(active_s)
+        return Departure(False, active_s, self.settle(now_s))
 
     def swap(self, caller: C, successor: C) -> None:
         """Let another caller own the row of this one, since the same time."""
-        with self._lock:
-            since_s = self._active.pop(caller, None)
-            if since_s is not None:
-                self._active[successor] = since_s
-
-    def settle(self, now_s: float) -> Changes[C]:
-        """Do what time alone brought: end waits that are over, admit when late pressure has fallen."""
-        with self._lock:
-            return self._settle(now_s)
+        since_s = self._active.pop(caller, None)
+        if since_s is not None:
+            self._active[successor] = since_s
 
     def next_event_s(self, now_s: float) -> float | None:
         """The time at which :meth:`settle` may have something to do, or None while the queue is empty."""
-        with self._lock:
-            if not self._queue:
-                return None
-            expiry_s = min(seat.expires_s for seat in self._queue)
-            if self._free and not self._is_draining:  # only late pressure keeps them waiting
-                return min(expiry_s, now_s + self._pressure.cell_s)
-            return expiry_s
+        if not self._queue:
+            return None
+        expiry_s = min(seat.expires_s for seat in self._queue)
+        if self._free and not self._is_draining:  # only late pressure keeps them waiting
+            return min(expiry_s, now_s + self._pressure.cell_s)
+        return expiry_s
 
     def drain(self) -> tuple[C, ...]:
         """Admit no caller from now on; returns the callers that waited, which are forgotten."""
-        with self._lock:
-            self._is_draining = True
-            waiting = tuple(seat.caller for seat in self._queue)
-            self._queue.clear()
-            return waiting
+        self._is_draining = True
+        waiting = tuple(seat.caller for seat in self._queue)
+        self._queue.clear()
+        return waiting
 
     def position(self, caller: C) -> int | None:
         """How many callers wait before this one, or None when it does not wait."""
-        with self._lock:
-            return self._index(caller)
+        return self._index(caller)
 
     def retry_after_s(self, caller: C, now_s: float) -> int:
         """Seconds until this waiting caller may expect a row, at least 1."""
-        with self._lock:
-            return self._estimate_s(self._index(caller) or 0, now_s)
+        return self._estimate_s(self._index(caller) or 0, now_s)
 
     def load(self, now_s: float) -> EngineLoad:
         """Rows and queue now."""
-        with self._lock:
-            is_admitting = self._is_open(now_s) and self._free > 0
-            return EngineLoad(
-                len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining
-            )
+        is_admitting = self._is_open(now_s) and self._free > 0
+        return EngineLoad(len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining)
 
     def active(self) -> tuple[C, ...]:
         """The callers that own a row."""
-        with self._lock:
-            return tuple(self._active)
+        return tuple(self._active)
 
     def _is_open(self, now_s: float) -> bool:
         """Whether a free row may be given to a newcomer."""
@@ -192,8 +226,8 @@ class Admission(Generic[C]):
         if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
             raise self._refusal(now_s)
 
-    def _settle(self, now_s: float) -> Changes[C]:
-        """Expire, then promote, in the order of the queue."""
+    def settle(self, now_s: float) -> Changes[C]:
+        """Do what time alone brought: end waits that are over, admit when late pressure has fallen."""
         if not self._queue:
             return self._nothing
         before, was = self._queue, tuple(self._queue)

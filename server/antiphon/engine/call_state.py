@@ -1,23 +1,307 @@
 """A whole call as bytes, for another worker: its row's state, what its lease holds, and who may resume it.
 
-The format is that of :mod:`antiphon.engine.row_state`, with the facts of the call in the header.
+The format is safetensors: the tensors of the row's snapshot, the arrays of the lease, and in the header's
+metadata what they belong to and the facts of the call. Rings are cut to what is filled, so a short call is a
+small file. Positions stay as they are; a ring of another size holds them at other places. Times are seconds
+before now, since no two machines have one clock. What comes is checked: shapes, counts, and the range of
+every number. A token beyond its table would end a device with all of its rows; a number that is none would
+stay in a ring, whose next call it would reach behind a mask.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from antiphon.engine.row_state import StateIdentity, facts_of, pack, unpack
+from antiphon.backends.base import NO_TOKEN
 from antiphon.errors import UnsupportedError
-from antiphon.ipc.resumption import Call, Count, Key, Note, Owner
+from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena
+from antiphon.ipc.rings import NOT_PADDING
+from antiphon.ipc.values import Call, Count, Key, Note, Owner
+from antiphon.models.delays import UNGENERATED
 from antiphon.models.sampling import SamplingParameters, check_parameters
+from antiphon.models.spec import ModelSpec
+
+SCHEMA: Final = 2
+"""Raised with every change that an older reader would not notice."""
+
+METADATA: Final = "__metadata__"
+
+MAX_HEADER_BYTES: Final = 4 << 20
+"""Thousands of tensors, and what is noted of a call; reading more would keep other threads from running."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateIdentity:
+    """What a row's state belongs to; it goes into no other.
+
+    ``model`` is a hash (:func:`antiphon.models.fingerprint.fingerprint`), ``backend`` its name and versions.
+    """
+
+    model: str
+    backend: str
+    dtype: str
+    quantization: str
+    schema: int = SCHEMA
+
+
+@dataclass(eq=False, slots=True)
+class SavedState:
+    """A row's state that a new session begins with, and how much of it is on the device already.
+
+    With what a ``lease`` held, the session is a call of another worker, and its row is frozen at first.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    tensors: dict[str, Any] = field(default_factory=dict)
+    lease: LeaseArrays | None = None
+
+
+def pack(
+    arrays: Mapping[str, NDArray[Any]], identity: StateIdentity, facts: Mapping[str, str] | None = None
+) -> bytes:
+    """Put a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`) into one piece of bytes.
+
+    ``facts`` are whatever goes along; :func:`facts_of` reads them.
+    """
+    tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    metadata = {**(facts or {}), **{name: str(value) for name, value in asdict(identity).items()}}
+    data: bytes = save(tensors, metadata)
+    return data
+
+
+def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
+    """The arrays that :func:`pack` was given.
+
+    Raises:
+        UnsupportedError: the bytes are no state of a row, or of another model or backend; the message says
+            what differs.
+    """
+    found = facts_of(data)
+    for name, wanted in asdict(identity).items():
+        if found.get(name) != str(wanted):
+            raise UnsupportedError(
+                f"the row's state is of {name} {found.get(name, 'unknown')}, this process has {wanted}"
+            )
+    try:
+        arrays: dict[str, NDArray[Any]] = load(data)
+    except (SafetensorError, ValueError, KeyError) as error:  # a dtype that numpy lacks is a KeyError
+        raise UnsupportedError(f"{len(data)} bytes are no state of a row: {error}") from error
+    return arrays
+
+
+def facts_of(data: bytes) -> Mapping[str, str]:
+    """What the header of a state says beside its arrays.
+
+    Raises:
+        UnsupportedError: the bytes are no state of a row.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise UnsupportedError(
+            f"{len(data)} bytes are no state of a row: a header of {length}, the limit is {MAX_HEADER_BYTES}"
+        )
+    try:
+        header = json.loads(data[8 : 8 + length])
+        metadata = header[METADATA]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UnsupportedError(f"{len(data)} bytes are no state of a row: {error}") from error
+    if not isinstance(metadata, dict):
+        raise UnsupportedError(f"{len(data)} bytes are no state of a row: their header names no model")
+    return metadata
+
+
+LARGEST: Final = 1e15
+"""What a model writes into its rings is smaller (docs/state.md)."""
+
+LARGEST_BFLOAT16: Final = 1 + (int(np.float32(LARGEST).view(np.uint32)) >> 16)
+"""The same as the bits of a bfloat16, rounded up."""
+
+MAGNITUDE_BITS: Final = np.uint16(0x7FFF)
+
+TOKENS: Final = frozenset({"tokens", "recent", "words"})
+"""The last part of the names of what holds tokens; other whole numbers count positions and frames."""
+
+MOST_POSITIONS: Final = 2**31 - 1
+"""Of one call: years."""
+
+COUNTER_BYTES: Final = 4
+"""Or more; a narrower number is a quantised value, of which none is wrong."""
+
+
+def check_row_values(row: Mapping[str, NDArray[Any]], spec: ModelSpec) -> None:
+    """Check all numbers of a row's state; arrays of bfloat16 are uint16 with the same bits.
+
+    Raises:
+        UnsupportedError: one is out of range; the message names its array and the range.
+    """
+    for name, array in row.items():
+        least, most = _range_of(name, array, spec)
+        if array.size and most is not None:
+            values = array & MAGNITUDE_BITS if array.dtype == np.uint16 else array
+            # As Python's numbers, since a float16 has no such range; false for what is no number, too.
+            if not (values.min().item() >= least and values.max().item() <= most):
+                raise UnsupportedError(f"the row's {name} has a number out of range: {least:g} to {most:g}")
+
+
+def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, float | None]:
+    """The least and the most of an array; None where every number of its type is right."""
+    kind = array.dtype.kind
+    if kind == "f":
+        return -LARGEST, LARGEST
+    if array.dtype == np.uint16:
+        return 0, LARGEST_BFLOAT16
+    if kind != "i" or array.dtype.itemsize < COUNTER_BYTES:
+        return 0, None
+    if spec.lm is not None and name.rpartition(".")[2] in TOKENS:
+        return UNGENERATED, max(spec.lm.card, spec.lm.text_card)  # each is the initial token of its stream
+    return 0, MOST_POSITIONS
+
+
+LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*`` the last slots written of each ring."""
+
+MOST: Final = 2**53
+"""Of frames, and of seconds."""
+
+PARAMETERS: Final = 6
+"""Which of the caller's counters numbers the changes of its parameters."""
+
+COMPLETE: Final = 1
+"""Where the marks of an input frame have a time."""
+TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
+"""Where the marks of a reply have times."""
+
+
+def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
+    """What a lease holds that neither side changes meanwhile."""
+    arena.read_client_counters()
+    caller, engine = arena.counters(lease)
+    found = {"caller": caller, "engine": engine, "recent_ms": arena.blocks["recent_ms"][lease].copy()}
+    heard, said = _capacities(arena)
+    written, taken = int(arena.caller.written[lease]), int(arena.engine.input_taken[lease])
+    if heard:
+        # The last frame is there even if it was heard: it says which frame is the next.
+        places = np.arange(max(0, min(taken, written - 1), written - heard), written) % heard
+        found |= {name: arena.blocks[name][lease, places] for name in ("in_marks", "in_pcm")}
+    written = int(arena.engine.output_written[lease])
+    first = max(int(arena.engine.output_discarded[lease]), written - said + 1, 0)
+    places = np.arange(first, written) % said
+    found |= {name: arena.blocks[name][lease, places] for name in ("out_marks", "out_pcm", "out_vad")}
+    _shift(found, -now_s)
+    return found
+
+
+def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, tokens: int) -> None:
+    """Let a lease that nothing was written to hold what :func:`copy_out` gave, of a model with ``tokens``.
+
+    Raises:
+        UnsupportedError: it is of another shape, has no room here, or a number in it is out of range.
+    """
+    found = {name: np.array(array) for name, array in arrays.items()}
+    _check(arena, found)
+    _check_numbers(found, tokens)
+    _shift(found, now_s)
+    heard, said = _capacities(arena)
+    found["caller"][PARAMETERS] = 0  # no change is under way
+    with arena.writing():
+        arena.set_counters(lease, found["caller"], found["engine"])
+        arena.blocks["recent_ms"][lease] = found["recent_ms"]
+        _put(arena, lease, found, "in_", int(arena.caller.written[lease]), heard)
+        _put(arena, lease, found, "out_", int(arena.engine.output_written[lease]), said)
+    arena.publish()
+
+
+def _capacities(arena: Arena) -> tuple[int, int]:
+    shape = arena.shape
+    return (RING_BOUNDS * shape.input_frames if shape.input_samples else 0, RING_BOUNDS * shape.output_frames)
+
+
+def _put(arena: Arena, lease: int, found: LeaseArrays, prefix: str, written: int, capacity: int) -> None:
+    for name, array in found.items():
+        if name.startswith(prefix):
+            places = np.arange(written - len(array), written) % max(1, capacity)
+            arena.blocks[name][lease, places] = array
+
+
+def _shift(found: dict[str, NDArray[Any]], by_s: float) -> None:
+    """Add seconds to every time."""
+    found["caller"].view(np.float64)[-1] += by_s
+    found["engine"].view(np.float64)[-1] += by_s
+    if "in_marks" in found:
+        found["in_marks"].view(np.float64)[:, COMPLETE] += by_s
+    found["out_marks"].view(np.float64)[:, TIMES] += by_s
+
+
+def _check(arena: Arena, found: LeaseArrays) -> None:
+    heard, said = _capacities(arena)
+    wanted = {"caller": arena.caller.ROWS, "engine": arena.engine.ROWS}
+    for name, rows in wanted.items():
+        array = found.get(name)
+        if array is None or array.dtype != np.int64 or array.shape != (rows,):
+            raise UnsupportedError(f"a call's counters {name} are not {rows} whole numbers")
+    ringed = [name for name in arena.blocks.dtype.names or () if name[:3] in ("in_", "out")]
+    for name in (*ringed, "recent_ms"):
+        if name.startswith("in_") and not heard:
+            continue
+        array, field = found.get(name), arena.blocks[name][0]
+        rows = field.shape[0] if array is None or name == "recent_ms" else len(array)
+        if array is None or array.dtype != field.dtype or array.shape != (rows, *field.shape[1:]):
+            raise UnsupportedError(f"a call's {name} is missing, or of another shape")
+        most = heard if name.startswith("in_") else said if name.startswith("out") else rows
+        if rows > most:
+            raise UnsupportedError(
+                f"a call's {name} has {rows} frames, there is room for {most}: input_frames and "
+                "output_frames of both workers have to agree"
+            )
+    _check_counts(found, heard, said)
+
+
+def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
+    """Check that what waits is among what came along."""
+    caller, engine = found["caller"], found["engine"]
+    pairs = [("out_marks", int(engine[1]), max(int(caller[2]), int(engine[2])), said)]
+    if heard:
+        pairs.append(("in_marks", int(caller[0]), int(engine[0]), heard))
+    for name, written, taken, capacity in pairs:
+        count = len(found[name])
+        if not (0 <= taken <= written and written - taken <= count <= min(written, capacity)):
+            raise UnsupportedError(f"a call's {name} has {count} frames, of {written} written, {taken} taken")
+
+
+def _check_numbers(found: LeaseArrays, tokens: int) -> None:
+    """Check that every number is one that an engine or a caller's half may have written."""
+    caller, engine, said = found["caller"], found["engine"], found["out_marks"]
+    times = np.array([caller.view(np.float64)[-1], engine.view(np.float64)[-1]])
+    whole = {
+        "counters": (np.concatenate([caller[:-1], engine[:-1]]), 0, MOST),
+        "frames of replies": (said[:, 0], 0, MOST),
+        "runs of padding": (said[:, 1], NOT_PADDING, MOST),
+        "tokens": (said[:, 2], NO_TOKEN, tokens - 1),
+        "times of replies": (said.view(np.float64)[:, 3:], -MOST, MOST),
+        "times": (np.where(times == -np.inf, 0.0, times), -MOST, MOST),  # before the first reply
+    }
+    if "in_marks" in found:
+        heard = found["in_marks"]
+        whole["frames"] = heard[:, 0], 0, MOST
+        whole["times of frames"] = heard.view(np.float64)[:, COMPLETE], -MOST, MOST
+    for name in ("recent_ms", "in_pcm", "out_pcm", "out_vad"):
+        if name in found:
+            whole[name] = found[name], -MOST, MOST
+    for name, (values, least, most) in whole.items():
+        if values.size and not (values.min() >= least and values.max() <= most):
+            raise UnsupportedError(f"a call's {name} have a number out of range: {least} to {most}")
+
 
 FACTS: Final = "call"
 ROW, LEASE = "row/", "lease/"

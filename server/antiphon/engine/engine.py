@@ -1,4 +1,8 @@
-"""The engine as its callers see it: start, submit, drain, stop, health."""
+"""The engine as its callers see it: start, sessions, drain, stop, health.
+
+Its control thread, an event loop's, owns sessions, admission and resumption; its engine thread owns rows and
+the backend.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from antiphon.backends.base import Backend, BackendInfo, HostArray, Progress
-from antiphon.engine.admission import Admission
+from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.engine.call_state import SavedState
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.deliveries import LatencyMetrics
-from antiphon.engine.gauges import add_gauges
-from antiphon.engine.handing_over import HandingOver, HandOverPlan
-from antiphon.engine.loop import EngineLoop
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.pressure import LatePressure
-from antiphon.engine.resuming import Resuming
-from antiphon.engine.row_state import SavedState
+from antiphon.engine.handover import HandOver, HandOverPlan
+from antiphon.engine.loop import EngineLoop, Wake
+from antiphon.engine.metrics import EngineMetrics, LatePressure
 from antiphon.engine.rows import Rows
-from antiphon.engine.saving import Beside
 from antiphon.engine.session_manager import SessionManager
-from antiphon.engine.sessions import EngineSession
+from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import Wake
+from antiphon.engine.values import EngineLost, SavedRow, SaveRow
 from antiphon.errors import (
     AntiphonError,
     ConfigError,
@@ -34,7 +32,7 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
-from antiphon.ipc.arena import Shape
+from antiphon.ipc.arena import Shape, Times
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import RingBytes, ring_bytes
 from antiphon.ipc.messages import CallNotice
@@ -57,17 +55,40 @@ FEW_SLOTS: Final = 2
 FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
 
 
+class LatencyMetrics:
+    """What front ends hand to sockets, in an engine's metrics and late pressure; the control thread's."""
+
+    def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:
+        """Report to the engine's own."""
+        self._metrics, self._pressure = metrics, pressure
+
+    def sent_many(self, sent_s: float, latency_s: Times, *, late: int, pressing: int) -> None:
+        """Replies were handed on at about ``sent_s``, after ``latency_s [n]``; some of them late."""
+        self._metrics.frame_latency_seconds.observe_many(latency_s)
+        if late:
+            self._metrics.late_frames.inc(late)
+        self._pressure.record_many(sent_s, frames=latency_s.size, late=pressing)
+
+    def first_audio(self, seconds: float) -> None:
+        """A session's first audio came."""
+        self._metrics.first_audio_seconds.observe(seconds)
+
+    def refused(self, frames: int) -> None:
+        """Frames found no slot in a full ring."""
+        self._metrics.dropped_in.inc(frames)
+
+
 class Engine:
     """One backend, its rows, and everybody who wants one.
 
     ``backend`` is a backend, or makes one with as many rows as it is asked for; in that case it is made
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
-    interface. ``on_lost`` is called once, on the engine thread, when the device is lost, after all
+    interface. ``on_lost`` is called once, on the control thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
     engine. ``share`` is what other engines of the process leave of the device to a backend that is made.
     With ``pools`` so many other processes have callers (:mod:`antiphon.engine.front_ends`); they raise an
     ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
-    by hand).
+    by hand) and belongs to the control thread, which :meth:`controlled_by` names.
     """
 
     def __init__(
@@ -104,10 +125,9 @@ class Engine:
         self._backend: Backend
         self.rows: Rows
         self.sessions: SessionManager
-        self.resuming: Resuming
         self.loop: EngineLoop
         self.call_bytes = 0  # of one call, as another worker sends it
-        self.handing_over: HandingOver | None = None
+        self.handover: HandOver | None = None
 
     @property
     def info(self) -> BackendInfo:
@@ -146,38 +166,20 @@ class Engine:
         """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
         backend = self._backend = self._warm_backend(progress)
         info = backend.info
-        self.rows = Rows(
-            info.spec,
-            self.config,
-            info.slots,
-            metrics=self.metrics,
-            pressure=self._pressure,
-            pools=self._pools,
-        )
-        leases = self.rows.leases
-        admission: Admission[EngineSession] = Admission(
-            info.slots,
-            self.config,
-            self._pressure,
-            activate=EngineSession.activate,
-            has_lease=lambda it: leases.has_free(None if it is None else it.pool or 0),
-            note=self.note,
-        )
-        self.resuming = Resuming(
+        self.rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pools=self._pools)
+        self.sessions = SessionManager(
             self.rows,
-            window_s=self.config.resume_window_s,
-            yield_s=self.config.resume_yield_s,
+            self.config,
+            info.slots,
+            pressure=self._pressure,
+            metrics=self.metrics,
             clock=self.clock,
             nudge=self.wake.nudge,
-            swap=admission.swap,
-            resumed=lambda: self.metrics.resumption("resumed"),
-        )
-        self.sessions = SessionManager(
-            admission, self.resuming, clock=self.clock, metrics=self.metrics, nudge=self.wake.nudge
+            pools=self._pools or 1,
+            note=self.note,
         )
         self.loop = EngineLoop(
             backend,
-            admission,
             self.rows,
             self.wake,
             is_fixed=self.config.fixed_batch,
@@ -186,20 +188,76 @@ class Engine:
             clock=self.clock,
             metrics=self.metrics,
             pressure=self._pressure,
-            settle=self.sessions.settle,
-            resuming=self.resuming,
-            on_lost=self._lose,
+            notify=self.settle,
             on_tick=self._on_tick,
             tracer=self._tracer,
         )
-        add_gauges(self.metrics, backend, self.rows, self.resuming, lambda: self.sessions.load(self.clock()))
-        self.call_bytes = (
-            backend.state_bytes() // info.slots + self.rows.arena.shape.block.itemsize + CALL_BYTES
-        )
-        self.handing_over = None
+        self._add_gauges(backend)
+        block = self.rows.arena.shape.block.itemsize
+        self.call_bytes = backend.state_bytes() // info.slots + block + CALL_BYTES
         if self._hand_over is not None:
-            self.handing_over = HandingOver(self, self._hand_over(info))
+            self.handover = HandOver(
+                self._hand_over(info),
+                self.sessions,
+                info,
+                clock=self.clock,
+                metrics=self.metrics,
+                do=self._do,
+            )
         self._is_prepared = True
+
+    def _add_gauges(self, backend: Backend) -> None:
+        """Let a scrape see what the engine holds now; on the engine thread, which alone may ask a backend."""
+
+        def load_of(name: str) -> Callable[[], float]:
+            return lambda: float(getattr(self.sessions.load(self.clock()), name))
+
+        state_bytes, rows = backend.state_bytes(), self.rows
+        self.metrics.facts(backend.info)
+        for name, read in (
+            ("active_sessions", load_of("active")),
+            ("queued_sessions", load_of("queued")),
+            ("slots", load_of("slots")),
+            ("detached_sessions", lambda: float(self.sessions.resuming.detached)),
+            ("admitting", load_of("is_admitting")),
+            ("input_queue_frames", rows.waiting_frames),
+            ("output_queue_frames", rows.waiting_replies),
+            ("state_bytes", lambda: state_bytes),
+        ):
+            self.metrics.gauge(name, read)
+
+    def controlled_by(self, notify: Callable[[], None]) -> None:
+        """From now on ``notify`` has the control thread call :meth:`settle`; any thread may call it.
+
+        Until then the engine thread does so itself.
+        """
+        self.loop.notify = notify
+
+    def settle(self) -> None:
+        """Take note of what happened on the engine thread and of what time brought; on the control thread."""
+        events = self.rows.events
+        while events:
+            event = events.popleft()
+            self.sessions.handle(event)
+            if isinstance(event, EngineLost):
+                self._lose(event.error)
+        self.sessions.settle(self.clock())
+        self.plan()
+
+    def plan(self) -> None:
+        """Go on with what waits, and have :meth:`settle` called when time brings something."""
+        due_s = self.sessions.next_event_s(self.clock())
+        if self.handover is not None:
+            self.handover.settle()
+            due_s = min(due_s, self.handover.next_event_s())
+        is_sooner, self.loop.due_s = due_s < self.loop.due_s, due_s
+        if is_sooner:
+            self.wake.nudge()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Let the control thread do something soon; from any thread."""
+        self.rows.events.append(work)
+        self.loop.notify()
 
     def _warm_backend(self, progress: Progress) -> Backend:
         source = self._source
@@ -227,41 +285,38 @@ class Engine:
         session_id: str,
         parameters: SamplingParameters,
         *,
-        send: Callable[[CallNotice], None],
+        send: Callable[[CallNotice], None] = no_notices,
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> EngineSession:
-        """The engine's half of a session, for :class:`SessionManager`; see :class:`EngineSession`.
+        """The engine's half of a session, which :class:`SessionManager` admits.
 
         Raises:
             UnsupportedError: a prompt for a backend that takes none.
         """
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
-        return EngineSession(
-            *(session_id, parameters),
-            rows=self.rows.marks,
-            wake=self.wake,
-            host=self.sessions.host,
-            send=send,
-            pool=pool,
-            prompt=prompt,
-        )
+        samples = self.info.spec.frame_samples
+        return EngineSession(session_id, parameters, samples, send=send, pool=pool, prompt=prompt)
 
-    def save(self, session: EngineSession, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
-        """The state of a session's row; see :meth:`antiphon.engine.saving.SavingQueue.add`.
+    def save(self, session: EngineSession) -> Future[SavedRow]:
+        """The state of a session's row, which takes no step until it is there.
 
-        The future raises SessionError where the session has no row.
+        The future raises SessionError where the session has no row, or the engine ends before.
         """
-        return self.loop.save(session, beside)
+        save = SaveRow(session.lease)
+        self.sessions.post(save)
+        if self.loop.is_over:  # its thread would not come to it
+            self.loop.end_saves()
+        return save.result
 
     def take_call(self, read: Callable[[], bytes]) -> Future[None]:
-        """Take a call of another worker; see :meth:`HandingOver.take`."""
-        if self.handing_over is None:
+        """Take a call of another worker; see :meth:`HandOver.take`."""
+        if self.handover is None:
             taken: Future[None] = Future()
             taken.set_exception(HandOverError("no calls are taken here: there is no hand_over_secret"))
             return taken
-        return self.handing_over.take(read)
+        return self.handover.take(read)
 
     def note_host(self, host: str, lag_s: float) -> None:
         """Tell admission how late the event loop of a process that feeds this engine runs."""
@@ -277,10 +332,11 @@ class Engine:
         With the address of another worker as ``target``, calls that can be resumed go there; until they have,
         they are resumed here.
         """
-        handing_over = self.handing_over if target else None
-        if handing_over is not None:
-            handing_over.begin(target)
-        self.sessions.drain(keeps_detached=handing_over is not None)
+        handover = self.handover if target else None
+        if handover is not None:
+            handover.begin(target)
+        self.sessions.drain(keeps_detached=handover is not None)
+        self.plan()
 
     def stop(self, timeout_s: float) -> bool:
         """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
@@ -289,8 +345,8 @@ class Engine:
         """
         if not self._is_prepared:
             return True
-        if self.handing_over is not None:
-            self.handing_over.stop()
+        if self.handover is not None:
+            self.handover.stop()
         self.drain()
         self.sessions.end_all(DrainingError("the server is leaving; its sessions are closed"))
         self.wake.stop()

@@ -1,7 +1,6 @@
 """What front ends ask for, carried out on the engines: the calls of each, in this process or in others.
 
-Everything here belongs to one control thread, whose event loop reads the messages. Engines answer from any
-thread: what they have for a front end waits in its outbox until that loop comes to it.
+Everything here belongs to the control thread of the engines, whose event loop reads the messages.
 """
 
 from __future__ import annotations
@@ -16,17 +15,20 @@ from typing import Final
 
 import numpy as np
 
+from antiphon.backends.base import BackendInfo, FloatArray, TextEntry
 from antiphon.engine.engine import Engine
-from antiphon.engine.requests import check_prompt, check_sent, check_tail, check_words
+from antiphon.engine.loop import EventWake
 from antiphon.engine.sessions import EngineSession
-from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError, HandOverError, ProtocolError, UnsupportedError
 from antiphon.ipc import messages
 from antiphon.ipc.engine_client import EngineClient, Loop, LoopNotifier
 from antiphon.ipc.memory import NO_BELL, SharedArena
 from antiphon.ipc.message_socket import MessageSocket, close_all, read_file
+from antiphon.ipc.messages import Sent
 from antiphon.log import Log
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters, check_parameters
+from antiphon.models.words import MAX_WORD_TOKENS
 
 MAX_CALLS: Final = 16_384
 """Of one front end, ended ones that it has not closed included: more than it can have connections."""
@@ -97,10 +99,12 @@ class FrontEndConnection:
             session = engine.session(call, request.parameters, send=self.send, pool=self._pool, prompt=prompt)
             self.calls[call] = engine, session
             engine.sessions.admit(session, request.wait_s)
-            session.tell()
+            engine.sessions.announce_place(session)
         except AntiphonError as error:
             self.calls.pop(call, None)
             self.send(messages.Refused(call, error))
+        finally:
+            engine.plan()
 
     def _handle_call(self, call: str, request: messages.CallRequest) -> None:
         if call not in self.calls:  # it ended meanwhile, or never began
@@ -111,34 +115,36 @@ class FrontEndConnection:
         try:
             self._tell(engine, session, request)
         except AntiphonError as error:  # what one call is given harms no other
-            session.end(error)
+            engine.sessions.end(session, error)
 
     def _tell(self, engine: Engine, session: EngineSession, request: messages.CallRequest) -> None:
+        sessions = engine.sessions
         match request:
-            case messages.SetParameters(_, number, parameters):
+            case messages.SetParameters(_, _, parameters):
                 check_parameters(parameters)
-                session.set_parameters(parameters, number)
-            case messages.Prime(_, number, prompt):
+                sessions.pass_on(session, request)
+            case messages.Prime(_, _, prompt):
                 check_prompt(prompt)
-                session.prime(number, prompt)
-            case messages.PushText(_, entries, received_s):
-                check_words(entries, engine.info, room=engine.config.text_entries - session.text.waiting)
-                session.push_text(entries, received_s)
-            case messages.EndText():
-                session.end_text()
-            case messages.ClearText():
-                session.clear_text()
-            case messages.HearPadding(_, run, upto, frames, tail, now_s):
+                sessions.pass_on(session, request)
+            case messages.PushText(_, entries):
+                check_words(
+                    entries, engine.info, room=engine.config.text_entries - sessions.words_waiting(session)
+                )
+                sessions.pass_on(session, request)
+            case messages.HearPadding(_, _, _, _, tail):
                 check_tail(tail, engine.info.spec.frame_samples)
-                session.hear_padding(run, upto, frames, tail, now_s)
+                sessions.pass_on(session, request)
+            case messages.EndText() | messages.ClearText():
+                sessions.pass_on(session, request)
             case messages.Arm(_, key, owner):
-                engine.resuming.arm(session, key, owner)
+                sessions.resuming.arm(session, key, owner)
             case messages.Noted(_, notes, told_frame):
-                engine.resuming.note(session, notes, told_frame)
+                sessions.add_notes(session, notes, told_frame)
             case messages.Acknowledge(_, seq):
-                engine.resuming.acknowledge(session, seq)
+                sessions.resuming.acknowledge(session, seq)
             case messages.Detach():
-                engine.sessions.detach(session)
+                sessions.detach(session)
+                engine.plan()
             case messages.Unreadable(_, words):
                 raise UnsupportedError(words)
 
@@ -183,9 +189,10 @@ class FrontEndConnection:
         engine, session = self.calls.pop(call, (None, None))
         if engine is None or session is None:
             return
-        session.close()
+        engine.sessions.let_go(session)
         if session.leased is not None:
-            engine.rows.leases.let_go([session.leased])
+            engine.sessions.leases.let_go([session.leased])
+        engine.plan()
 
     def give_up(self, reason: str) -> dict[Engine, list[int]]:
         """End all its calls, since it is gone; their leases, which its process may still write to."""
@@ -198,6 +205,8 @@ class FrontEndConnection:
             if session.leased is not None:
                 held[engine].append(session.leased)
         self.calls.clear()
+        for engine in self._engines:
+            engine.plan()
         return held
 
 
@@ -210,7 +219,7 @@ def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> Non
         return
     Log(__name__).warning("session ends", session=call, reason=reason)
     engine.metrics.abandoned.inc()
-    session.close()
+    engine.sessions.let_go(session)
 
 
 def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
@@ -239,7 +248,12 @@ class LocalFrontEnd:
         for name, engine in engines.items():
             arena, facts = engine.rows.arena, facts_of(name, engine)
             arena.bells.append(bell.notify)
+            engine.controlled_by(LoopNotifier(loop, partial(self._settle, name, engine)).notify)
             self.client.add(facts, arena, engine.wake.nudge, drain=engine.drain, health=engine.health)
+
+    def _settle(self, name: str, engine: Engine) -> None:
+        engine.settle()
+        self.client.engines[name].change()
 
     def _post(self, request: messages.Request, descriptors: Sequence[int]) -> None:
         self.connection.handle(request, descriptors)
@@ -268,6 +282,8 @@ class FrontEndServer:
         self._front_ends: dict[int, tuple[FrontEndConnection, MessageSocket[messages.Request]]] = {}
         self._bells: dict[int, int] = {}  # one a pool, for good: an engine thread may be about to ring it
         self._held: dict[int, dict[Engine, list[int]]] = {}
+        for engine in self._engines:
+            engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
         """End all calls; the engines go on."""
@@ -308,12 +324,12 @@ class FrontEndServer:
             self._front_ends[pool][1].read_rest()  # clients may have messages whose notes still lie there
         self._drop(pool, "its process has ended")
         for engine, leases in self._held.pop(pool, {}).items():
-            engine.rows.leases.let_go(leases)
+            engine.sessions.leases.let_go(leases)
         for engine in self._engines:
             arena = engine.rows.arena
             assert isinstance(arena, SharedArena)
             arena.slabs[pool].bell = NO_BELL
-            engine.rows.leases.clean(pool)
+            engine.sessions.leases.clean(pool)
 
     def look_after(self) -> None:
         """Report the engines' health, some times a second, and drop front ends that take no messages."""
@@ -358,3 +374,69 @@ class FrontEndServer:
         log("front end dropped", pool=pool, calls=len(connection.calls), reason=reason)
         self._held[pool] = connection.give_up(reason)
         self._on_dropped(pool)
+
+
+MAX_PADDING_FRAMES: Final = 4096
+"""After a word: pauses of callers are at most ten seconds, 125 frames."""
+
+PROMPT_AXES: Final = {"frames": 2, "voice": 2, "embedded": 2, "speakers": 3, "keys_values": 5}
+
+
+def check_prompt(prompt: Prompt) -> None:
+    """Check the arrays of a prompt.
+
+    Raises:
+        UnsupportedError: one has other axes, or holds what is no number.
+    """
+    for name, axes in PROMPT_AXES.items():
+        array = getattr(prompt, name)
+        if array is not None and array.ndim != axes:
+            raise UnsupportedError(f"{name} of a prompt has {array.ndim} axes, not {axes}")
+        if array is not None and not np.isfinite(array).all():
+            raise UnsupportedError(f"{name} of a prompt holds what is no number")
+
+
+def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -> None:
+    """Check words for a tts row that has room for ``room``.
+
+    Raises:
+        UnsupportedError: there are more, or one has a token, a length or a pause out of range.
+    """
+    if len(entries) > room:
+        raise UnsupportedError(f"{len(entries)} words for a row with room for {room}")
+    most = info.spec.lm.text_card if info.spec.lm is not None else 2**31 - 1
+    for entry in entries:
+        if len(entry.tokens) > MAX_WORD_TOKENS + 1 or len(entry.text) > 16 * MAX_WORD_TOKENS:
+            raise UnsupportedError(
+                f"a word of {len(entry.tokens)} tokens and {len(entry.text)} letters, "
+                f"the limits are {MAX_WORD_TOKENS + 1} and {16 * MAX_WORD_TOKENS}"
+            )
+        if any(not 0 <= token <= most for token in entry.tokens):
+            raise UnsupportedError(f"a token is out of range: 0 to {most}")
+        if not 0 <= entry.padding_frames <= MAX_PADDING_FRAMES:
+            raise UnsupportedError(
+                f"padding_frames is {entry.padding_frames}, out of range: 0 to {MAX_PADDING_FRAMES}"
+            )
+
+
+def check_tail(tail: FloatArray, frame_samples: int) -> None:
+    """Check the unfinished frame before flush padding.
+
+    Raises:
+        UnsupportedError: it is longer than a frame.
+    """
+    if tail.size > frame_samples:
+        raise UnsupportedError(f"an unfinished frame of {tail.size} samples; a frame has {frame_samples}")
+
+
+def check_sent(sent: Sent) -> None:
+    """Check the latencies of replies, and of first audio.
+
+    Raises:
+        ProtocolError: one of them is negative or no number, or a count is larger than their number.
+    """
+    for seconds in (sent.latency_s, sent.first_audio_s):
+        if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
+            raise ProtocolError("latencies that are no times")
+    if max(sent.late, sent.pressing) > sent.latency_s.size:
+        raise ProtocolError(f"{sent.late} late and {sent.pressing} pressing of {sent.latency_s.size} replies")

@@ -7,44 +7,233 @@ thread sleeps on a wake-up, with a timeout only while a session waits in the que
 
 from __future__ import annotations
 
+import math
+import os
+import select
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from typing import Final, TypeAlias
 
-from antiphon.backends.base import Backend, HostArray, StepOutputs
-from antiphon.engine.admission import Admission
-from antiphon.engine.flush_padding import RowAction
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.pressure import LatePressure
-from antiphon.engine.priming import PrimingQueue
-from antiphon.engine.results import Results
-from antiphon.engine.resuming import Resuming
+import numpy as np
+
+from antiphon.backends.base import NO_TOKEN, Backend, BoolArray, StepOutputs
+from antiphon.engine.metrics import EngineMetrics, LatePressure
+from antiphon.engine.pieces import PrimingQueue, SavingQueue
+from antiphon.engine.row_entry import RowAction
 from antiphon.engine.rows import Rows
-from antiphon.engine.saving import Beside, SavingQueue
-from antiphon.engine.sessions import EngineSession
-from antiphon.engine.tick import Tick, TickTimes, least_tick_s
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import Wake
+from antiphon.engine.values import EVERY, EngineLost, Tick, TickTimes
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
-from antiphon.ipc.arena import Counts
+from antiphon.ipc.arena import Counts, Times
+from antiphon.ipc.memory import hush, ring
+from antiphon.ipc.rings import RingReplies
 from antiphon.log import Log
+from antiphon.models.spec import ModelSpec
+
+Chosen: TypeAlias = slice | BoolArray
+"""Some places of a tick, as an index."""
+
+
+class Results:
+    """Publishes the results of ticks over :class:`antiphon.engine.rows.Rows`; the engine thread's."""
+
+    def __init__(self, rows: Rows, spec: ModelSpec, metrics: EngineMetrics) -> None:
+        """Publish into the leases of ``rows``."""
+        self._rows, self._metrics = rows, metrics
+        self._takes_audio = spec.kind.takes_audio
+        self._has_deadlines = spec.kind.has_deadlines
+        self._delay_frames = spec.delay_frames
+
+    def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
+        """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
+        leases = tick.leases
+        self._rows.arena.read_client_counters()
+        self._rows.arena.engine.ticks[leases] += 1
+        step_ms = 1000.0 * (times.end_s - times.start_s)
+        wait_s = times.start_s - tick.complete_s
+        wait_ms = 1000.0 * wait_s
+        is_here = ~self._rows.is_closed[leases]
+        is_live = is_here & (tick.frame >= 0) if tick.padding else is_here
+        live = chosen(is_live)
+        with self._rows.arena.writing():
+            live_leases = leases[live]
+            taken = self._rows.ledger.taken[live_leases]
+            self._rows.ledger.time(live_leases, taken, wait_ms[live], step_ms)
+            replies = 0
+            if outputs is None:
+                self._count_silent(live_leases, np.zeros(taken.size, np.bool_))
+            else:
+                if not self._takes_audio:
+                    self._settle_texts(tick, outputs)
+                replies = self._reply(tick, outputs, is_here, is_live, wait_ms, times)
+            self._end_sessions(live_leases, taken)
+            self._rows.in_tick[leases] = False
+        self._rows.arena.publish()
+        if self._has_deadlines:
+            self._metrics.frame_wait_seconds.observe_many(wait_s[live])
+        self._metrics.replies.inc(replies)
+
+    def _reply(
+        self,
+        tick: Tick,
+        outputs: StepOutputs,
+        is_here: BoolArray,
+        is_live: BoolArray,
+        wait_ms: Times,
+        times: TickTimes,
+    ) -> int:
+        """Publish what is wanted and count what is not; returns the replies to what callers sent."""
+        is_kept = tick.frame >= self._rows.first_kept[tick.leases]
+        is_wanted = is_live & outputs.emitted & is_kept
+        wanted = int(np.count_nonzero(is_wanted))
+        if wanted == is_wanted.size:  # nearly always
+            self._publish(tick, outputs, EVERY, wait_ms, times)
+            return wanted
+        is_silent = is_live & ~outputs.emitted
+        self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
+        self._rows.ledger.flushed_out[tick.leases[is_live & outputs.emitted & ~is_kept]] += 1
+        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # what answers flush padding, too
+        if np.count_nonzero(is_published):
+            self._publish(tick, outputs, is_published, wait_ms, times)
+        return wanted
+
+    def _settle_texts(self, tick: Tick, outputs: StepOutputs) -> None:
+        finished = np.zeros(tick.leases.size, np.bool_) if outputs.finished is None else outputs.finished
+        flags = zip(outputs.consumed.tolist(), outputs.emitted.tolist(), finished.tolist(), strict=True)
+        for lease, (consumed, emitted, is_finished) in zip(tick.leases.tolist(), flags, strict=True):
+            self._rows.entry(lease).text.end_step(consumed=consumed, emitted=emitted, finished=is_finished)
+            self._show_text(lease)
+
+    def _show_text(self, lease: int) -> None:
+        counts, text = self._rows.arena.engine, self._rows.entry(lease).text
+        # In this order: a row is seen to speak before a word stops waiting.
+        counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
+        counts.words_taken[lease] = text.taken
+
+    def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
+        """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
+        by_design = consumed & (self._rows.ledger.taken[leases] <= self._delay_frames)
+        if not self._has_deadlines:
+            by_design = np.ones(leases.size, np.bool_)
+        self._rows.ledger.silent[leases[by_design]] += 1
+        lost = leases[~by_design]
+        self._rows.ledger.lost[lost] += 1
+        if lost.size:
+            self._metrics.lost_frames.inc(int(lost.size))
+
+    def _publish(
+        self, tick: Tick, outputs: StepOutputs, wanted: Chosen, wait_ms: Times, times: TickTimes
+    ) -> None:
+        tokens = NO_TOKEN if outputs.text_tokens is None else outputs.text_tokens[wanted]
+        pcm = None if outputs.pcm is None else outputs.pcm[wanted]
+        vad = None if outputs.vad is None else outputs.vad[wanted]
+        replies = RingReplies.of(tick.frame[wanted], tick.run[wanted], tokens, pcm, vad)
+        said = replies.times
+        said[:, 0], said[:, 1] = 1000.0 * (times.end_s - times.start_s), wait_ms[wanted]
+        said[:, 2], said[:, 3] = tick.complete_s[wanted], times.end_s
+        given_up = self._rows.outputs.publish(tick.leases[wanted], replies)
+        if given_up:
+            self._metrics.dropped_out.inc(given_up)
+
+    def _end_sessions(self, leases: Counts, taken: Counts) -> None:
+        """Sessions that took as many steps as they may: input that still waits is thrown away."""
+        is_over = taken >= self._rows.max_steps[leases]
+        if not np.count_nonzero(is_over):
+            return
+        over = leases[is_over]
+        self._rows.is_over[over] = self._rows.has_ended[over] = True
+        if self._takes_audio:
+            self._rows.flush(over, self._rows.inputs.written[over])
+            return
+        for lease in over.tolist():
+            self._rows.entry(lease).text.clear()
+            self._show_text(lease)
+
+
+def chosen(which: BoolArray) -> Chosen:
+    """Some places of a tick as an index."""
+    return EVERY if np.count_nonzero(which) == which.size else which
+
 
 TRACK = "engine"
+
+FEW_ROWS: Final = 128
+"""Up to so many sessions a tick may follow the last one after the least time as it is configured."""
+LONGEST_REST: Final = 4
+"""Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
+
+LONGEST_S: Final = 3600.0
+"""Poll takes no more milliseconds than an int holds; to wake for nothing once an hour costs nothing."""
+
+
+class Wake:
+    """A flag that any thread may raise, and that the engine thread waits for."""
+
+    def __init__(self) -> None:
+        """Start lowered."""
+        self._raised = threading.Event()
+        self._is_stopped = False
+
+    def nudge(self) -> None:
+        """Wake the engine thread: a frame is whole, a row has changed hands, a deadline has moved."""
+        if not self._raised.is_set():  # it looks at everything when it wakes, so once is enough
+            self._raised.set()
+
+    def stop(self) -> None:
+        """Wake the engine thread for the last time."""
+        self._is_stopped = True
+        self._raised.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
+        if not self._is_stopped and timeout_s != 0:
+            self._raised.wait(timeout_s)
+        self._raised.clear()  # and then it looks: what was raised meanwhile is seen
+        return not self._is_stopped
+
+
+class EventWake(Wake):
+    """A flag that other processes may raise too, through the eventfd ``descriptor``."""
+
+    def __init__(self) -> None:
+        """Start lowered."""
+        super().__init__()
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        self._poll = select.poll()
+        self._poll.register(self.descriptor, select.POLLIN)
+
+    def nudge(self) -> None:
+        """Wake the engine thread."""
+        ring(self.descriptor)
+
+    def stop(self) -> None:
+        """Wake the engine thread for the last time."""
+        self._is_stopped = True
+        ring(self.descriptor)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
+        if not self._is_stopped:
+            self._poll.poll(None if timeout_s is None else 1000 * min(timeout_s, LONGEST_S))
+        hush(self.descriptor)
+        return not self._is_stopped
 
 
 class EngineLoop:
     """Ticks, one after the other. ``tick_once`` alone, called by hand, is the whole engine in slow motion.
 
-    ``settle`` is called with the time before every tick and ends waits that are over; ``on_lost`` is
-    called, once, with whatever else than a StepError came out of a tick, or of the wait for one. ``on_tick``
-    is called after every tick, when its replies can be taken.
+    It applies ``rows.changes`` before a tick and puts what happened into ``rows.events``, whose reader is
+    woken by ``notify``; at ``due_s``, which that reader sets, it is woken anyway. The last event is whatever
+    else than a StepError came out of a tick, or of the wait for one. ``on_tick`` is called after every tick,
+    when its replies can be taken.
     """
 
     def __init__(
         self,
         backend: Backend,
-        admission: Admission[EngineSession],
         rows: Rows,
         wake: Wake,
         *,
@@ -54,15 +243,12 @@ class EngineLoop:
         clock: Callable[[], float],
         metrics: EngineMetrics,
         pressure: LatePressure,
-        settle: Callable[[float], None],
-        resuming: Resuming,
-        on_lost: Callable[[Exception], None],
+        notify: Callable[[], None],
         on_tick: Callable[[], None] | None,
         tracer: Tracer | None,
     ) -> None:
         """Begin with no sessions; with ``is_fixed`` every tick computes all rows."""
         self._backend = backend
-        self._admission = admission
         self._rows = rows
         self._wake = wake
         self._is_fixed = is_fixed
@@ -71,9 +257,8 @@ class EngineLoop:
         self._clock = clock
         self._metrics = metrics
         self._pressure = pressure
-        self._settle = settle
-        self._resuming = resuming
-        self._on_lost = on_lost
+        self.notify = notify
+        self.due_s = math.inf
         self._on_tick = on_tick
         self._tracer = tracer
         spec = backend.info.spec
@@ -81,26 +266,18 @@ class EngineLoop:
         self._has_deadlines = spec.kind.has_deadlines
         self._is_live = spec.kind.is_live
         self._priming = PrimingQueue(backend, rows, metrics)
-        self._saving = SavingQueue(backend, rows)
+        self._saving = SavingQueue(backend, rows, clock)
         self._results = Results(rows, spec, metrics)
         self._busy_since_s: float | None = None
         self._began_s = 0.0
         self._has_ticked = False
         self.is_lost = False
-        self._is_over = False
+        self.is_over = False
 
     def busy_s(self, now_s: float) -> float:
         """How long the backend has been at work at ``now_s`` (parameters, step), 0 between ticks."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
-
-    def save(self, session: EngineSession, beside: Beside | None = None) -> Future[dict[str, HostArray]]:
-        """Ask for the state of a session's row; from any thread. See :meth:`SavingQueue.add`."""
-        saved = self._saving.add(session, beside)
-        self._wake.nudge()
-        if self._is_over:  # meanwhile: this thread would not come to it
-            self._saving.fail()
-        return saved
 
     def run(self) -> None:
         """Tick until the wake-up is stopped or the device is lost."""
@@ -111,11 +288,11 @@ class EngineLoop:
                     if not self._wake.wait(0.0):
                         return
         finally:
-            self._end()
+            self.end_saves()
 
-    def _end(self) -> None:
-        """No tick comes after this one: saves that wait for one fail."""
-        self._is_over = True
+    def end_saves(self) -> None:
+        """No tick comes any more: saves that wait for one fail."""
+        self.is_over = True
         self._saving.fail()
 
     def _rest(self) -> None:
@@ -145,15 +322,20 @@ class EngineLoop:
         """
         try:
             now_s = self._busy_since_s = self._began_s = self._clock()
-            self._rows.settle()  # first: admission needs the leases that the last tick still used
-            self._resuming.advance()
-            self._settle(now_s)
+            self._rows.settle()
+            if self._rows.events or now_s >= self.due_s:
+                self.due_s = math.inf
+                self.notify()
             tick = self._gather(now_s)
             self._has_ticked = tick is not None
             if tick is not None:
                 self._tick(tick)
-            is_saving = self._saving.advance(now_s)
-            return self._prime(now_s) or is_saving or tick is not None
+            if is_saving := bool(self._rows.saves):
+                self._saving.advance(now_s)
+            is_working = self._prime(now_s) or is_saving or tick is not None
+            if self._rows.events:
+                self.notify()
+            return is_working
         except Exception as error:  # whatever it was, the model's state cannot be trusted after it
             self._lose(error)
             return False
@@ -162,25 +344,25 @@ class EngineLoop:
 
     def _lose(self, error: Exception) -> None:
         self.is_lost = True
-        self._end()
-        self._on_lost(error)
+        self.end_saves()
+        self._rows.events.append(EngineLost(error))
+        self.notify()
 
     def _timeout_s(self) -> float | None:
-        now_s = self._clock()
-        asked = (self._admission.next_event_s(now_s), self._resuming.next_event_s(now_s))
-        events_s = [event_s for event_s in asked if event_s is not None]
-        return min(max(0.0, min(events_s) - now_s), threading.TIMEOUT_MAX) if events_s else None
+        if self.due_s == math.inf:
+            return None
+        return min(max(0.0, self.due_s - self._clock()), threading.TIMEOUT_MAX)
 
     def _gather(self, now_s: float) -> Tick | None:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
-        self._rows.settle()
-        for session in self._rows.unprimed():
-            self._priming.add(session)
+        self._rows.settle()  # what came of the last one is answered at once where no other thread decides
+        for lease in self._rows.unprimed():
+            self._priming.add(lease)
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        if self._care(leases, now_s):
+        if self._apply_updates(leases, now_s):
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
@@ -192,7 +374,7 @@ class EngineLoop:
         return tick
 
     def _prime(self, now_s: float) -> bool:
-        if not self._priming:
+        if not self._priming.leases:
             return False
         start_s = self._clock()
         is_done = self._priming.advance(now_s)
@@ -201,34 +383,32 @@ class EngineLoop:
         self._trace("prompt", start_s, end_s)
         return is_done
 
-    def _care(self, leases: Counts, now_s: float) -> bool:
+    def _apply_updates(self, leases: Counts, now_s: float) -> bool:
         """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
         has_ended = False
-        for lease, session in self._rows.cared_for(leases):
-            if session.padding.is_busy:
-                self._rows.needs_care[lease] = True
-            parameters = session.new_parameters()
-            if parameters is None:
+        for lease in self._rows.updates(leases):
+            entry = self._rows.entry(lease)
+            if entry.padding.is_busy:
+                self._rows.has_update[lease] = True
+            if (parameters := entry.new_parameters()) is None:
                 continue
             try:
                 self._backend.set_parameters(self._rows.row(lease, now_s), parameters)
             except UnsupportedError as error:
-                session.end(SessionFailedError(f"the model cannot use these parameters: {error}"))
+                words = f"the model cannot use these parameters: {error}"
+                self._rows.fail(lease, SessionFailedError(words))
                 has_ended = True
         return has_ended
 
     def _exchange_state(self, lease: int, action: RowAction) -> None:
         """Keep a row's state before silence that the caller did not send, or put it back after it."""
-        padding, row = self._rows.session(lease).padding, self._rows.row(lease, self._clock())
-        kept = padding.kept  # read once: a session that closes meanwhile drops it
-        if action.puts_back and kept is not None:
-            self._backend.restore(row, kept)
+        padding, row = self._rows.entry(lease).padding, self._rows.row(lease, self._clock())
+        if action.puts_back and padding.kept is not None:
+            self._backend.restore(row, padding.kept)
             if action is RowAction.RESTORE:
                 padding.kept = None
-        elif action is RowAction.SAVE:
-            others = sum(other.padding.kept is not None for other in self._admission.active())
-            if others < self._padding_rows:
-                padding.kept = self._backend.snapshot(row)
+        elif action is RowAction.SAVE and self._rows.kept_states() < self._padding_rows:
+            padding.kept = self._backend.snapshot(row)
 
     def _tick(self, tick: Tick) -> None:
         for lease, action in tick.actions:
@@ -267,7 +447,7 @@ class EngineLoop:
         for lease, row, frame in places:
             if row in failed:
                 error = SessionFailedError(f"the model failed at frame {frame}: {failure}")
-                self._rows.session(lease).end(error)
+                self._rows.fail(lease, error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, and wake their front ends."""
@@ -296,3 +476,8 @@ class EngineLoop:
             end_s = start_s + milliseconds / 1000.0
             self._tracer.span(stage, start_s, end_s, track="backend")
             start_s = end_s
+
+
+def least_tick_s(configured_s: float, sessions: int) -> float:
+    """From the begin of a short live tick to the begin of the next."""
+    return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)

@@ -1,16 +1,243 @@
-"""The engine's metrics for Prometheus, on a registry that is passed in."""
+"""What an engine counts: its metrics for Prometheus, and the late frames of the recent past."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from antiphon import __version__
 from antiphon.backends.base import BackendInfo
-from antiphon.engine.decisions import AdmissionOutcome
-from antiphon.engine.histogram import ArrayHistogram, ArrayHistogramFamily
+from antiphon.engine.config import EngineConfig
 from antiphon.metrics import METRICS, MetricFamilies
+
+CELLS = 10
+"""The window is counted in so many cells; the oldest cell is forgotten as a whole."""
+
+
+HOST_FRESH_S = 2.0
+"""How long a host's word counts: one that says nothing more has ended, and another is in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateCount:
+    """Frames of the window: all, and those that were late."""
+
+    frames: int
+    late: int
+
+    @property
+    def fraction(self) -> float:
+        """Late frames among all, 0 when there are none."""
+        return self.late / self.frames if self.frames else 0.0
+
+
+class _HostLag(NamedTuple):
+    """What a host has last said of its event loop."""
+
+    lag_s: float
+    told_s: float
+
+
+class _RunningStep(NamedTuple):
+    """A step that has not come back yet."""
+
+    start_s: float
+    rows: int
+    frame_s: float
+
+    def overdue_frames(self, now_s: float) -> int:
+        return self.rows * max(0, int((now_s - self.start_s) / self.frame_s))
+
+
+class LatePressure:
+    """Counts frames on time and late; the control thread's, but for the begin and the end of a step.
+
+    It rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
+    ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer
+    late frames are left. A step that runs on counts while it does: one late frame of each of its rows
+    for every whole frame length it has run, so that admission stops before the first late reply is out.
+
+    It is high as well while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
+    sockets, where no stamp sees them.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Start with an empty window."""
+        self._config = config
+        self._cell_s = config.late_window_s / CELLS
+        self._frames = [0] * CELLS
+        self._late = [0] * CELLS
+        self._newest = 0  # number of the newest cell since the clock's zero
+        self._is_high = False
+        self._running: _RunningStep | None = None
+        self._hosts: dict[str, _HostLag] = {}
+
+    @property
+    def cell_s(self) -> float:
+        """Seconds after which the answer of :meth:`is_high` may change on its own."""
+        return self._cell_s
+
+    def record(self, now_s: float, *, is_late: bool) -> None:
+        """Count one frame answered at ``now_s``."""
+        self.record_many(now_s, frames=1, late=int(is_late))
+
+    def record_many(self, now_s: float, *, frames: int, late: int) -> None:
+        """Count frames answered at ``now_s``, and those of them that were late."""
+        cell = self._advance(now_s)
+        self._frames[cell] += frames
+        self._late[cell] += late
+
+    def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
+        """A step begins in which ``rows`` frames of ``frame_s`` seconds await their answer."""
+        self._running = _RunningStep(now_s, rows, frame_s)
+
+    def end_step(self) -> None:
+        """The step has ended; its frames are recorded as their replies are sent."""
+        self._running = None
+
+    def note_host(self, now_s: float, host: str, lag_s: float) -> None:
+        """The event loop of a process that feeds this engine runs so late."""
+        self._hosts[host] = _HostLag(lag_s, now_s)
+
+    def host_lag_s(self, now_s: float) -> float:
+        """The largest lag that a host has reported within ``HOST_FRESH_S``."""
+        fresh = (it.lag_s for it in self._hosts.values() if now_s - it.told_s <= HOST_FRESH_S)
+        return max(fresh, default=0.0)
+
+    def forget(self) -> None:
+        """Empty the window; a step that runs still counts."""
+        self._frames = [0] * CELLS
+        self._late = [0] * CELLS
+        self._is_high = False
+
+    def is_high(self, now_s: float) -> bool:
+        """Whether admission is stopped at ``now_s``."""
+        count = self.count(now_s)
+        if count.late < self._config.late_min_frames:
+            self._is_high = False
+        elif count.fraction > self._config.late_refuse_fraction:
+            self._is_high = True
+        elif count.fraction < self._config.late_admit_fraction:
+            self._is_high = False
+        return self._is_high or self.host_lag_s(now_s) > self._config.host_lag_ms / 1000.0
+
+    def count(self, now_s: float) -> LateCount:
+        """The window that ends at ``now_s``."""
+        self._advance(now_s)
+        running = self._running  # read once: the engine thread sets it
+        overdue = 0 if running is None else running.overdue_frames(now_s)
+        return LateCount(sum(self._frames) + overdue, sum(self._late) + overdue)
+
+    def _advance(self, now_s: float) -> int:
+        """The index of the cell of ``now_s``, after forgetting the cells it overtook."""
+        number = int(now_s / self._cell_s)
+        if number <= self._newest:  # nearly always
+            return self._newest % CELLS
+        # Threads' clocks may arrive slightly out of order: an older time counts in the newest cell.
+        for passed in range(max(self._newest + 1, number - CELLS + 1), number + 1):
+            self._frames[passed % CELLS] = 0
+            self._late[passed % CELLS] = 0
+        self._newest = number
+        return number % CELLS
+
+
+FOLD_VALUES: Final = 1024
+"""So many single observations are sorted into their buckets at once."""
+FOLD_ARRAYS: Final = 64
+"""So many arrays of them are."""
+
+
+class ArrayHistogram:
+    """The observations of one label set; may be used from any thread.
+
+    To append to a list is one operation of the interpreter, so only sorting and reading take the lock.
+    """
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        """Start with none; ``buckets`` are upper bounds, ascending, without infinity."""
+        self._edges = np.array(buckets, np.float64)
+        self._counts = np.zeros(len(buckets) + 1, np.int64)
+        self._sum = 0.0
+        self._values: list[float] = []
+        self._arrays: list[NDArray[np.floating[Any]]] = []
+        self.created_s = time.time()
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self._values.append(value)
+        if len(self._values) >= FOLD_VALUES:
+            with self._lock:
+                self._fold()
+
+    def observe_many(self, values: NDArray[np.floating[Any]]) -> None:
+        """Count every element of ``values``, which nothing changes afterwards."""
+        self._arrays.append(values)
+        if len(self._arrays) >= FOLD_ARRAYS:
+            with self._lock:
+                self._fold()
+
+    def _fold(self) -> None:
+        singles, arrays = self._values[:], self._arrays[:]
+        del self._values[: len(singles)], self._arrays[: len(arrays)]  # others may have come meanwhile
+        values = np.concatenate((np.array(singles), *arrays))
+        self._counts += np.bincount(self._edges.searchsorted(values), minlength=self._counts.size)
+        self._sum += float(values.sum())
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative counts by upper bound, as Prometheus wants them, and the sum."""
+        with self._lock:
+            self._fold()
+            cumulative, total = self._counts.cumsum().tolist(), self._sum
+        bounds = [*map(floatToGoString, self._edges.tolist()), "+Inf"]
+        return list(zip(bounds, cumulative, strict=True)), total
+
+
+class ArrayHistogramFamily(Collector):
+    """A histogram ``name`` with labels; its children are :class:`ArrayHistogram`."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labelnames: Sequence[str],
+        *,
+        buckets: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        """Register on ``registry``."""
+        self._name, self._documentation = name, documentation
+        self._labelnames, self._buckets = tuple(labelnames), tuple(buckets)
+        self._children: dict[tuple[str, ...], ArrayHistogram] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> ArrayHistogram:
+        """The child with these label values, made when it is first asked for."""
+        return self._children.setdefault(values, ArrayHistogram(self._buckets))
+
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """Its name, for the registry: two of one name are refused, and a scrape may ask for one."""
+        yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        """What a scrape reads."""
+        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for values, child in list(self._children.items()):
+            buckets, total = child.read()
+            family.add_metric(values, buckets, total)
+            labels = dict(zip(self._labelnames, values, strict=True))
+            family.add_sample(f"{self._name}_created", labels, child.created_s)
+        yield family
 
 
 class EngineMetrics:
@@ -67,9 +294,9 @@ class EngineMetrics:
         for purpose, size in info.memory.items():
             memory.labels(self._model, purpose).set(size)
 
-    def admission(self, outcome: AdmissionOutcome) -> None:
+    def admission(self, outcome: str) -> None:
         """Count one admission decision."""
-        self._admissions[outcome.value].inc()
+        self._admissions[outcome].inc()
 
     def resumption(self, outcome: str) -> None:
         """Count a connection that asked to resume a call."""

@@ -1,31 +1,121 @@
 """Every session that owns a row, as arrays: who is ready, what goes into a tick, what becomes of its results.
 
-A session takes a lease when it is admitted; the engine thread attaches it between two ticks, gives it a row
-with its first frame, and detaches it between two ticks after the session has closed. Until then the lease
-belongs to no other session, so what a running tick writes for a session that has left reaches no other. A
-front end of another process holds the leases of its calls: these end when both have let them go.
+A session has a lease from its admission on. The control thread sends changes; the engine thread applies them
+between two ticks: it attaches a lease, gives it a row with its first frame, and detaches it after its session
+has ended. Until then the lease belongs to no other session, so what a running tick writes for a session that
+has left reaches no other.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import deque
+from typing import Final
 
 import numpy as np
 
 from antiphon.backends.base import BoolArray, FloatArray, IntArray, StepInputs
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.flush_padding import RowAction
-from antiphon.engine.frame_stats import FrameStats, overdue_frames
-from antiphon.engine.leases import LEASES_PER_ROW, Leases
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.placement import Placement
-from antiphon.engine.pressure import LatePressure
-from antiphon.engine.sessions import NO_LIMIT, EngineSession, LeaseMarks
-from antiphon.engine.tick import EVERY, Tick
-from antiphon.ipc.arena import Arena, Counts, Shape
+from antiphon.engine.row_entry import RowAction, RowEntry
+from antiphon.engine.values import (
+    EVERY,
+    AttachRow,
+    Change,
+    DetachRow,
+    Event,
+    FramesOverdue,
+    FramesUsed,
+    FreezeRow,
+    MoveRow,
+    RowBegun,
+    RowDetached,
+    RowFailed,
+    RowMoved,
+    SaveRow,
+    Tick,
+    UpdateRow,
+)
+from antiphon.errors import AntiphonError
+from antiphon.ipc.arena import RECENT_TICKS, Arena, Counts, Shape, Times
+from antiphon.ipc.client_context import PACE
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
+from antiphon.ipc.messages import CallRequest, Prime, SetParameters
 from antiphon.ipc.rings import NOT_PADDING, InputRings, OutputRings
 from antiphon.models.spec import ModelSpec
+
+
+class Placement:
+    """The rows ``0 .. rows-1``: free ones, and the place of each phase among them."""
+
+    def __init__(self, rows: int, frame_s: float) -> None:
+        """Start with all rows free."""
+        self._frame_s = frame_s
+        self._is_free: BoolArray = np.ones(rows, np.bool_)
+
+    def take(self, complete_s: float) -> int:
+        """The free row nearest to the place of a first frame that was complete at ``complete_s``.
+
+        The phase, from 0 to 1, is stretched over all rows. There is a free row: admission lets no more
+        sessions in than there are rows.
+        """
+        free = np.flatnonzero(self._is_free)
+        place = (complete_s / self._frame_s) % 1.0 * self._is_free.size
+        row = int(free[np.argmin(np.abs(free + 0.5 - place))])
+        self._is_free[row] = False
+        return row
+
+    def give_back(self, row: int) -> None:
+        """The row's session has ended."""
+        self._is_free[row] = True
+
+
+class FrameStats:
+    """What the engine thread counts for each lease; it alone writes (:class:`EngineCounts`).
+
+    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        """Count in this memory."""
+        counts = arena.engine
+        self.taken, self.silent, self.lost = counts.taken, counts.silent, counts.lost
+        self.dropped_in, self.flushed_in = counts.dropped_in, counts.flushed_in
+        self.flushed_out, self.first_complete_s = counts.flushed_out, counts.first_complete_s
+        self.recent_ms: FloatArray = arena.blocks["recent_ms"]
+
+    def take(self, leases: Counts, complete_s: Times) -> None:
+        """A frame of each of ``leases [n]`` goes into a tick."""
+        taken = self.taken[leases]
+        if np.count_nonzero(taken) < taken.size:
+            first = taken == 0
+            self.first_complete_s[leases[first]] = complete_s[first]
+        self.taken[leases] = taken + 1
+
+    def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
+        """The tick, the ``taken [n]``-th of each lease, took so long, after the frames had waited so long."""
+        times = np.empty((leases.size, 2), np.float32)
+        times[:, 0], times[:, 1] = step_ms, wait_ms
+        self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
+
+
+def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
+    """How many frames, complete at these times and dropped unheard at ``now_s``, were due long before.
+
+    ``due_s`` is when the session's last reply was due. A frame that its sender's burst pushed out is not
+    overdue, else a flood would make all others look well.
+    """
+    overdue = 0
+    for frame_complete_s in complete_s.tolist():
+        due_s = max(frame_complete_s, due_s + PACE * frame_s)
+        overdue += now_s - due_s > frame_s
+    return overdue
+
+
+LEASES_PER_ROW: Final = 3
+"""One of a session that left during a tick, one of the next session, one of a connection that resumes it."""
+
+NO_LIMIT: Final = np.iinfo(np.int64).max
+"""In ``max_steps``: a session may take any number of steps."""
 
 LONGEST_WAIT_S: Final = 3600.0
 """No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
@@ -35,18 +125,12 @@ CAN_RUN: Final = (True, True, False, False, False, False, False, False)
 change of its parameters still under way."""
 
 
-class FramesUsed(NamedTuple):
-    """Frames of a call: how many came, heard or not yet, and how many replies its connections were given."""
-
-    came: int
-    given: int
-
-
 class Rows:
-    """The leases of all rows. Sessions use ``marks``; all else is the engine thread's.
+    """The leases of all rows, the engine thread's but for ``changes``, ``events`` and ``is_closed``.
 
-    Callers write ``first_kept`` (replies to earlier frames were flushed) and ``due_s`` (when the last reply
-    was due), one element a lease.
+    ``changes`` come from the control thread, in whose ``events`` is what happened. ``is_closed``: its session
+    has ended, so its replies are nobody's. Callers write ``first_kept`` (replies to earlier frames were
+    flushed) and ``due_s`` (when the last reply was due), one element a lease.
     """
 
     def __init__(
@@ -56,7 +140,6 @@ class Rows:
         slots: int,
         *,
         metrics: EngineMetrics,
-        pressure: LatePressure,
         pools: int | None = None,
     ) -> None:
         """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
@@ -69,79 +152,134 @@ class Rows:
         arena, leases = self.arena, self.arena.leases
         self._flags = np.zeros((leases, len(CAN_RUN)), np.bool_)
         self._is_attached, self.is_primed, self.is_frozen, self.is_closed, self.has_ended = self._flags.T[:5]
+        self.changes: deque[Change] = deque()
+        self.events: deque[Event] = deque()
         self._is_behind: BoolArray = self._flags.T[5]
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
-        self.leases: Leases[EngineSession] = Leases(self.is_closed, self._clear, pools=pools or 1)
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), FrameStats(arena)
-        self.needs_care: BoolArray = np.zeros(leases, np.bool_)
+        self.has_update: BoolArray = np.zeros(leases, np.bool_)
         self._padding_run = arena.caller.padding_run
         self.first_kept, self.due_s = arena.caller.first_kept, arena.caller.due_s
         self.in_tick, self.is_over = arena.engine.in_tick, arena.engine.is_over
         self.max_steps: Counts = np.full(leases, NO_LIMIT)
         self.parameters_seen: Counts = np.zeros(leases, np.int64)
-        self.marks = LeaseMarks(
-            *(self.leases, arena.pool_leases, spec.frame_samples, self.max_steps, self.parameters_seen),
-            *(self.is_primed, self.is_frozen, self.needs_care),
-        )
         self._row: IntArray = np.full(leases, -1, np.int32)
         self._no_runs: Counts = np.full(leases, NOT_PADDING)
         self._no_runs.flags.writeable = False
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_fresh = np.zeros(leases, np.bool_)
-        self._sessions: list[EngineSession | None] = [None] * leases
+        self._entries: list[RowEntry | None] = [None] * leases
+        self.saves: deque[SaveRow] = deque()
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = spec.kind.takes_audio, spec.kind.is_live
-        self._metrics, self._pressure = metrics, pressure
+        self._metrics = metrics
 
-    # The engine thread's side.
+    # Changes, between two ticks.
 
     def settle(self) -> None:
-        """Attach and detach what changed hands since the last tick."""
-        self.leases.settle(self._attach, self._detach)
+        """Apply what the control thread has decided since the last call."""
+        while self.changes:
+            match change := self.changes.popleft():
+                case AttachRow(lease, entry):
+                    self._attach(lease, entry)
+                    self._is_fresh[lease] = True
+                case UpdateRow(lease, request):
+                    self._update(lease, request)
+                case FreezeRow(lease, is_frozen):
+                    self.is_frozen[lease] = is_frozen
+                case MoveRow():
+                    self._move(change)
+                case DetachRow(lease):
+                    self._detach(lease)
+                    self.events.append(RowDetached(lease))
+                case SaveRow(lease):
+                    if lease is not None:
+                        self.is_frozen[lease], change.entry = True, self._entries[lease]
+                    self.saves.append(change)
 
-    def _attach(self, lease: int, session: EngineSession) -> None:
-        self._sessions[lease] = session
-        self._is_attached[lease] = self._is_fresh[lease] = True
+    def _attach(self, lease: int, entry: RowEntry) -> None:
+        self._entries[lease] = entry
+        self._is_attached[lease] = self.has_update[lease] = True
+        self.is_frozen[lease] = self.has_ended[lease] = False
+        self.is_primed[lease] = entry.prompt is None
+        self._limit(lease, entry)
+
+    def _limit(self, lease: int, entry: RowEntry) -> None:
+        most = entry.parameters.max_steps
+        self.max_steps[lease] = NO_LIMIT if most is None else most
+        self.parameters_seen[lease] = entry.changes
+
+    def _update(self, lease: int, request: CallRequest) -> None:
+        if (entry := self._entries[lease]) is None:
+            return
+        entry.take(request)
+        entry.updates += 1
+        match request:
+            case SetParameters():
+                self._limit(lease, entry)
+            case Prime():
+                self.is_primed[lease] = False
+        self.has_update[lease] = True
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
             self._placement.give_back(int(self._row[lease]))
-        self._sessions[lease], self._row[lease] = None, -1
+        self._entries[lease], self._row[lease] = None, -1
         self._is_attached[lease] = False
 
-    def _clear(self, lease: int) -> None:
-        for flag in (self.is_primed, self.is_frozen, self.has_ended, self.needs_care):
-            flag[lease] = False
-        self.max_steps[lease], self.parameters_seen[lease] = NO_LIMIT, 0
-        self.arena.clear(lease)
+    def _move(self, move: MoveRow) -> None:
+        source, target = move.source, move.target
+        if (entry := self._entries[source]) is None:
+            return
+        used = self.used(source)
+        taken, replay_from, again = self.outputs.rewound(
+            source, move.frame, move.told_frame, move.replay_frames
+        )
+        with self.arena.writing():
+            self.arena.move(source, target, taken, again, entry.changes)
+        successor = move.entry
+        successor.parameters, successor.prompt = entry.parameters, None
+        successor.is_new, successor.changes = entry.is_new, entry.changes
+        self._row[target], self._row[source] = self._row[source], -1
+        self._is_fresh[target] = self._is_fresh[source]
+        self._detach(source)
+        self._attach(target, successor)
+        self.arena.publish()
+        self.events.append(RowMoved(source, used, self.used(target).given, replay_from))
 
-    def unprimed(self) -> list[EngineSession]:
-        """Sessions that got a prompt, or another one, since the last call."""
-        if not np.count_nonzero(self.needs_care):
+    def fail(self, lease: int, error: AntiphonError) -> None:
+        """The session of a lease cannot go on: it takes part in nothing from now on."""
+        self.is_closed[lease] = True
+        self.events.append(RowFailed(lease, error))
+
+    def unprimed(self) -> list[int]:
+        """Leases that got a prompt, or another one, since the last call."""
+        if not np.count_nonzero(self.has_update):
             return []
-        chosen = np.flatnonzero(self.needs_care & self._is_attached & ~self.is_primed)
-        return [session for _, session in self._unmark(chosen)]
+        return self._unmark(np.flatnonzero(self.has_update & self._is_attached & ~self.is_primed))
 
-    def cared_for(self, leases: Counts) -> list[tuple[int, EngineSession]]:
-        """Those of ``leases`` that need care before their next frame, with their sessions."""
-        return self._unmark(leases[self.needs_care[leases]])
+    def updates(self, leases: Counts) -> list[int]:
+        """Those of ``leases`` that have an update to apply before their next frame."""
+        return self._unmark(leases[self.has_update[leases]])
 
-    def _unmark(self, leases: Counts) -> list[tuple[int, EngineSession]]:
-        if not leases.size:
-            return []
-        self.needs_care[leases] = False  # first: a mark that comes from now on stays
-        return [(lease, self.session(lease)) for lease in leases.tolist() if not self.is_closed[lease]]
+    def _unmark(self, leases: Counts) -> list[int]:
+        self.has_update[leases] = False
+        return [lease for lease in leases.tolist() if not self.is_closed[lease]]
 
-    def session(self, lease: int) -> EngineSession:
-        """The session that an attached lease is of."""
-        session = self._sessions[lease]
-        assert session is not None
-        return session
+    def entry(self, lease: int) -> RowEntry:
+        """What lies beside the frames of an attached lease."""
+        entry = self._entries[lease]
+        assert entry is not None
+        return entry
 
-    def is_attached(self, lease: int) -> bool:
-        """Whether the engine thread has seen a lease."""
-        return bool(self._is_attached[lease])
+    def entry_or_none(self, lease: int) -> RowEntry | None:
+        """The same; None where the lease is not attached, or its session has ended."""
+        return None if self.is_closed[lease] else self._entries[lease]
+
+    def kept_states(self) -> int:
+        """Rows whose state is kept during flush padding."""
+        return sum(entry is not None and entry.padding.kept is not None for entry in self._entries)
 
     def row(self, lease: int, now_s: float) -> int:
         """The row of an attached lease, which gets one now if it has none yet."""
@@ -163,24 +301,9 @@ class Rows:
 
     def mark_used(self, lease: int) -> None:
         """The row holds this session's state already, by a prompt: it is not to be reset."""
-        self._is_fresh[lease] = False
-
-    def move(self, source: int, target: int, frame: int, told_frame: int, replay_frames: int) -> int:
-        """Between two ticks: let another lease have the row of one, and all that was heard and said.
-
-        Replies after ``frame`` are to be taken again: those from ``told_frame`` on and ``replay_frames``
-        before the last, as far as they are there. Returns the first frame whose reply may still come.
-        """
-        self.arena.read_client_counters()
-        taken, replay_from, again = self.outputs.rewound(source, frame, told_frame, replay_frames)
-        with self.arena.writing():
-            self.arena.move(source, target, taken, again, int(self.parameters_seen[source]))
-        self.parameters_seen[target] = self.parameters_seen[source]
-        self._row[target], self._row[source] = self._row[source], -1
-        self._is_fresh[target], self.max_steps[target] = self._is_fresh[source], self.max_steps[source]
-        self.is_primed[target], self.needs_care[target] = True, self.needs_care[source]
-        self.arena.publish()
-        return replay_from
+        if self._is_fresh[lease]:
+            self._is_fresh[lease] = False
+            self.events.append(RowBegun(lease))
 
     def used(self, lease: int) -> FramesUsed:
         """What was used of a call so far; a reply that is taken again counts as not given."""
@@ -194,10 +317,10 @@ class Rows:
         Frames over the bound of a live input, and flushed ones, are gone before.
         """
         self.arena.read_client_counters()
-        if self.arena.pool_leases:  # messages of other processes may come later than their frames
-            np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
+        # A change of the parameters may come later than the frames after it.
+        np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
         if not self._takes_audio:
-            has_text = [session is not None and session.text.is_ready for session in self._sessions]
+            has_text = [entry is not None and entry.text.is_ready for entry in self._entries]
             return self._with_room(np.flatnonzero(has_text))
         rings = self.inputs
         leases: Counts = (rings.written > rings.taken).nonzero()[0]
@@ -218,11 +341,10 @@ class Rows:
     def _hearing_padding(self) -> Counts:
         """The leases with flush padding to be heard."""
         found = []
-        for lease in np.flatnonzero(self.needs_care).tolist():
-            session = self._sessions[lease]
-            if session is not None:
-                session.padding.see(int(self._padding_run[lease]))
-                if session.padding.pending > 0:
+        for lease in np.flatnonzero(self.has_update).tolist():
+            if (entry := self._entries[lease]) is not None:
+                entry.padding.see(int(self._padding_run[lease]))
+                if entry.padding.pending > 0:
                     found.append(lease)
         return np.array(found, np.int64)
 
@@ -261,7 +383,7 @@ class Rows:
         due_s = float(self.due_s[lease])
         overdue = overdue_frames(rings.complete_s[lease, slots], due_s, now_s, self._frame_s)
         if overdue:
-            self._pressure.record_many(now_s, frames=overdue, late=overdue)
+            self.events.append(FramesOverdue(now_s, overdue))
         self.ledger.dropped_in[lease] += frames
         rings.taken[lease] += frames
         self._metrics.dropped_in.inc(frames)
@@ -273,11 +395,12 @@ class Rows:
             self._is_fresh[leases] = False
             for lease in leases[self._row[leases] < 0].tolist():
                 self.row(lease, now_s)
+            self.events.extend(map(RowBegun, leases[fresh].tolist()))
         rows = self._row[leases]
         with self.arena.writing():
             self.in_tick[leases] = True
             if not self._takes_audio:
-                offers = [self.session(lease).text.offer() for lease in leases.tolist()]
+                offers = [self.entry(lease).text.offer() for lease in leases.tolist()]
                 words = tuple(entries for entries, _, _ in offers)
                 frame = np.array([index for _, index, _ in offers])
                 complete_s = np.array([received_s for _, _, received_s in offers])
@@ -304,14 +427,14 @@ class Rows:
         """A tick in which rows without a frame hear silence, and those that heard some go back."""
         tick = tick._replace(run=tick.run.copy())
         actions: list[tuple[int, RowAction]] = []
-        for place in np.flatnonzero(self.needs_care[tick.leases] | ~has_frame).tolist():
+        for place in np.flatnonzero(self.has_update[tick.leases] | ~has_frame).tolist():
             lease = int(tick.leases[place])
-            padding = self.session(lease).padding
+            padding = self.entry(lease).padding
             padding.see(int(self._padding_run[lease]))
             if has_frame[place]:
                 action = padding.come_back()
             else:
-                self.needs_care[lease] = True  # interrupted since ready() or not: the silence is undone
+                self.has_update[lease] = True  # interrupted since ready() or not: the silence is undone
                 tick.frame[place], tick.complete_s[place] = -1, padding.received_s
                 action, tick.run[place] = padding.take_into(pcm[place])
                 self.arena.engine.padding_done[lease] = padding.done
@@ -328,7 +451,7 @@ class Rows:
         """Whole frames (tts: words) that wait for the model, all sessions together."""
         if self._takes_audio:
             return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
-        return sum(session.text.waiting for session in list(self._sessions) if session is not None)
+        return sum(entry.text.waiting for entry in list(self._entries) if entry is not None)
 
     def waiting_replies(self) -> int:
         """Replies that wait for their sockets, all sessions together."""

@@ -1,45 +1,92 @@
-"""Who gets into an engine: rows and the queue for them, resumed calls, and the news of each decision."""
+"""Which sessions have a row of an engine, wait for one, or resume a call; and the news of each decision.
+
+All of it belongs to the control thread. What it decides goes to the engine thread as changes of rows; what
+happened there comes back as events.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
-from antiphon.engine.admission import Admission
-from antiphon.engine.decisions import AdmissionOutcome, Changes, EngineLoad, RefusedError
-from antiphon.engine.metrics import EngineMetrics
-from antiphon.engine.resuming import Resuming
-from antiphon.engine.sessions import EngineSession, SessionHost
+from antiphon.engine.admission import Admission, AdmissionOutcome, Changes, EngineLoad, RefusedError
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.metrics import EngineMetrics, LatePressure
+from antiphon.engine.resumable_call import replaced, too_late
+from antiphon.engine.resume import Resuming
+from antiphon.engine.rows import Rows
+from antiphon.engine.sessions import EngineSession, LeasePool
+from antiphon.engine.values import (
+    AttachRow,
+    Change,
+    DetachRow,
+    EngineLost,
+    Event,
+    FramesOverdue,
+    FreezeRow,
+    RowBegun,
+    RowDetached,
+    RowFailed,
+    RowMoved,
+    RowPrimed,
+    UpdateRow,
+)
 from antiphon.errors import AntiphonError, DrainingError, MovedError, ResumeError, SessionFailedError
-from antiphon.ipc.resumption import ResumeClaim
+from antiphon.ipc import messages
+from antiphon.ipc.values import Note, ResumeClaim
+
+MAX_UPDATES: Final = 1024
+"""Of one session, that wait for a step to end: more than the words of a page that come one by one."""
 
 
 class SessionManager:
-    """Who has a row of an engine, waits for one, or resumes a call; any thread may use it.
-
-    ``lost`` says why the model can no longer run, None while it can.
-    """
+    """The sessions of one engine. ``lost`` says why the model can no longer run, None while it can."""
 
     def __init__(
         self,
-        admission: Admission[EngineSession],
-        resuming: Resuming,
+        rows: Rows,
+        config: EngineConfig,
+        slots: int,
         *,
-        clock: Callable[[], float],
+        pressure: LatePressure,
         metrics: EngineMetrics,
+        clock: Callable[[], float],
         nudge: Callable[[], None],
+        pools: int = 1,
+        note: str = "",
     ) -> None:
-        """Begin without sessions; ``nudge`` wakes the engine thread."""
-        self._admission, self._clock = admission, clock
-        self._metrics, self._nudge = metrics, nudge
-        self.resuming = resuming
-        self.host = SessionHost(self.leave, self.place, self.keeps)
+        """Begin without sessions; ``nudge`` wakes the engine thread. ``note`` is part of refusals."""
+        self._rows, self._pressure = rows, pressure
+        self._metrics, self._clock, self._nudge = metrics, clock, nudge
+        self.leases = LeasePool(rows.arena.leases, self._wipe, pools=pools)
+        self._admission: Admission[EngineSession] = Admission(
+            slots,
+            config,
+            pressure,
+            activate=self._activate,
+            has_lease=lambda it: self.leases.has_free(None if it is None else it.pool or 0),
+            note=note,
+        )
+        self.resuming = Resuming(
+            window_s=config.resume_window_s,
+            yield_s=config.resume_yield_s,
+            clock=clock,
+            post=self.post,
+            give_lease=self._give_lease,
+        )
+        self._at_lease: dict[int, EngineSession] = {}
         self.lost: SessionFailedError | None = None
+
+    # Callers come.
 
     def admit(self, session: EngineSession, wait_s: float) -> None:
         """Give a session a row, or a place in the queue.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: as ``Engine.session``.
+            ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
+            DrainingError: the server is leaving.
+            SessionFailedError: the device is lost.
         """
         self._check_not_lost()
         now_s = self._clock()
@@ -50,15 +97,9 @@ class SessionManager:
             self._metrics.admission(error.outcome)
             raise
         except DrainingError:
-            self._check_not_lost()  # it may have been lost meanwhile: then no caller is admitted
             self._metrics.admission(AdmissionOutcome.DRAINING)
             raise
         self._metrics.admission(outcome)
-        if outcome is AdmissionOutcome.QUEUED:
-            self._nudge()  # the engine thread sleeps no longer than this caller waits
-        if self.lost is not None:  # meanwhile, and too late for this session to be ended with the others
-            session.end(self.lost)
-        self._check_not_lost()
 
     def claim(self, session: EngineSession, claim: ResumeClaim) -> None:
         """Let a session have a call of another connection.
@@ -78,11 +119,6 @@ class SessionManager:
             self._metrics.resumption("moved")
             raise
 
-    def detach(self, session: EngineSession) -> None:
-        """The connection is gone: the row waits for another where the call can be resumed; else it ends."""
-        if not self.resuming.detach(session):
-            session.end(ResumeError("unknown: the call cannot be resumed"))
-
     def check_room(self, wait_s: float) -> None:
         """Whether :meth:`admit` would take a caller now, one that waits so long; it admits and counts none.
 
@@ -94,9 +130,141 @@ class SessionManager:
         self.settle(now_s)
         self._admission.check(now_s, wait_s)
 
-    def load(self, now_s: float) -> EngineLoad:
-        """Rows and queue now."""
-        return self._admission.load(now_s)
+    def announce_place(self, session: EngineSession) -> None:
+        """Send a session that waits its place in the queue."""
+        if (position := self._admission.position(session)) is not None:
+            retry_after_s = self._admission.retry_after_s(session, self._clock())
+            session.send(messages.Queued(session.id, position, retry_after_s))
+
+    def _activate(self, session: EngineSession) -> bool:
+        if not self._give_lease(session):
+            return False
+        assert session.lease is not None
+        session.is_attached = True
+        self._at_lease[session.lease] = session
+        self.post(AttachRow(session.lease, session.entry))
+        session.announce(session.lease, self._rows.arena.pool_leases)
+        return True
+
+    def _give_lease(self, session: EngineSession) -> bool:
+        session.lease = session.leased = self.leases.take(session.pool or 0, is_held=session.has_front_end)
+        return session.lease is not None
+
+    # Callers are here.
+
+    def pass_on(self, session: EngineSession, request: messages.CallRequest) -> None:
+        """Give a session's row what its front end asks for, now or when it has one.
+
+        Raises:
+            SessionFailedError: too much that was asked for waits for a step to end.
+        """
+        if session.is_closed:
+            return
+        session.remember(request)
+        if session.lease is None or not session.is_attached:
+            session.entry.take(request)
+            return
+        waiting = session.updates - session.entry.updates
+        if waiting >= MAX_UPDATES:
+            raise SessionFailedError(f"{waiting} changes wait for the model, the limit is {MAX_UPDATES}")
+        session.updates += 1
+        self.post(UpdateRow(session.lease, request))
+
+    def words_waiting(self, session: EngineSession) -> int:
+        """Words of a session that its row has not taken."""
+        taken = 0 if session.lease is None else int(self._rows.arena.engine.words_taken[session.lease])
+        return session.words_waiting(taken)
+
+    def add_notes(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> None:
+        """See :meth:`Resuming.note`."""
+        if (successor := self.resuming.note(session, notes, told_frame)) is not None:
+            self.end(successor, too_late())
+
+    def freeze(self, session: EngineSession, *, is_frozen: bool) -> None:
+        """Whether the row takes no step; what comes meanwhile waits, up to the bounds of the queues."""
+        if session.lease is not None:
+            self.post(FreezeRow(session.lease, is_frozen))
+
+    # Callers leave.
+
+    def detach(self, session: EngineSession) -> None:
+        """The connection is gone: the row waits for another where the call can be resumed; else it ends."""
+        if session.is_closed or self.resuming.detach(session) or self.resuming.is_succeeded(session):
+            return
+        self.end(session, ResumeError("unknown: the call cannot be resumed"))
+
+    def let_go(self, session: EngineSession) -> None:
+        """The front end has closed a session: it ends, unless another connection is to have its call."""
+        if self.resuming.keeps(session):
+            self.resuming.detach(session)
+        else:
+            self.close(session)
+
+    def end(self, session: EngineSession, error: AntiphonError) -> None:
+        """Close a session without its front end's request."""
+        if not session.is_closed:
+            session.send(messages.Ended(session.id, error))
+            self.close(session)
+
+    def close(self, session: EngineSession) -> None:
+        """Free the row, or the place in the queue; the next caller has it."""
+        if session.is_closed:
+            return
+        session.is_closed = True
+        if (lease := session.lease) is not None:
+            session.lease = None
+            if session.is_attached:
+                self._at_lease.pop(lease, None)
+                self._rows.is_closed[lease] = True  # from here on no reply of a running tick is wanted
+                self._detach_row(lease, session)
+            else:
+                self.leases.give_back(lease)
+        if (successor := self.resuming.forget(session)) is not None:
+            self.end(successor, too_late())
+        self._leave(session)
+
+    def _detach_row(self, lease: int, session: EngineSession) -> None:
+        """Have the engine thread use a lease no more; one that it has not seen yet is free at once."""
+        try:
+            self._rows.changes.remove(AttachRow(lease, session.entry))
+        except (ValueError, IndexError):  # it has, or is just looking
+            self.post(DetachRow(lease))
+        else:
+            self.leases.detached(lease)
+
+    def _leave(self, session: EngineSession) -> None:
+        departure = self._admission.leave(session, self._clock())
+        if departure.was_waiting:
+            self._metrics.admission(AdmissionOutcome.LEFT)
+        if departure.active_s is not None:
+            self._metrics.session_seconds.observe(departure.active_s)
+        self._apply(departure.changes)
+
+    def drain(self, *, keeps_detached: bool) -> None:
+        """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless kept."""
+        if not keeps_detached:
+            for session in self.resuming.drain():
+                self.end(session, ResumeError("draining: the server is leaving"))
+        for session in self._admission.drain():
+            self._metrics.admission(AdmissionOutcome.DRAINING)
+            self.end(session, DrainingError("the server is leaving; its queue is closed"))
+
+    def end_all(self, error: AntiphonError) -> None:
+        """End every session: detached, waiting and active ones."""
+        for session in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
+            self.end(session, error)
+
+    def lose(self, error: SessionFailedError) -> None:
+        """The model can no longer run: end everything, and admit nothing more."""
+        self.lost = error
+        self.end_all(error)
+
+    # Time passes, and the engine thread answers.
+
+    def post(self, change: Change) -> None:
+        """Let the engine thread change a row before its next tick."""
+        self._rows.changes.append(change)
+        self._nudge()
 
     def settle(self, now_s: float, *, comers: int = 0) -> None:
         """Do what time brought; a detached call gives way to who waits, or to one of ``comers``."""
@@ -104,52 +272,73 @@ class SessionManager:
             load = self._admission.load(now_s)
             missing = load.queued + comers + load.active - load.slots
             for session, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
-                session.end(error)
+                self.end(session, error)
         self._apply(self._admission.settle(now_s))
 
-    def drain(self, *, keeps_detached: bool) -> None:
-        """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless kept."""
-        if not keeps_detached:
-            for session in self.resuming.drain():
-                session.end(ResumeError("draining: the server is leaving"))
-        for session in self._admission.drain():
-            self._metrics.admission(AdmissionOutcome.DRAINING)
-            session.end(DrainingError("the server is leaving; its queue is closed"))
+    def next_event_s(self, now_s: float) -> float:
+        """When :meth:`settle` may have something to do; infinite for never."""
+        event_s = self._admission.next_event_s(now_s)
+        waits_s = math.inf if event_s is None else event_s
+        if not self.resuming.detached:
+            return waits_s
+        load = self._admission.load(now_s)
+        is_wanted = load.queued > 0 and load.queued + load.active > load.slots
+        return min(waits_s, self.resuming.next_event_s(is_wanted=is_wanted))
 
-    def end_all(self, error: AntiphonError) -> None:
-        """End every session: detached, waiting and active ones."""
-        for session in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
-            session.end(error)
+    def load(self, now_s: float) -> EngineLoad:
+        """Rows and queue now."""
+        return self._admission.load(now_s)
 
-    def lose(self, error: SessionFailedError) -> None:
-        """The model can no longer run: end everything, and admit nothing more."""
-        self.lost = error
-        self.end_all(error)
+    def handle(self, event: Event) -> None:
+        """Take note of what has happened on the engine thread; ``EngineLost`` is its caller's."""
+        match event:
+            case RowDetached(lease):
+                self.leases.detached(lease)
+                self._apply(self._admission.settle(self._clock()))
+            case RowBegun(lease):
+                if (session := self._session_at(lease)) is not None:
+                    session.has_state = True
+            case RowPrimed(lease, number, came):
+                if (session := self._session_at(lease)) is not None:
+                    session.came = came
+                    session.send(messages.Primed(session.id, number))
+            case RowFailed(lease, error):
+                if (session := self.resuming.moving_from(lease) or self._session_at(lease)) is not None:
+                    self.end(session, error)
+            case RowMoved():
+                self._moved(event)
+            case FramesOverdue(now_s, frames):
+                self._pressure.record_many(now_s, frames=frames, late=frames)
+            case EngineLost():
+                pass
+            case _:
+                event()
 
-    # What sessions ask of their host.
+    def _session_at(self, lease: int) -> EngineSession | None:
+        return self._at_lease.get(lease)
 
-    def leave(self, session: EngineSession) -> None:
-        """A session has closed: its row, or its place in the queue, goes to the next."""
-        self.resuming.forget(session)
-        departure = self._admission.leave(session, self._clock())
-        if departure.was_waiting:
-            self._metrics.admission(AdmissionOutcome.LEFT)
-        if departure.active_s is not None:
-            self._metrics.session_seconds.observe(departure.active_s)
-        self._apply(departure.changes)
-        self._nudge()  # who still waits may now wait for late pressure alone, which the thread watches
+    def _moved(self, moved: RowMoved) -> None:
+        session, successor, resumption = self.resuming.moved(moved)
+        source, target = session.lease, successor.lease
+        assert source is not None
+        session.lease, session.is_closed = None, True
+        del self._at_lease[source]
+        self.leases.detached(source)
+        self._admission.swap(session, successor)
+        session.send(messages.Ended(session.id, replaced()))
+        if target is None:  # it has closed meanwhile
+            self._leave(successor)
+            return
+        self._at_lease[target] = successor
+        if not self.resuming.is_detached(successor):  # nor has its connection gone
+            self._metrics.resumption("resumed")
+        successor.send(messages.Resumed(successor.id, resumption))
+        successor.announce(target, self._rows.arena.pool_leases)
 
-    def place(self, session: EngineSession) -> tuple[int, int] | None:
-        """How many callers wait before this one, and for how many seconds; None when it does not wait."""
-        position = self._admission.position(session)
-        return None if position is None else (position, self._admission.retry_after_s(session, self._clock()))
-
-    def keeps(self, session: EngineSession) -> bool:
-        """Whether the call of a session that closes is being resumed; then its front end lets go."""
-        if not self.resuming.keeps(session):
-            return False
-        self.resuming.detach(session)
-        return True
+    def _wipe(self, lease: int) -> None:
+        """Let a lease begin anew, which neither side uses."""
+        self._rows.arena.clear(lease)
+        self._rows.is_closed[lease] = False
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:
@@ -157,11 +346,10 @@ class SessionManager:
 
     def _apply(self, changes: Changes[EngineSession]) -> None:
         """Tell every session that a decision of admission concerns."""
-        for session in changes.promoted:
+        for _ in changes.promoted:
             self._metrics.admission(AdmissionOutcome.PROMOTED)
-            session.tell()
         for session, error in changes.expired:
             self._metrics.admission(AdmissionOutcome.EXPIRED)
-            session.end(error)
+            self.end(session, error)
         for session in changes.moved:
-            session.tell()
+            self.announce_place(session)

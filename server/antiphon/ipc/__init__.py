@@ -11,5 +11,5 @@ Across processes (Linux), one SOCK_SEQPACKET pair a front end::
     server.add(pool, control_socket)                     # one end of the pair
     server.take_back(pool)                               # after its process was reaped; add() may follow
     ports = await connect(control_socket)                # front end: name -> EnginePort
-    ports[name].on_lost(callback)                        # the engine's process is gone, its calls have ended
+    ports[name].on_change(callback)                      # its health may be another, or its process gone
 """

@@ -1,15 +1,119 @@
-"""State that all calls of one model share on the callers' side."""
+"""What the calls of one model share on the callers' side, and what each of them counts."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from antiphon.ipc.arena import Arena
-from antiphon.ipc.rings import InputRings, OutputRings
-from antiphon.ipc.sends import LatencyReport
+import numpy as np
+
+from antiphon.ipc import messages
+from antiphon.ipc.arena import RECENT_TICKS, Arena
+from antiphon.ipc.rings import InputRings, InputWriter, OutputRings
+from antiphon.ipc.values import SessionStats, percentile
 from antiphon.models.spec import ModelSpec
+
+BATCH_S: Final = 0.02
+"""How often sent frames are reported at most: a quarter of a frame."""
+
+MAX_BATCH: Final = 2048
+"""Sent frames of one report."""
+
+PACE: Final = 0.9
+"""Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
+
+
+class SendStats:
+    """What one session's own side counts: frames sent, late ones, replies given up."""
+
+    def __init__(self, spec: ModelSpec, deliveries: LatencyReport, *, is_live: bool) -> None:
+        """Start with nothing counted; ``deliveries`` are shared by all sessions."""
+        self._deliveries = deliveries
+        self._frame_s = spec.frame_ms / 1000.0
+        self._has_deadlines = spec.kind.has_deadlines  # text is complete long before it is spoken
+        self._is_live = is_live
+        self.is_heard = False
+        self.due_s = float("-inf")
+        self.out = 0
+        self.late = 0
+        self.dropped_out = 0
+        self.flushed_out = 0
+
+    def sent(
+        self, complete_s: float, sent_s: float, peer_wait_s: float, *, first_complete_s: float | None
+    ) -> None:
+        """A reply was handed to the socket at ``sent_s``, of which ``peer_wait_s`` went into a slow peer.
+
+        ``first_complete_s`` is when the session's first frame was complete, None for a reply without audio,
+        and for any but the first with audio: then it ``is_heard``.
+
+        A live frame's latency counts from when it was complete. What presses on admission is less: a frame
+        that came in a burst counts from the time real time would have brought it, and the peer's own slowness
+        is taken off. A pipeline that is not live counts every latency from when the frame is due: its callers
+        may send a recording as fast as it is read, and a second at a time.
+        """
+        if first_complete_s is not None and not self.is_heard:
+            self.is_heard = True
+            self._deliveries.first_audio(sent_s - first_complete_s)
+        if not self._has_deadlines:
+            return
+        due_s = self.due_s = max(complete_s, self.due_s + PACE * self._frame_s)
+        latency_s = max(0.0, sent_s - (complete_s if self._is_live else due_s))
+        is_late = latency_s > self._frame_s
+        self.late += is_late
+        is_pressing = sent_s - peer_wait_s - due_s > self._frame_s
+        self._deliveries.sent(sent_s, latency_s, is_late=is_late, is_pressing=is_pressing)
+
+
+class LatencyReport:
+    """What the callers' halves of one model hand to sockets, reported as one message for many replies."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, model: int, send: Callable[[messages.Request], None]
+    ) -> None:
+        """Report for the model of this number."""
+        self._loop, self._model, self._send = loop, model, send
+        self._latency_s: list[float] = []
+        self._first_s: list[float] = []
+        self._sent_s = 0.0
+        self._late = self._pressing = self._refused = 0
+        self._is_called = False
+
+    def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
+        """A reply was handed on; ``is_pressing``: late by no fault of its peer."""
+        self._sent_s = sent_s
+        self._latency_s.append(latency_s)
+        self._late += is_late
+        self._pressing += is_pressing
+        self._report_soon()
+
+    def first_audio(self, seconds: float) -> None:
+        """A session's first audio came so long after its first whole frame."""
+        self._first_s.append(seconds)
+        self._report_soon()
+
+    def refused(self, frames: int) -> None:
+        """Frames found no slot in a full ring."""
+        self._refused += frames
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if len(self._latency_s) >= MAX_BATCH:
+            self._report()
+        elif not self._is_called:
+            self._is_called = True
+            self._loop.call_later(BATCH_S, self._report)
+
+    def _report(self) -> None:
+        self._is_called = False
+        latencies, first = (np.array(it, np.float32) for it in (self._latency_s, self._first_s))
+        counts = self._late, self._pressing, first, self._refused
+        self._send(messages.Sent(self._model, self._sent_s, latencies, *counts))
+        self._latency_s, self._first_s = [], []
+        self._late = self._pressing = self._refused = 0
+
 
 T = TypeVar("T")
 
@@ -38,3 +142,37 @@ class ClientContext:
                     return found
             time.sleep(0)  # the engine thread is between two of its counters
         return read()
+
+
+def read_stats(
+    side: ClientContext, lease: int, sends: SendStats, writer: InputWriter | None, *, queue: int
+) -> SessionStats:
+    """What became of the frames of a lease; ``queue`` wait for the model, ``writer`` is None for text."""
+    counts, rings, outputs = side.arena.engine, side.inputs, side.outputs
+    taken, flushed_in = int(counts.taken[lease]), int(counts.flushed_in[lease])
+    frames_in, dropped_in = taken, 0
+    if writer is not None:
+        frames_in = writer.frames
+        flushed_in += max(0, int(rings.discarded[lease] - rings.taken[lease]))
+        over = writer.waiting - queue if side.spec.kind.is_live else 0
+        dropped_in = int(counts.dropped_in[lease]) + writer.refused + over
+    recent = slice(0, min(taken, RECENT_TICKS))
+    step_ms, wait_ms = map(sorted, side.arena.blocks["recent_ms"][lease, recent].T.tolist())
+    return SessionStats(
+        frames_in=frames_in,
+        frames_taken=taken,
+        frames_out=sends.out,
+        late=sends.late,
+        lost=int(counts.lost[lease]),
+        silent=int(counts.silent[lease]),
+        dropped_in=dropped_in,
+        dropped_out=sends.dropped_out + max(0, int(outputs.discarded[lease] - outputs.taken[lease])),
+        flushed_in=flushed_in,
+        flushed_out=sends.flushed_out + int(counts.flushed_out[lease]),
+        queue_frames=queue,
+        reply_frames=outputs.waiting_for_caller(lease),
+        step_ms_p50=percentile(step_ms, 0.5),
+        step_ms_p99=percentile(step_ms, 0.99),
+        wait_ms_p50=percentile(wait_ms, 0.5),
+        wait_ms_p99=percentile(wait_ms, 0.99),
+    )

@@ -1,6 +1,6 @@
 """The engines of a server as one front end sees them, in this process or in another.
 
-:func:`antiphon.ipc.engine_connection.connect` makes a client of another process's engines, and
+:func:`antiphon.ipc.engine_client.connect` makes a client of another process's engines, and
 :class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Everything here belongs to the thread
 of one event loop.
 """
@@ -11,10 +11,12 @@ import asyncio
 import itertools
 import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,12 +25,12 @@ from antiphon.backends.base import BackendInfo
 from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.arena import Arena, Counts
-from antiphon.ipc.client_context import ClientContext
+from antiphon.ipc.client_context import ClientContext, LatencyReport
 from antiphon.ipc.health import Health
-from antiphon.ipc.message_socket import write_file
-from antiphon.ipc.resumption import ResumeClaim
-from antiphon.ipc.sends import LatencyReport
+from antiphon.ipc.memory import MemoryLayout, hush, open_pool, ring
+from antiphon.ipc.message_socket import MessageSocket, close_all, write_file
 from antiphon.ipc.session import Session, SessionLink
+from antiphon.ipc.values import ResumeClaim
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -268,7 +270,7 @@ class EnginePort:
         self._link = SessionLink(client.send, nudge, client.changed, client.closed)
         self._at_lease: list[Session | None] = [None] * arena.leases
         self._seen: Counts = np.zeros(arena.leases, np.int64)
-        self._on_lost: list[Callable[[], None]] = []
+        self._on_change: list[Callable[[], None]] = []
         self.hear(facts.health)
 
     async def submit(
@@ -380,15 +382,21 @@ class EnginePort:
         detail = f"the engine's process has sent nothing for {silent_s:.1f} s"
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call back once when the engine's process is gone, after all sessions have ended."""
-        self._on_lost.append(callback)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever the engine's health may be another."""
+        self._on_change.append(callback)
 
     # From its client.
 
     def hear(self, health: Health) -> None:
         """The engine reports its health."""
         self._known, self._heard_s = health, time.monotonic()
+        self.change()
+
+    def change(self) -> None:
+        """The engine's health may be another."""
+        for callback in self._on_change:
+            callback()
 
     def seat(self, session: Session, lease: int) -> None:
         """A session has a lease."""
@@ -411,5 +419,72 @@ class EnginePort:
     def lose(self, detail: str) -> None:
         """The engine's process is gone."""
         self._known = replace(self._known, alive=False, ready=False, detail=detail)
-        for callback in self._on_lost:
-            callback()
+        self.change()
+
+
+async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
+    """The engines at the other end of ``control`` by name, for the running event loop; it owns the socket.
+
+    Raises:
+        SessionFailedError: the engine's process ended before it said what it serves.
+    """
+    loop = asyncio.get_running_loop()
+    hello: asyncio.Future[None] = loop.create_future()
+
+    def handle(notice: messages.Notice, descriptors: Sequence[int]) -> None:
+        if isinstance(notice, messages.Hello) and not hello.done():
+            _greet(client, notice, descriptors)
+            hello.set_result(None)
+        else:
+            close_all(descriptors)
+            client.handle(notice)
+
+    def lost(reason: str) -> None:
+        if not hello.done():
+            hello.set_exception(SessionFailedError(f"the engine's process did not say hello: {reason}"))
+        client.lose(f"the engine's process is gone: {reason}")
+
+    control_socket = MessageSocket(control, messages.NOTICES, handle, lost=lost)
+    client = EngineClient(control_socket.send, loop)
+    client.closing.callback(control_socket.close)
+    await hello
+    return client.engines
+
+
+def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[int]) -> None:
+    """Map the memory of engines that say hello, and hear their bell from now on."""
+    bell, *shared = descriptors
+
+    def rung() -> None:
+        hush(bell)
+        client.look()
+
+    for number, facts in enumerate(hello.engines):
+        memory, wake = shared[2 * number : 2 * number + 2]
+        arena = open_pool(memory, MemoryLayout(facts.shape, facts.pools, facts.leases), hello.pool)
+        os.close(memory)
+        client.closing.callback(os.close, wake)
+        client.add(facts, arena, LoopNudge(client, partial(ring, wake)).nudge)
+    client.closing.callback(os.close, bell)
+    client.closing.callback(client.loop.remove_reader, bell)
+    client.loop.add_reader(bell, rung)
+
+
+class LoopNudge:
+    """Wakes an engine thread of another process, once in a turn of the event loop."""
+
+    def __init__(self, client: EngineClient, wake: Callable[[], None]) -> None:
+        """Wake by calling ``wake``."""
+        self._client, self._wake = client, wake
+        self._is_nudged = False
+
+    def nudge(self) -> None:
+        """Wake it at the end of this turn."""
+        if not self._is_nudged:
+            self._is_nudged = True
+            self._client.loop.call_soon(self._nudge)
+
+    def _nudge(self) -> None:
+        self._is_nudged = False
+        if not self._client.is_lost:
+            self._wake()

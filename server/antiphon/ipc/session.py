@@ -13,9 +13,8 @@ from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import AntiphonError, SessionError, SessionFailedError
 from antiphon.ipc import messages
 from antiphon.ipc.client_context import ClientContext
-from antiphon.ipc.resumption import Note, Resumption
 from antiphon.ipc.session_buffers import SessionBuffers
-from antiphon.ipc.values import FrameReply, SessionState, SessionStats, TakenReplies
+from antiphon.ipc.values import FrameReply, Note, Resumption, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

@@ -11,10 +11,8 @@ from dataclasses import replace
 from antiphon.backends.base import FloatArray, TextEntry
 from antiphon.errors import SessionError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.client_context import ClientContext
+from antiphon.ipc.client_context import ClientContext, SendStats, read_stats
 from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
-from antiphon.ipc.sends import SendStats
-from antiphon.ipc.stats import read_stats
 from antiphon.ipc.values import FrameReply, SessionStats, TakenReplies
 from antiphon.models.sampling import SamplingParameters
 

@@ -12,17 +12,19 @@ import functools
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.canary.kept import KeptTrial
-from antiphon.canary.trial import Phase
+from antiphon.canary.trial import Phase, TrialRules
 from antiphon.log import Log
 from antiphon.metrics import make_metric
-from antiphon.supervisor.answers import Answers
-from antiphon.supervisor.backoff import next_pause_s
-from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child
+from antiphon.supervisor.answers import Answers, join_traces
+from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child, next_pause_s
+from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.messages import (
     Begin,
@@ -42,9 +44,31 @@ from antiphon.supervisor.messages import (
     Stuck,
     Traced,
 )
-from antiphon.supervisor.plan import SupervisorPlan
 from antiphon.supervisor.shared import SharedState
-from antiphon.supervisor.trace import join_traces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorPlan:
+    """What is to run, and for how long anything may take.
+
+    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
+    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come. What the
+    children have recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial.
+    """
+
+    engine: Sequence[str]
+    front_end: Sequence[str]
+    front_ends: int
+    task: bytes
+    listeners: Sequence[socket.socket]
+    limits: ConnectionLimits
+    counted_address: Callable[[str], str]
+    announce: Callable[[Sequence[str]], None]
+    drain_s: float
+    leave_s: float
+    trace_file: Path | None = None
+    canary: TrialRules | None = None
+
 
 EXIT_DEVICE_LOST = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}

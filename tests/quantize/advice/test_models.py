@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from antiphon.backends.machine import Gpu
 from antiphon.backends.registry import options_of
-from antiphon.engine.capacity import tick_limit_s
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.models.cards import CARDS
 from antiphon.serve.hosting.options import parse_command_line

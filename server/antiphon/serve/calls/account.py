@@ -6,7 +6,7 @@ from typing import Any
 
 from antiphon.errors import MovedError, ReplacedError
 from antiphon.ipc.engine_client import CallSession
-from antiphon.ipc.resumption import Resumption
+from antiphon.ipc.values import Resumption
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.usage import UsageRecord
 from antiphon.serve.calls.dialect import Dialect

@@ -132,6 +132,7 @@ class Call:
                 await self.closed()
             finally:
                 self._services.calls.discard(self)
+                self._services.changed.set()
                 seconds = round(self._services.clock() - self._opened_s, 1)
                 self.exchange.log.info("session closed", code=transport.close_code, seconds=seconds)
                 self.abandon()

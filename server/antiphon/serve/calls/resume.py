@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from antiphon.errors import ResumeError
 from antiphon.ipc.engine_client import CallSession, Notify
-from antiphon.ipc.resumption import Note, ResumeClaim, Resumption
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import Note, ResumeClaim, Resumption, SessionState
 from antiphon.log import Log
 from antiphon.protocol import resume
 from antiphon.serve.access.callers import Caller

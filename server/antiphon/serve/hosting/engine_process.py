@@ -31,9 +31,9 @@ from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.operator.metrics import watch_engine_process
 from antiphon.supervisor import messages
+from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
-from antiphon.supervisor.totals import read_registry
 
 HEALTH_S: Final = 0.25
 """How often front ends are told how the engines are."""

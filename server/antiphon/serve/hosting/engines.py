@@ -14,10 +14,10 @@ from antiphon.backends.registry import make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
+from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
-from antiphon.engine.wake import EventWake
 from antiphon.errors import AntiphonError
 from antiphon.ipc.engine_client import Loop, ModelFacts
 from antiphon.metrics import MetricFamilies

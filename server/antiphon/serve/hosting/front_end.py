@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.errors import AntiphonError, ConfigError, SessionFailedError
-from antiphon.ipc.engine_connection import connect
+from antiphon.ipc.engine_client import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.metrics import MetricFamilies
@@ -39,9 +39,9 @@ from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.transport.loop import run
 from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor import messages
+from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
-from antiphon.supervisor.totals import read_registry
 
 
 class Connections:
@@ -211,6 +211,8 @@ class FrontEndProcess:
                 reread_files(self._config, self._access, self._tls, self._log)
             case messages.Cut():
                 self._is_cut = True
+                if self._app is not None:
+                    self._app[SERVICES].changed.set()
             case messages.Leave():
                 self._leaving.set()
         return None

@@ -1,4 +1,4 @@
-"""How an engine of this server hands its calls over: where its secret and its name come from."""
+"""How an engine of this server hands its calls over: its secret, its name, and what a call belongs to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from pathlib import Path
 
 from antiphon.backends.base import BackendInfo
 from antiphon.config import ServerConfig
-from antiphon.engine.handing_over import HandOverPlan
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.engine.call_state import StateIdentity
+from antiphon.engine.handover import HandOverPlan
+from antiphon.models.checkpoint import WEIGHT_ROLES, Checkpoint
+from antiphon.models.fingerprint import fingerprint
 from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
-from antiphon.serve.hosting.identity import identity_of
+
+
+def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
+    """What the calls of a running model belong to.
+
+    Published weights beside the graphs that run do not count: a worker may lack them.
+    """
+    form = checkpoint.backends.get(info.name)
+    unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
+    files = {role: path for role, path in checkpoint.files.items() if role not in unread}
+    versions = " ".join(f"{what} {version}" for what, version in sorted(info.versions.items()))
+    backend = f"{info.name} {versions}".strip()
+    return StateIdentity(fingerprint(files), backend, info.dtype, info.quantization)
 
 
 def hand_over_plan(

@@ -19,9 +19,6 @@ from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.supervisor import EXIT_CODES, EXIT_DEVICE_LOST
 
-POLL_S = 0.05
-"""How often a draining server looks whether the last call has ended."""
-
 
 class Lifecycle:
     """Waits for the end, prepares it, and holds the exit code.
@@ -37,7 +34,6 @@ class Lifecycle:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: web.Application | None = None
         self._signals: list[signal.Signals] = []
-        self._changed = asyncio.Event()
         self._lost: AntiphonError | None = None
         self._target: str | None = None
 
@@ -48,8 +44,6 @@ class Lifecycle:
         app[SERVICES].begin_drain = self.begin_drain
         for number in EXIT_CODES:
             self._loop.add_signal_handler(number, self.signalled, number)
-        if self.is_lost:
-            self._changed.set()
 
     @property
     def is_lost(self) -> bool:
@@ -61,17 +55,21 @@ class Lifecycle:
         self._lost = error
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
-                self._loop.call_soon_threadsafe(self._changed.set)
+                self._loop.call_soon_threadsafe(self._change)
 
     def signalled(self, number: signal.Signals) -> None:
         """The first signal begins to drain, the second one ends it."""
         self._signals.append(number)
-        self._changed.set()
+        self._change()
 
     def begin_drain(self, target: str) -> None:
         """Drain, and let calls go to the worker at ``target`` where they can."""
         self._target = target
-        self._changed.set()
+        self._change()
+
+    def _change(self) -> None:
+        assert self._app is not None
+        self._app[SERVICES].changed.set()
 
     async def wait(self) -> int:
         """Return the exit code once no call is left, or none may be left.
@@ -79,8 +77,11 @@ class Lifecycle:
         When one of several engines has lost its device, the process must leave too, but those who talk to
         the others may finish.
         """
-        await self._changed.wait()
         assert self._app is not None
+        changed = self._app[SERVICES].changed
+        while not (self._signals or self.is_lost) and self._target is None:
+            changed.clear()
+            await changed.wait()
         await drain(
             self._app,
             self._limits.drain_timeout_s,
@@ -128,16 +129,17 @@ async def drain(
                 _announce(call, limit_s, log)
     for engine in engines:
         engine.drain(target)
-    deadline_s = asyncio.get_running_loop().time() + limit_s
+        engine.on_change(services.changed.set)
 
     def has_calls() -> bool:
         """Whether any go on; one that comes back here is without a connection for a moment."""
         return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
 
-    while has_calls() and not is_cut() and any(engine.health().alive for engine in engines):
-        if asyncio.get_running_loop().time() >= deadline_s:
-            break
-        await asyncio.sleep(POLL_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while has_calls() and not is_cut() and any(engine.health().alive for engine in engines):
+                services.changed.clear()
+                await services.changed.wait()
     is_dead = not any(engine.health().alive for engine in engines)
     words = f"the server is leaving; calls had {limit_s:g} s to finish"
     await close_calls(app, (lost() if is_dead else None) or DrainingError(words))

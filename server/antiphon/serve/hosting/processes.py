@@ -22,8 +22,7 @@ from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.supervisor.answers import Answers
-from antiphon.supervisor.plan import SupervisorPlan
-from antiphon.supervisor.supervisor import Supervisor
+from antiphon.supervisor.supervisor import Supervisor, SupervisorPlan
 
 ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
 FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,10 +32,10 @@ class Services:
     """The parts of one running server.
 
     ``metrics`` counts what happens before a model was found; ``calls`` are those under way, of all models,
-    each an :class:`antiphon.serve.calls.call.Call`, which stands on this module; ``provoked`` takes the lines
-    that any caller can cause again and again. ``arrivals`` are calls of other workers under way.
-    ``begin_drain`` lets the server leave, and its calls go to an address. ``canary`` is there while two
-    versions of a model are on trial.
+    each an :class:`antiphon.serve.calls.call.Call`, which stands on this module, and ``changed`` is set when
+    one has ended; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are
+    calls of other workers under way. ``begin_drain`` lets the server leave, and its calls go to an address.
+    ``canary`` is there while two versions of a model are on trial.
     """
 
     config: ServerConfig
@@ -53,6 +54,7 @@ class Services:
     tracer: Tracer | None = None
     recorder: CallRecorder | None = None
     calls: set[Any] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0
     begin_drain: Callable[[str], None] = field(default=lambda _target: None)

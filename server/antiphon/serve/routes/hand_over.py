@@ -25,7 +25,7 @@ from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
 from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SeenRequests, SharedSecret
-from antiphon.serve.hosting.identity import identity_of
+from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096

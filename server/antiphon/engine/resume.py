@@ -1,0 +1,345 @@
+"""Calls that outlive their connections: a detached call keeps its row, and another connection takes it over.
+
+A front end arms a call with the hash of a token, notes every numbered message before it is sent, and
+detaches the call when its connection breaks. The row then takes no step. A front end that shows the token
+gets a lease of its own pool: between two ticks the engine thread copies the old lease into it and gives it
+the row. Where the old connection still seems to stand, its front end first lets the session go; by then all
+that it noted is known, and nothing that it does later has an effect.
+
+The former token stays good until the client acknowledges something on its new connection: the answer with
+the new one may be lost with that connection too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from antiphon.engine.call_state import CallFacts
+from antiphon.engine.resumable_call import (
+    MOVED,
+    ResumableCall,
+    ResumeState,
+    ResumeTokens,
+    call_of,
+    replaced,
+)
+from antiphon.engine.sessions import EngineSession
+from antiphon.engine.values import Change, FramesUsed, FreezeRow, MoveRow, RowMoved
+from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
+from antiphon.ipc.messages import Ended, Moving
+from antiphon.ipc.values import Note, ResumeClaim, Resumption
+
+MAX_NOTES: Final = 512
+"""A client acknowledges each second, in which a model says some twenty pieces of words."""
+
+MAX_NOTES_BYTES: Final = 65_536
+"""So that a resumption fits into one message of the seam."""
+
+
+class _Handover(NamedTuple):
+    """A row that is being moved from the lease of one session to that of another."""
+
+    call: ResumableCall
+    session: EngineSession
+    successor: EngineSession
+
+
+class Resuming:
+    """The resumable calls of one engine; the control thread's, which the engine thread answers."""
+
+    def __init__(
+        self,
+        *,
+        window_s: float,
+        yield_s: float,
+        clock: Callable[[], float],
+        post: Callable[[Change], None],
+        give_lease: Callable[[EngineSession], bool],
+    ) -> None:
+        """Begin without calls; ``post`` sends a change to the engine thread.
+
+        ``give_lease`` gives a session a lease that has no row yet; false where there is none.
+        """
+        self._clock, self._post, self._give_lease = clock, post, give_lease
+        self.window_s, self._yield_s = window_s, yield_s
+        self._tokens = ResumeTokens(window_s)
+        self._detached: dict[ResumableCall, None] = {}  # in the order of their times
+        self._under_way: deque[_Handover] = deque()
+        self._is_draining = False
+
+    @property
+    def detached(self) -> int:
+        """Calls without a connection."""
+        return len(self._detached)
+
+    def is_succeeded(self, session: EngineSession) -> bool:
+        """Whether the session's call is another's by now, or about to be."""
+        call = call_of(session)
+        return call is not None and session not in (call.session, call.successor)
+
+    def is_detached(self, session: EngineSession) -> bool:
+        """Whether the session's call has no connection."""
+        call = call_of(session)
+        return call is not None and call.detached_s is not None
+
+    # What a front end says of a call.
+
+    def arm(self, session: EngineSession, key: bytes, owner: str) -> None:
+        """From now on the call can be resumed with the token that hashes to ``key``.
+
+        Raises:
+            ProtocolError: it has a token, or another call has this one.
+        """
+        if session.is_closed:
+            return
+        if session.resumable is not None or key in self._tokens:
+            raise ProtocolError(f"call {session.id} can be resumed already, or its token is another's")
+        session.resumable = call = ResumableCall(session, key, owner, session.id)
+        self._tokens.add(call)
+
+    def note(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> EngineSession | None:
+        """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``.
+
+        Returns the session that waited for the call, where that cannot be resumed any more, for its end.
+        """
+        call = call_of(session)
+        if call is None or call.session is not session or call.detached_s is not None:
+            return None
+        call.notes.extend(notes)
+        call.notes_bytes += sum(len(data) for _, data in notes)
+        call.told_frame = max(call.told_frame, told_frame)
+        if notes:
+            call.next_seq = notes[-1][0] + 1
+        return self._forget(call, "unknown") if _is_full(call) else None
+
+    def acknowledge(self, session: EngineSession, seq: int) -> None:
+        """The client has got so much, and its new token."""
+        call = call_of(session)
+        if call is not None and call.session is session:
+            call.drop_until(seq)
+            self._tokens.drop_former(call)
+
+    def detach(self, session: EngineSession) -> bool:
+        """The connection is gone: the row waits. False where the call cannot be resumed."""
+        call = call_of(session)
+        if call is None or call.session is not session or (self._is_draining and call.successor is None):
+            return False
+        call.is_leaving = False
+        if call.detached_s is None:
+            call.detached_s = self._clock()
+            self._detached[call] = None
+            if session.lease is not None:
+                self._post(FreezeRow(session.lease, is_frozen=True))
+        if call.state is ResumeState.ATTACHED:
+            call.enter(ResumeState.DETACHED)
+        self._hand_over(call)
+        return True
+
+    def keeps(self, session: EngineSession) -> bool:
+        """Whether the row is not the session's to give back: the call has a successor, or had one."""
+        call = call_of(session)
+        if call is None or call.successor is session:
+            return False
+        is_left = call.is_leaving and not self._is_draining  # for a successor that is gone: the next has it
+        is_wanted = call.state in (ResumeState.CLAIMED, ResumeState.MOVING)
+        return call.session is not session or is_wanted or is_left
+
+    def forget(self, session: EngineSession) -> EngineSession | None:
+        """The session has ended, and with it its call, unless it was a successor that came to nothing.
+
+        Returns the session that waited for the call, for its end.
+        """
+        call = call_of(session)
+        if call is None:
+            return None
+        if call.successor is session:
+            call.successor = call.claim = None
+            if call.state is ResumeState.CLAIMED:
+                call.settle()
+            return None
+        return self._forget(call, "unknown") if call.session is session else None
+
+    def lose(self) -> list[EngineSession]:
+        """No row takes a step any more: no call goes on. Returns the sessions that waited for one."""
+        under_way = [it.successor for it in self._under_way]
+        successors = [self._forget(call, "unknown") for call in self._tokens.calls]
+        return under_way + [successor for successor in successors if successor is not None]
+
+    # What one asks who comes back.
+
+    def claim(self, successor: EngineSession, claim: ResumeClaim) -> None:
+        """Let a session have a call, soon: it is sent ``Resumed`` and then ``Admitted``.
+
+        Raises:
+            ResumeError, MovedError: there is no such call, or not for this client; the message says why.
+            ServerFullError: the successor's pool has no lease.
+        """
+        if self._is_draining:
+            raise ResumeError("draining: the server is leaving")
+        call = self._tokens.find(claim)
+        if not self._give_lease(successor):
+            raise ServerFullError("every place of this front end is taken; try again in 1 s", retry_after_s=1)
+        call.successor, call.claim, successor.resumable = successor, claim, call
+        if call.state is not ResumeState.MOVING:
+            call.settle()
+        call.is_leaving = call.detached_s is None
+        if call.is_leaving:
+            call.session.send(Ended(call.session.id, replaced()))  # which lets go, in its own time
+        else:
+            self._hand_over(call)
+
+    def _hand_over(self, call: ResumableCall) -> None:
+        """Have the engine thread move the row of a call that has let go, if another session waits for it."""
+        session, successor, claim = call.session, call.successor, call.claim
+        if call.state is not ResumeState.CLAIMED or successor is None or claim is None:
+            return
+        source, target = session.lease, successor.lease
+        assert source is not None
+        assert target is not None
+        self._tokens.renew(call, claim)
+        call.drop_until(claim.seq)
+        call.session, call.successor, call.claim, call.detached_s = successor, None, None, None
+        call.is_leaving, call.is_changing, successor.is_attached = False, True, True
+        self._detached.pop(call, None)
+        self._under_way.append(_Handover(call, session, successor))
+        self._post(
+            MoveRow(source, target, successor.entry, claim.frame, call.told_frame, claim.replay_frames)
+        )
+
+    def moving_from(self, lease: int) -> EngineSession | None:
+        """The session that is getting the row of a lease."""
+        return next((it.successor for it in self._under_way if it.session.lease == lease), None)
+
+    def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:
+        """A row has another lease: the session that had it, that which has it, and what it is to be sent."""
+        call, session, successor = self._under_way.popleft()
+        unrecorded = call.use(moved.used, session)
+        replayed = call.given - moved.given
+        successor.parameters, successor.has_state = session.parameters, session.has_state
+        resumption = Resumption(
+            *(call.call, session.parameters, tuple(call.notes), call.next_seq, call.told_frame),
+            *(moved.replay_from, replayed, *unrecorded),
+        )
+        # Until now a connection that broke could not give the row back.
+        call.is_changing = any(it.call is call for it in self._under_way)
+        call.settle()
+        return session, successor, resumption
+
+    # What time brings.
+
+    def drain(self) -> tuple[EngineSession, ...]:
+        """Nothing is resumed from now on; returns the sessions that are detached, for their end."""
+        self._is_draining = True
+        return tuple(call.session for call in self._detached if call.successor is None)
+
+    def next_event_s(self, *, is_wanted: bool) -> float:
+        """When a detached call has been so for too long; sooner while somebody waits for its row."""
+        after_s = min(self.window_s, self._yield_s) if is_wanted else self.window_s
+        times_s = (
+            call.detached_s + after_s
+            for call in self._detached
+            if call.detached_s is not None and call.state is ResumeState.DETACHED
+        )
+        return min(times_s, default=math.inf)
+
+    def due(self, now_s: float, *, wanted: int) -> list[tuple[EngineSession, ResumeError]]:
+        """Sessions that have been detached for too long, for their end.
+
+        So have those detached longer than ``yield_s``, the oldest first, while ``wanted`` rows are missing.
+        """
+        ending: list[tuple[EngineSession, ResumeError]] = []
+        for call in tuple(self._detached):
+            if call.state is not ResumeState.DETACHED:
+                continue
+            away_s = now_s - (call.detached_s or now_s)
+            is_over = away_s >= self.window_s
+            if is_over or (away_s >= self._yield_s and len(ending) < wanted):
+                why = "" if is_over else ", and a caller waits for its row"
+                error = ResumeError(f"expired: no connection for {away_s:.1f} s{why}")
+                ending.append((call.session, error))
+                self._forget(call, "expired")
+        return ending
+
+    # Going to another worker, and coming from one.
+
+    def movable(self) -> list[ResumableCall]:
+        """The calls whose row holds something that another worker can have."""
+        return [it for it in self._tokens.calls if it.session.has_state and it.session.lease is not None]
+
+    def begin_move(self, call: ResumableCall) -> bool:
+        """Have a call let go for another worker; false where it has ended, or is being resumed.
+
+        Its row is frozen once it is detached. It is resumed by no one before :meth:`end_move`.
+        """
+        if call.state not in (ResumeState.ATTACHED, ResumeState.DETACHED):
+            return False
+        call.enter(ResumeState.MOVING)
+        call.is_leaving = call.detached_s is None
+        if call.is_leaving:
+            call.session.send(Moving(call.session.id))
+        return True
+
+    def end_move(
+        self, call: ResumableCall, worker: str, *, is_gone: bool
+    ) -> list[tuple[EngineSession, MovedError]]:
+        """The call can be resumed at ``worker``: at another one when it ``is_gone``, else here, as before.
+
+        Returns the sessions that end with it.
+        """
+        error = MovedError(f"{worker}: the call goes on at this worker")
+        if call.state is not ResumeState.MOVING:  # it has ended meanwhile
+            return []
+        session = call.session
+        if is_gone:
+            successor = self._forget(call, MOVED + worker)
+            return [(each, error) for each in (session, successor) if each is not None]
+        call.is_leaving = True
+        call.detached_s = call.detached_s and self._clock()
+        call.settle()
+        session.send(Ended(session.id, error))  # which lets go, as for a successor
+        if call.detached_s is not None:
+            self._hand_over(call)
+        return []
+
+    def arrive(self, session: EngineSession, facts: CallFacts, came: int) -> None:
+        """A session has the row of a call that another worker had; it waits for its connection.
+
+        Raises:
+            HandOverError: the call is, or was, here already, or this server is leaving.
+        """
+        key, *former = facts.keys
+        if self._is_draining:
+            raise HandOverError("this worker is leaving too")
+        if self._tokens.was_here(key):
+            raise HandOverError("this worker has this call already, or had it")
+        call = ResumableCall(session, key, facts.owner, facts.call, former_key=next(iter(former), None))
+        call.notes.extend(facts.notes)
+        call.notes_bytes = sum(len(data) for _, data in facts.notes)
+        if _is_full(call):
+            raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
+        call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
+        call.detached_s, call.state = self._clock(), ResumeState.DETACHED
+        call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
+        call.given = facts.given
+        self._detached[call] = None
+        session.resumable = call
+        self._tokens.add(call)
+
+    def _forget(self, call: ResumableCall, reason: str) -> EngineSession | None:
+        """The call cannot be resumed from now on; returns the successor that waited for it, for its end."""
+        call.enter(ResumeState.GONE)
+        self._tokens.give_up(call, reason)
+        self._detached.pop(call, None)
+        call.session.resumable = None
+        successor, call.successor, call.claim = call.successor, None, None
+        if successor is not None:
+            successor.resumable = None
+        return successor
+
+
+def _is_full(call: ResumableCall) -> bool:
+    """Whether more waits to be acknowledged than is kept."""
+    return len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES
