@@ -14,7 +14,13 @@ from tests.stock.test_rest_clients import REFUSALS
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "rest.md").read_text()
 
-OVER_SOCKETS = ("session_timeout", "session_replaced", "session_moved", "session_not_resumable")
+OVER_SOCKETS = (
+    "session_timeout",
+    "session_replaced",
+    "session_moved",
+    "session_not_resumable",
+    "beta_api_shape_disabled",
+)
 """Errors that no request over HTTP ends with."""
 
 
