@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from antiphon.models.words import PREFIX_FRAMES
 from lab.train.beginnings import nearest_codes, start_from_codec, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate
@@ -110,7 +111,7 @@ def lm_config(text_card: int) -> dict[str, Any]:
         "delays": [0] * 9,
         "stt_config": {
             "audio_delay_seconds": DELAY_FRAMES / FRAME_RATE,
-            "audio_silence_prefix_seconds": 0.0,
+            "audio_silence_prefix_seconds": PREFIX_FRAMES / FRAME_RATE,
         },
     }
 

@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import CheckpointFormatError
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
-from antiphon.models.words import MAX_WORD_TOKENS, SpeechTiming, Word, WordAssembler, WordEnd, WordEvent
+from antiphon.models.words import (
+    MAX_WORD_TOKENS,
+    PREFIX_FRAMES,
+    SpeechTiming,
+    Word,
+    WordAssembler,
+    WordEnd,
+    WordEvent,
+)
 
 MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=64)
 
@@ -87,9 +96,9 @@ def test_a_fork_goes_on_by_itself(tokens: list[int], at: int) -> None:
     [
         ({"audio_delay_seconds": 0.5, "audio_silence_prefix_seconds": 0.0}, 1, 7, 5),  # stt-1b-en_fr
         ({"audio_delay_seconds": 2.5, "audio_silence_prefix_seconds": 1.0}, 13, 32, 42),  # stt-2.6b-en
-        ({"audio_delay_seconds": 0.48}, 1, 6, 5),
-        ({"audio_delay_seconds": 1}, 1, 13, 11),
-        ({}, 1, 0, -1),
+        ({"audio_delay_seconds": 0.48}, 2, 6, 6),  # no silence stated: the model hears one frame of it
+        ({"audio_delay_seconds": 1}, 2, 13, 12),
+        ({}, 2, 0, 0),
     ],
 )
 def test_the_published_times_become_frames(
@@ -101,6 +110,11 @@ def test_the_published_times_become_frames(
         delay_frames,
         first_step,
     )
+
+
+def test_the_built_in_recogniser_hears_silence_before_its_caller() -> None:
+    spec = load_checkpoint("tiny-stt").spec
+    assert SpeechTiming.of(spec).prefix_frames == PREFIX_FRAMES == 2
 
 
 @pytest.mark.parametrize("prefix_frames", [1, 2, 13])

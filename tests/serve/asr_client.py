@@ -36,7 +36,9 @@ LM = LMSpec(
 )  # fmt: skip
 STT = ModelSpec(
     "scribe", PipelineKind.STT, "stt", MIMI, LM,
-    generation={"stt_config": {"audio_delay_seconds": 0.08 * DELAY_FRAMES}},
+    generation={
+        "stt_config": {"audio_delay_seconds": 0.08 * DELAY_FRAMES, "audio_silence_prefix_seconds": 0.0}
+    },
 )  # fmt: skip
 
 
@@ -112,12 +114,17 @@ async def scribe(server: Server, query: str = "", **headers: str) -> AsyncIterat
 
 @asynccontextmanager
 async def transcribing(
-    *, slots: int = 2, step_s: float = 0.0, poison: int | None = None, **options: Any
+    *,
+    slots: int = 2,
+    step_s: float = 0.0,
+    spec: ModelSpec = STT,
+    poison: int | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Server, Steps]]:
     """A server with a recogniser in it, and its steps; a row that hears the token ``poison`` fails."""
     steps = Steps()
     backend = NullBackend(
-        STT, slots, step_ms=1000 * step_s, faults=NullFaults(poison=poison), sleep=steps.sleep
+        spec, slots, step_ms=1000 * step_s, faults=NullFaults(poison=poison), sleep=steps.sleep
     )
-    async with serving(model=(null_checkpoint(STT), backend), **options) as server:
+    async with serving(model=(null_checkpoint(spec), backend), **options) as server:
         yield server, steps

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from antiphon.audio.codecs import make_encoder
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai import Audio, EndWord, Error, Init, Marker, OggOpus, Ready, Step, Word
-from tests.serve.asr_client import DELAY_FRAMES, PAUSES, scribe, sentence, spoken, transcribing
+from tests.serve.asr_client import DELAY_FRAMES, PAUSES, STT, scribe, sentence, spoken, transcribing
 from tests.serve.harness import FRAME_SAMPLES, Closed
 
 SECOND = np.zeros(24_000, np.float32)
@@ -59,6 +62,29 @@ async def test_pieces_of_any_length_are_heard_whole(chunk: int) -> None:
         assert [word.start_time for word in client.told(Word)] == pytest.approx(
             [(4 * word + 2) * 0.08 for word in range(50)]
         )
+
+
+@pytest.mark.parametrize("prefix_s", [None, 0.0, 0.08, 1.0])
+async def test_silence_before_the_audio_is_heard_at_the_open_and_delays_no_frame(
+    prefix_s: float | None, tmp_path: Path
+) -> None:
+    timing = {"audio_delay_seconds": 0.08 * DELAY_FRAMES}
+    timing |= {} if prefix_s is None else {"audio_silence_prefix_seconds": prefix_s}
+    spec, prefix = replace(STT, generation={"stt_config": timing}), {None: 2, 1.0: 13}.get(prefix_s, 1)
+    tokens, texts = sentence(3)
+    async with transcribing(spec=spec, usage=str(tmp_path / "usage")) as (server, steps):
+        async with scribe(server) as client:
+            await server.eventually(lambda: steps.taken == prefix)  # the client has sent nothing
+            for frame, token in enumerate([*tokens, *[3] * (DELAY_FRAMES + 1)], start=1):
+                await client.send(Audio(spoken([token])))
+                assert (await client.until(Step)).step_idx == frame
+                assert steps.taken == prefix + frame  # one tick answers it
+            assert client.texts == texts
+            assert [word.start_time for word in client.told(Word)] == pytest.approx([0.16, 0.48, 0.80])
+        await server.is_empty()
+        server.services.access.usage.close()
+    used = json.loads((tmp_path / "usage").read_text())
+    assert used["seconds_in"] == round(0.08 * (len(tokens) + DELAY_FRAMES + 1), 2)
 
 
 async def test_a_marker_comes_back_without_silence_and_leaves_no_trace() -> None:

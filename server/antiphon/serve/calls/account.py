@@ -52,7 +52,8 @@ class Account:
         """What was used so far."""
         participant, spec = self._participant, self.model.engine.info.spec
         stats, session = participant.stats(), participant.session
-        heard = stats.frames_in - self._first_frame if spec.kind.takes_audio else 0
+        first_frame = self._first_frame + participant.lead_frames
+        heard = max(0, stats.frames_in - first_frame) if spec.kind.takes_audio else 0
         said = max(0, stats.frames_out - self._first_reply) if spec.kind.gives_audio else 0
         found = None if session is None else session.resumption
         return UsageRecord(

@@ -30,14 +30,15 @@ class Participant(ABC, Generic[R]):
     ``is_full``: the client is to be read no further for now. ``is_done``: no reply comes any more.
     ``words`` were given to it, or written by it. ``kept_from`` is the first input frame whose reply
     may still come, after some were thrown away; None once the client knows. At ``due_s`` :meth:`advance` has
-    something to do, whatever else happens. ``session`` is the engine's, where there is one.
+    something to do, whatever else happens. ``session`` is the engine's, where there is one; its first
+    ``lead_frames`` of input are not the client's.
     """
 
     session: CallSession | None = None
     kept_from: int | None = None
     due_s = math.inf
     is_full = is_done = False
-    words = 0
+    words = lead_frames = 0
 
     @abstractmethod
     async def open(self, notify: Notify) -> None:

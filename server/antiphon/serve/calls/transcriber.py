@@ -70,6 +70,7 @@ class Transcriber(Participant[AsrNews]):
         self._clock = clock
         self._padding_id = spec.lm.text_padding_id
         self._transcript = Transcript(timing, spec.lm, spec.frame_samples, model.tokenizer.decode)
+        self.lead_frames = timing.prefix_frames
         self._silence_left = timing.prefix_frames * spec.frame_samples
         self._frame_samples = spec.frame_samples
         self._input: deque[FloatArray | int] = deque()
