@@ -63,4 +63,4 @@ def test_events_are_lines_of_json(audio: bytes) -> None:
     assert event.endswith(b"\n\n")
     found = json.loads(event.removeprefix(b"data: "))
     assert base64.b64decode(found["audio"]) == audio
-    assert json.loads(audio_done(3, 5).removeprefix(b"data: "))["usage"]["total_tokens"] == 8
+    assert json.loads(audio_done(3, 0, 5).removeprefix(b"data: "))["usage"]["total_tokens"] == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import string
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -74,10 +75,13 @@ class SpelledTokens:
 
 
 class Lengths:
-    """A tokenizer of one token a letter, which is how long the word is."""
+    """A tokenizer of one token a letter, which is how long the word is; it knows ASCII alone."""
+
+    letters = frozenset(string.printable)
+    unsayable = frozenset({0})
 
     def encode(self, text: str) -> list[int]:
-        return [len(text)] * len(text)
+        return [len(text)] * len(text) if text.isascii() else [0]
 
 
 class NullCheckpoint(Checkpoint):

@@ -33,6 +33,8 @@ A_TURN = 4 * PIECE_WORDS
 class CountingTokenizer:
     """Counts the words it is given between two turns of the event loop."""
 
+    letters, unsayable = frozenset("a-0"), frozenset({0})
+
     def __init__(self) -> None:
         self.total = self.turn = self.most = 0
 

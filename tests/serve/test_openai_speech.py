@@ -104,6 +104,38 @@ async def test_events_hold_the_same_sound_and_end_with_the_usage() -> None:
     assert done["usage"] == {"input_tokens": 2, "output_tokens": 14, "total_tokens": 16}
 
 
+async def test_words_that_cannot_be_said_are_named_and_counted() -> None:
+    text = "abc \u96ea\u2014ab, \U0001f600 \u96ea <speak>"
+    async with speaking() as (server, _):
+        _, headers, data = await order(server, input=text, stream_format="sse")
+        _, plain, _ = await order(server, input="abc ab")
+        many = " ".join(map(chr, range(0x4E00, 0x4E00 + 20)))
+        _, more, _ = await order(server, input=f"abc {many}")
+    assert headers["Antiphon-Unspoken"] == "%E9%9B%AA, %F0%9F%98%80, %3Cspeak%3E, +1"
+    assert events_of(data)[-1]["usage"] == {
+        "input_tokens": 2, "output_tokens": 15, "total_tokens": 17, "unspoken_words": 4,
+    }  # fmt: skip
+    assert "Antiphon-Unspoken" not in plain
+    assert more["Antiphon-Unspoken"].count("%") == 3 * 16
+    assert more["Antiphon-Unspoken"].endswith(", +4")
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+async def test_a_text_of_nothing_that_can_be_said_is_refused(stream_format: str) -> None:
+    async with speaking() as (server, _):
+        status, _, body = await order(server, input="\u96ea \U0001f600", stream_format=stream_format)
+        assert status == 400
+        assert body["error"] == {
+            "message": "this model can say nothing of this text: '\u96ea', '\U0001f600'",
+            "type": "invalid_request_error",
+            "param": "input",
+            "code": "invalid_value",
+        }
+        status, _, body = await order(server, input="\u00ad \u200f (\u2014)")
+        assert (status, body["error"]["message"]) == (400, "input has no words")
+        await server.is_empty()
+
+
 async def begin_and_break(server: Server, **fields: Any) -> bytes:
     """What comes of an answer whose row breaks at its last word."""
     body = {"input": "abcdefgh " * 40 + "abcdefghi", "response_format": "pcm", **fields}
@@ -143,7 +175,7 @@ def test_sound_that_a_tempo_held_back_is_a_fault_of_ours_too(speed: float) -> No
 
     def say() -> None:
         body.feed(np.full(1920, np.nan, np.float32))
-        body.finish(1, 1)
+        body.finish(1, 0, 1)
 
     with pytest.raises(AudioError, match="sample"):
         say()

@@ -75,6 +75,42 @@ async def test_the_end_without_words_is_an_end() -> None:
     assert not client.audio.size
 
 
+async def test_a_word_that_cannot_be_said_takes_no_time_and_keeps_its_place() -> None:
+    async with speaking() as (server, _), listening(server) as client:
+        closed = await converse(client, "\u96ea a \U0001f600", "be \u0441\u043d\u0435\u0433")
+    assert closed.code == 1000
+    assert levels(client.audio) == [1, 2, 2]
+    told = client.told(Spoken)
+    assert [word.text for word in told] == ["\u96ea", "a", "\U0001f600", "be", "\u0441\u043d\u0435\u0433"]
+    assert [word.is_heard for word in told] == [False, True, False, True, False]
+    assert [word.start_s for word in told[1:]] == sorted(word.start_s for word in told[1:])
+    assert told[2].start_s == told[1].stop_s
+    assert told[4].start_s == told[3].stop_s
+
+
+@pytest.mark.parametrize("format_", ["PcmMessagePack", "Pcm"])
+async def test_a_text_of_nothing_that_can_be_said_ends_with_an_error(format_: str) -> None:
+    async with speaking() as (server, _), listening(server, format_) as client:
+        await client.send(Text("\u96ea"))
+        if format_ == "PcmMessagePack":
+            assert await client.until(Spoken) == Spoken("\u96ea", 0.0, 0.0)  # before the text has ended
+        await client.send(Eos())
+        closed = await client.until(Closed)
+        await server.is_empty()
+    assert closed.code == 1007
+    assert closed.reason == "this model can say nothing of this text: '\u96ea'"
+    assert len(client.told(kyutai.Error)) == (format_ == "PcmMessagePack")
+
+
+async def test_a_flood_of_words_that_cannot_be_said_is_bounded() -> None:
+    async with speaking() as (server, _), listening(server) as client:
+        texts = ["\u96ea " * 2_000] * 3
+        (closed, told) = (await converse(client, *texts, "a")), client.told(Spoken)
+    assert closed.code == 1000
+    assert len(told) == 6_001
+    assert levels(client.audio) == [1]
+
+
 async def test_a_long_text_is_said_whole_and_in_order() -> None:
     words = ["ab" * (1 + index % 4) for index in range(300)]
     async with speaking(engine={"text_entries": 16}) as (server, _), listening(server, "Pcm") as client:

@@ -165,6 +165,22 @@ async def test_a_post_that_cannot_be_spoken_is_told_why(
         await server.is_empty()
 
 
+async def test_a_post_names_what_it_leaves_out_and_refuses_what_is_all_left_out() -> None:
+    async with speaking() as (server, _):
+        url = server.url(kyutai_tts.PATH)
+        async with server.http.post(url, json={"text": "ab \u96ea abc"}) as response:
+            assert response.headers["Antiphon-Unspoken"] == "%E9%9B%AA"
+            assert levels(decode_wav(await response.read())[0][0]) == [2, 2, 3, 3, 3]
+        async with server.http.post(url, json={"text": "\u96ea"}) as response:
+            assert response.status == 400
+            assert await response.text() == "this model can say nothing of this text: '\u96ea'\n"
+        for nothing in ("", " ", "\u200b", "(\u2014)"):
+            async with server.http.post(url, json={"text": nothing}) as response:
+                assert response.status == 200
+                assert decode_wav(await response.read())[0].size == 0
+        await server.is_empty()
+
+
 async def test_a_post_waits_for_a_row_unless_there_are_others_to_ask() -> None:
     async with speaking(slots=1) as (server, _), listening(server) as client:
         await client.until(kyutai.Ready)

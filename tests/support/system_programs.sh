@@ -47,6 +47,9 @@ look() {
   program festival
   need festvox-kdlpc16k voice ked_diphone
   need festvox-us-slt-hts voice cmu_us_slt_arctic_hts
+  # What is said is checked by a recogniser of others.
+  program pocketsphinx_batch pocketsphinx
+  need pocketsphinx-en-us test -d /usr/share/pocketsphinx/model/en-us
   # The voices of the models' tests that training never hears.
   need festvox-kallpc16k voice kal_diphone
   need freetts test -e /usr/share/java/freetts.jar

@@ -35,13 +35,19 @@ SPARE_WORDS: Final = 8
 class TextEntry:
     """One word for a tts row: its token ids, steps before the next word, and whether text ends here.
 
-    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, nothing but the end.
+    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, nothing but the end, or a text
+    that is not said.
     """
 
     tokens: tuple[int, ...]
     text: str = ""
     padding_frames: int = 0
     is_last: bool = False
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether it is a word or a pause."""
+        return bool(self.tokens or self.padding_frames)
 
 
 class Choices(NamedTuple):
@@ -180,7 +186,7 @@ class Script:
         for entry in entries:
             if self.is_complete:
                 return
-            if entry.tokens or entry.padding_frames:
+            if entry.is_spoken:
                 self._entries.append(entry)
             self.is_complete = entry.is_last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,11 +14,18 @@ from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, Miss
 UNSPOKEN_IDS: Final = (0, 3)
 """Never sent by any Moshi server: end of padding, and padding."""
 
+_UNSAYABLE: Final = re.compile(r"<unk>|\[UNK\]|<0x[0-9A-F]{2}>")
+
 
 class Tokenizer(Protocol):
-    """Text to token ids and back; ``vocabulary`` is the number of pieces."""
+    """Text to token ids and back; ``vocabulary`` is the number of pieces, which are made of ``letters``.
+
+    ``unsayable`` tokens stand for what no piece has: the unknown, and single bytes.
+    """
 
     vocabulary: int
+    letters: frozenset[str]
+    unsayable: frozenset[int]
 
     def piece(self, token_id: int) -> str:
         """The text of one token, with spaces; "" for what is never sent."""
@@ -60,6 +68,10 @@ class TextTokenizer:
         except RuntimeError as error:
             raise CheckpointFormatError(f"{path} is not a SentencePiece model: {error}") from error
         self.vocabulary: int = self._processor.GetPieceSize()
+        model, ids = self._processor, range(self.vocabulary)
+        self.unsayable = frozenset(it for it in ids if model.IsUnknown(it) or model.IsByte(it))
+        pieces = (model.IdToPiece(it) for it in ids if not model.IsControl(it) and it not in self.unsayable)
+        self.letters = frozenset("".join(pieces)) - {"▁"}
 
     def piece(self, token_id: int) -> str:
         """The text of one token, with spaces; "" for padding and for ids outside the vocabulary.
@@ -102,6 +114,9 @@ class JsonTokenizer:
         except Exception as error:  # the reader raises nothing more precise
             raise CheckpointFormatError(f"{path} is not a tokenizer: {error}") from error
         self.vocabulary: int = self._reader.get_vocab_size()
+        pieces = self._reader.get_vocab()
+        self.unsayable = frozenset(token for piece, token in pieces.items() if _UNSAYABLE.fullmatch(piece))
+        self.letters = frozenset("".join(it for it in pieces if not _UNSAYABLE.fullmatch(it))) - {"▁"}
 
     def piece(self, token_id: int) -> str:
         """The text of one token, with spaces; "" for ids outside the vocabulary."""

@@ -93,11 +93,19 @@ class Eos:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A word, and when it is heard, in seconds of the audio sent. On the wire it is a ``Text`` too."""
+    """A word, and when it is heard, in seconds of the audio sent. On the wire it is a ``Text`` too.
+
+    One that takes no time is not heard: the model cannot say it.
+    """
 
     text: str
     start_s: float
     stop_s: float
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it takes any time."""
+        return self.stop_s > self.start_s
 
 
 ClientMessage: TypeAlias = Text | Voice | Eos

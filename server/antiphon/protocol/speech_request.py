@@ -78,9 +78,13 @@ def audio_delta(audio: bytes) -> bytes:
     return sse({"type": "speech.audio.delta", "audio": base64.b64encode(audio).decode("ascii")})
 
 
-def audio_done(words: int, frames: int) -> bytes:
-    """The end; what the model was given counts in words, and what it said in frames of 80 ms."""
+def audio_done(words: int, unspoken: int, frames: int) -> bytes:
+    """The end; what the model was given counts in words, and what it said in frames of 80 ms.
+
+    ``unspoken`` words were not given to it, since it cannot say them.
+    """
     usage = {"input_tokens": words, "output_tokens": frames, "total_tokens": words + frames}
+    usage |= {"unspoken_words": unspoken} if unspoken else {}
     return sse({"type": "speech.audio.done", "usage": usage})
 
 

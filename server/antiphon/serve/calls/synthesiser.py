@@ -15,6 +15,7 @@ from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
 from antiphon.models.script import TextEntry
+from antiphon.models.spelling import Speller, Unspoken
 from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.participant import Participant, Place, StalledSince
@@ -27,7 +28,7 @@ Piece: TypeAlias = FloatArray | Spoken
 
 
 class Synthesiser(Participant[Piece]):
-    """A row of a synthesiser."""
+    """A row of a synthesiser. ``unspoken`` is what :meth:`check` found that the model cannot say."""
 
     def __init__(
         self, model: ServedModel, clock: Callable[[], float], voice: Prompt | None, wait_s: float = 0.0
@@ -43,11 +44,13 @@ class Synthesiser(Participant[Piece]):
             raise UnsupportedError(f"{model.name} has no tokenizer, so it cannot take a text")
         self._place = Place(model.engine, model.parameters(), wait_s, voice)
         self._clock = clock
+        self.unspoken = Unspoken()
         self._spec, self._encode = model.checkpoint.spec, model.tokenizer.encode
-        self._reader = TextReader(self._spec, self._encode)
+        self._speller = Speller(model.tokenizer)
+        self._reader = TextReader(self._spec, self._encode, self._speller)
         self._has_text = self._is_ended = False
         self._pending: deque[TextEntry] = deque()
-        self._texts: deque[str] = deque()
+        self._texts: deque[TextEntry] = deque()  # not begun yet
         self._texts_gone = 0
         self._frames = 0
         self._word: tuple[str, float] | None = None
@@ -56,12 +59,16 @@ class Synthesiser(Participant[Piece]):
         self.session = await self._place.take(notify)
 
     def check(self, text: str) -> Iterator[int]:
-        """Read a text as :meth:`read` does, and keep nothing of it: each step yields the number of its words.
+        """Read a text as :meth:`read` does, and keep nothing of it but what is not said.
+
+        Each step yields the number of its words, said or not.
 
         Raises:
             ProtocolError: a word too long to be one.
         """
-        return map(len, TextReader(self._spec, self._encode).pieces(text))
+        for entries in TextReader(self._spec, self._encode, self._speller).pieces(text):
+            self.unspoken.add(entry.text for entry in entries if not entry.is_spoken)
+            yield len(entries)
 
     def read(self, text: str) -> Iterator[int]:
         """Words to be said, a piece at each step, so that a long text keeps nothing else from its turn.
@@ -72,10 +79,11 @@ class Synthesiser(Participant[Piece]):
         if self._is_ended:
             raise ProtocolError("text came after its end")
         for entries in self._reader.pieces(text):
-            self._pending.extend(entries)
-            self._texts.extend(entry.text for entry in entries)
-            self._has_text = self._has_text or bool(entries)
-            self.is_full = len(self._pending) > MAX_PENDING_WORDS
+            spoken = [entry for entry in entries if entry.is_spoken]
+            self._pending.extend(spoken)
+            self._texts.extend(entries)
+            self._has_text = self._has_text or bool(spoken)
+            self.is_full = self._has_enough
             yield len(entries)
 
     def read_prompt(self, prompt: Prompt) -> None:
@@ -94,7 +102,6 @@ class Synthesiser(Participant[Piece]):
         if session is None:
             return []
         self._push(session)
-        self.is_full = len(self._pending) > MAX_PENDING_WORDS
         pieces: list[Piece] = []
         for reply in session.take() if may_take else []:
             if reply.text_token is not None:
@@ -108,7 +115,9 @@ class Synthesiser(Participant[Piece]):
         said_all = self._is_ended and not self._pending and (not self._has_text or session.is_done)
         if said_all:
             pieces += self._end_word()
-        self.is_done = said_all
+        if may_take and (said_all or not self._has_text):
+            pieces += self._skip()
+        self.is_done, self.is_full = said_all, self._has_enough
         return pieces
 
     def sent(self, reply: Piece, now_s: float, stalled_s: StalledSince) -> float:
@@ -131,13 +140,27 @@ class Synthesiser(Participant[Piece]):
 
     def _begin(self, index: int) -> list[Piece]:
         """The entry of this index begins with the next frame: a word, or a pause."""
-        told = self._end_word()
+        told = [*self._end_word(), *self._skip()]
         begun = []
         while self._texts and self._texts_gone <= index:  # several where a model is given whole sentences
-            begun.append(self._texts.popleft())
-            self._texts_gone += 1
+            if (entry := self._texts.popleft()).is_spoken:
+                begun.append(entry.text)
+                self._texts_gone += 1
+            else:
+                told.append(Spoken(entry.text, self._now_s, self._now_s))
         text = " ".join(filter(None, begun))
         self._word = (text, self._now_s) if text else None
+        return told
+
+    @property
+    def _has_enough(self) -> bool:
+        return len(self._pending) > MAX_PENDING_WORDS or len(self._texts) > 2 * MAX_PENDING_WORDS
+
+    def _skip(self) -> list[Piece]:
+        """What comes next and is not said: words that take no time."""
+        told: list[Piece] = []
+        while self._texts and not self._texts[0].is_spoken:
+            told.append(Spoken(self._texts.popleft().text, self._now_s, self._now_s))
         return told
 
     def _end_word(self) -> list[Piece]:

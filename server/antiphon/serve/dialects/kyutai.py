@@ -13,6 +13,7 @@ from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
 from antiphon.ipc.values import SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.speaker import SpeakerShape
+from antiphon.models.spelling import Unspoken
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken
 from antiphon.protocol.wire_errors import wire_form
@@ -100,6 +101,7 @@ class TtsDialect(Dialect[Piece]):
         super().__init__()
         self._format, self._model = audio_format, model
         self._encoder = make_encoder("ogg" if audio_format.is_ogg else "pcm_f32le")
+        self._unspoken, self._has_sound = Unspoken(), False
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         return (kyutai.encode(kyutai.Ready()),) if self._format.is_packed else ()
@@ -127,7 +129,10 @@ class TtsDialect(Dialect[Piece]):
         """What stands for a piece in the client's format."""
         is_packed = self._format.is_packed
         if isinstance(reply, Spoken):
+            if not reply.is_heard:
+                self._unspoken.add((reply.text,))
             return (kyutai_tts.encode_server(reply),) if is_packed else ()
+        self._has_sound = True
         clipped = reply.clip(-1.0, 1.0)
         if is_packed and not self._format.is_ogg:
             return (kyutai.encode(kyutai.Audio(clipped)),)
@@ -140,7 +145,8 @@ class TtsDialect(Dialect[Piece]):
         return payloads
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
-        return self._packed(self._encoder.finish()), None
+        is_void = self._unspoken.count > 0 and not self._has_sound
+        return self._packed(self._encoder.finish()), self._unspoken.error() if is_void else None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return refusal(error) if self._format.is_packed else bare_refusal(error)

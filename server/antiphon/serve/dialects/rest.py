@@ -23,14 +23,19 @@ from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
-    """One text of so many words, and its speech as a ``body``; ``event_of`` an error ends events."""
+    """One text of so many words said and ``unspoken``, and its speech as a ``body``.
+
+    ``event_of`` an error ends events.
+    """
 
     policy = Policy(is_live=False, awaits="reading of the speech", expects_input=False)
 
-    def __init__(self, body: SpeechBody, words: int, event_of: Callable[[AntiphonError], bytes]) -> None:
+    def __init__(
+        self, body: SpeechBody, words: int, unspoken: int, event_of: Callable[[AntiphonError], bytes]
+    ) -> None:
         """Begin a body."""
         super().__init__()
-        self._body, self._words, self._event_of = body, words, event_of
+        self._body, self._words, self._unspoken, self._event_of = body, words, unspoken, event_of
         self._frames = 0
 
     def feed(self, message: Message) -> Sequence[Action]:
@@ -44,7 +49,7 @@ class SpeechDialect(Dialect[Piece]):
         return (self._body.feed(reply),)
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
-        return (self._body.finish(self._words, self._frames),), None
+        return (self._body.finish(self._words, self._unspoken, self._frames),), None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         is_told = self._body.is_sse and self._frames > 0

@@ -37,15 +37,15 @@ class SpeechBody:
         """
         return self._framed(self._file.encode(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
-    def finish(self, words: int, frames: int) -> bytes:
-        """The end, after so many words and frames of 80 ms.
+    def finish(self, words: int, unspoken: int, frames: int) -> bytes:
+        """The end, after so many words, others that were not said, and frames of 80 ms.
 
         Raises:
             AudioError: as :meth:`feed`; a tempo holds some frames back.
         """
         rest = [] if self._tempo is None else self._file.encode(self._tempo.finish())
         data = self._framed(rest + self._file.finish())
-        return data + speech_request.audio_done(words, frames) if self.is_sse else data
+        return data + speech_request.audio_done(words, unspoken, frames) if self.is_sse else data
 
     def close(self) -> None:
         """Give native memory back."""

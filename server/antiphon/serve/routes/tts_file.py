@@ -6,11 +6,14 @@ A WAV's header gives the largest length there is, since it is not known yet; pla
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Final
+from urllib.parse import quote
 
 from aiohttp import web
 
 from antiphon.errors import FieldError
 from antiphon.models.prompt import Prompt
+from antiphon.models.spelling import Unspoken
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
@@ -23,6 +26,9 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.routing import post_wait_s
 from antiphon.serve.transport.http_body import HttpBody
+
+UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
+"""Of an answer: words that the model cannot say, percent-encoded UTF-8, with commas, and "+N" for N more."""
 
 
 async def handle_text(
@@ -41,6 +47,7 @@ async def handle_text(
 
     Raises:
         FieldError: it has no words, and may not be empty.
+        ProtocolError: the model can say none of its words.
         ServerFullError, DrainingError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
@@ -58,6 +65,9 @@ async def handle_text(
     try:
         while await services.reading.step(pieces):
             pass
+        unspoken = speaker.unspoken
+        if 0 < words == unspoken.count:
+            raise unspoken.error()
         if not (words or may_be_empty):
             raise FieldError("input has no words", param="input", code=INVALID_VALUE)
     except BaseException:
@@ -67,14 +77,25 @@ async def handle_text(
     async def once() -> AsyncIterator[bytes | str]:
         yield text
 
-    dialect = SpeechDialect(body, words, lambda error: api_error(error).event)
+    dialect = SpeechDialect(
+        body, words - unspoken.count, unspoken.count, lambda error: api_error(error).event
+    )
     answer = HttpBody(
         request,
         limits,
         services.clock,
         once(),
-        {"Content-Type": body.content_type, **headers},
+        {"Content-Type": body.content_type, **headers, **unspoken_header(unspoken)},
         tells_errors=body.is_sse,
     )
     call = Call(services, model, dialect, speaker, caller=caller)
     return await answer_post(call, answer, route="text post")
+
+
+def unspoken_header(unspoken: Unspoken) -> Mapping[str, str]:
+    """What an answer says of words that are not in its speech, if there are any."""
+    if not unspoken.count:
+        return {}
+    names = [quote(name, safe="", errors="replace") for name in unspoken.names]
+    more = unspoken.count - len(names)
+    return {UNSPOKEN_HEADER: ", ".join([*names, f"+{more}"] if more else names)}

@@ -1,0 +1,159 @@
+"""A caller's word in the letters that a synthesiser knows, and what is left that it cannot say.
+
+A word that the vocabulary has is said as it stands. Another is spelled anew: compatible forms (NFKC), quotes
+and dashes made plain, invisible characters left out, figures as English words, accents dropped. What then is
+still unknown is not given to the model, which would make silence of it, but named.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from antiphon.errors import ProtocolError
+from antiphon.models.tokenizer import Tokenizer
+
+MAX_NAMED: Final = 16
+MAX_NAMED_CHARS: Final = 40
+"""So many words are named, each with so many characters; all are counted."""
+
+MAX_SPELLED: Final = 64
+"""Letters of a word that is spelled anew, before and after: a longer one would hold up the event loop."""
+
+MAX_IN_WORDS: Final = 4
+"""Figures of a number that is said in words; a longer one is said figure by figure."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ONES: Final = _words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TENS: Final = _words("twenty thirty forty fifty sixty seventy eighty ninety")
+_PLAIN: Final = str.maketrans(
+    dict.fromkeys("\u2018\u2019\u201b\u02bc\u2032`\u00b4", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033", '"')
+    | dict.fromkeys("\u2010\u2011", "-")
+    | dict.fromkeys("\u2012\u2013\u2014\u2015", " ")
+)
+_NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0-9]+))?")
+_JOINT: Final = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
+_MISREAD: Final = re.compile(rf"[0-9][0-9.,]*[0-9]|{_JOINT.pattern}")
+_SMALL: Final = ("<super>", "<sub>", "<fraction>")
+"""Forms that are not compatible where a number stands: NFKC makes 102 of a square of ten."""
+_UNNAMED: Final = frozenset("CMPZ")
+"""Unicode's categories of what nobody misses: marks, punctuation, blanks and what has no shape."""
+_NAMED: Final = frozenset("&%@#")
+"""Punctuation that is a word when it is read."""
+
+
+class Spelling(NamedTuple):
+    """What is said of a word, in words, and what is not."""
+
+    words: list[str]
+    lost: list[str]
+
+
+class Unspoken:
+    """What could not be said of a text: ``count`` words, the first of which are kept as ``names``."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+        self.names: list[str] = []
+
+    def add(self, words: Iterable[str]) -> None:
+        """Count words, and keep those that are new."""
+        for word in words:
+            self.count += 1
+            name = word[:MAX_NAMED_CHARS]
+            if len(self.names) < MAX_NAMED and name not in self.names:
+                self.names.append(name)
+
+    def error(self) -> ProtocolError:
+        """The error of a text of which nothing can be said."""
+        return ProtocolError(f"this model can say nothing of this text: {', '.join(map(repr, self.names))}")
+
+
+class Speller:
+    """Spells words in the letters of a vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Spell for the model of a ``tokenizer``."""
+        self._encode, self._unsayable = tokenizer.encode, tokenizer.unsayable
+        self._letters = tokenizer.letters
+        self._has_figures = not self._letters.isdisjoint("0123456789")
+        self._has_joints = "-" in self._letters
+
+    def is_known(self, word: str, tokens: Sequence[int]) -> bool:
+        """Whether a word of these tokens is said as it stands."""
+        misread = _MISREAD.search(word)  # a vocabulary without figures or hyphens says "10 0" of "100"
+        is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
+        return is_read and self._unsayable.isdisjoint(tokens)
+
+    def spell(self, word: str) -> Spelling:
+        """The words to be said for one as a caller wrote it, and what of it is not said."""
+        if self.is_known(word, self._encode(word)):
+            return Spelling([word], [])
+        if len(word) > MAX_SPELLED:
+            return Spelling([], [word])
+        is_compatible = not any(unicodedata.decomposition(it).startswith(_SMALL) for it in word)
+        text = (unicodedata.normalize("NFKC", word) if is_compatible else word).translate(_PLAIN)
+        if len(text) > MAX_SPELLED:
+            return Spelling([], [word])
+        text = "".join(letter for letter in text if unicodedata.category(letter) not in ("Cc", "Cf"))
+        if not self._has_figures:
+            text = _NUMBER.sub(self._in_words, text)
+        parts = (text if self._has_joints else _JOINT.sub(" ", text)).split()
+        spelling = Spelling([], [])
+        for part in parts:
+            kept, lost = self._kept(part)
+            if kept and self._encode(kept):
+                spelling.words.append(kept)
+            if len(parts) == 1 and not kept:
+                lost = word  # as its caller wrote it
+            if any(unicodedata.category(it)[0] not in _UNNAMED or it in _NAMED for it in lost):
+                spelling.lost.append(lost)
+        return spelling
+
+    def _is_sayable(self, word: str) -> bool:
+        return self._unsayable.isdisjoint(self._encode(word))
+
+    def _in_words(self, found: re.Match[str]) -> str:
+        """A number in words if the vocabulary has them, else figure by figure."""
+        figures = found[1].replace(",", "")
+        point = [] if found[2] is None else ["point", *(_ONES[int(figure)] for figure in found[2])]
+        singly = [_ONES[int(figure)] for figure in figures]
+        is_number = len(figures) <= MAX_IN_WORDS and (figures == "0" or figures[0] != "0")
+        words = number_words(int(figures)).split() if is_number else singly
+        return f" {' '.join([*(words if all(map(self._is_sayable, words)) else singly), *point])} "
+
+    def _kept(self, part: str) -> tuple[str, str]:
+        """What can be said of a part, and the rest."""
+        if self._is_sayable(part):
+            return part, ""
+        plain = unicodedata.normalize("NFD", part)
+        plain = "".join(letter for letter in plain if unicodedata.category(letter) != "Mn")
+        if self._is_sayable(plain):
+            return plain, ""
+        bare = "".join(it for it in plain if not self._letters.isdisjoint((it, it.lower())))
+        if bare and self._is_sayable(bare):
+            return bare, "".join(it for it in plain if self._letters.isdisjoint((it, it.lower())))
+        return "", part
+
+
+def number_words(number: int) -> str:
+    """A number from 0 to 999,999 in English words."""
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        name, rest = _TENS[number // 10 - 2], number % 10
+    else:
+        unit, word = (1000, "thousand") if number >= 1000 else (100, "hundred")
+        name, rest = f"{number_words(number // unit)} {word}", number % unit
+    return f"{name} {number_words(rest)}" if rest else name

@@ -1,0 +1,156 @@
+"""What a vocabulary can say of a word, and what is named."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.script import TextEntry
+from antiphon.models.spelling import MAX_NAMED, Speller, Spelling, Unspoken, number_words
+from antiphon.models.spoken_text import PIECE_WORDS, TextReader
+from tests.models.test_script import spec_with
+
+
+class French:
+    """A vocabulary of letters and figures, as large models have: one token a letter, 0 for what it lacks."""
+
+    vocabulary = 1000
+    letters = frozenset(string.ascii_letters + string.digits + "éèç.,;!?'-")
+    unsayable = frozenset({0})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) if letter in self.letters else 0 for letter in text]
+
+    def piece(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def decode(self, ids: object) -> str:
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Speller:
+    tokenizer = load_checkpoint("tiny-tts").text_tokenizer()
+    assert tokenizer is not None
+    return Speller(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "lost"),
+    [
+        ("snow", ["snow"], []),
+        ("Snow,", ["Snow,"], []),  # the vocabulary's own rules
+        ("2+2", ["2+2"], []),
+        ("so\u00adon", ["soon"], []),  # soft hyphen
+        ("\u200fsnow\u200e", ["snow"], []),  # direction marks
+        ("\ufeffs\u200bnow\u2060", ["snow"], []),
+        ("s\0now", ["snow"], []),
+        ("\uff53\uff4e\uff4f\uff57", ["snow"], []),  # full width
+        ("sno\u0301w", ["snow"], []),
+        ("n\u00e1me", ["name"], []),
+        ("\u201csnow\u201d", ["\u201csnow\u201d"], []),
+        ("(snow)", ["snow"], []),
+        ("snow\u2014white", ["snow", "white"], []),
+        ("snow\U0001f600", ["snow"], ["\U0001f600"]),
+        ("twenty-one", ["twenty", "one"], []),
+        ("12", ["twelve"], []),
+        ("21", ["twenty", "one"], []),
+        ("35", ["three", "five"], []),  # it has no "thirty"
+        ("10\u00b2", ["ten"], ["\u00b2"]),
+        ("100", ["one", "zero", "zero"], []),
+        ("1,000", ["one", "zero", "zero", "zero"], []),
+        ("007", ["zero", "zero", "seven"], []),
+        ("3.14", ["three", "one", "four"], ["point"]),
+        ("\u2014", [], []),
+        ("(", [], []),
+        ("\u00ad", [], []),
+        ("caf\u00e9", [], ["caf\u00e9"]),
+        ("don\u2019t", [], ["don\u2019t"]),
+        ("hippopotamus", [], ["hippopotamus"]),
+        ("\u0441\u043d\u0435\u0433", [], ["\u0441\u043d\u0435\u0433"]),
+        ("\u96ea", [], ["\u96ea"]),
+        ("\U0001f600", [], ["\U0001f600"]),
+        ("100%", ["one", "zero", "zero"], ["%"]),
+    ],
+)
+def test_the_built_in_voice_says_what_it_can(
+    tiny: Speller, word: str, said: list[str], lost: list[str]
+) -> None:
+    assert tiny.spell(word) == Spelling(said, lost)
+
+
+@given(st.text(max_size=20).filter(lambda text: text.split() == [text]))
+def test_a_model_is_given_nothing_that_it_cannot_say(word: str) -> None:
+    french = French()
+    said, _ = Speller(french).spell(word)
+    assert all(french.letters.issuperset(each) for each in said)
+
+
+@given(st.text(sorted(French.letters), min_size=1, max_size=20))
+def test_what_a_vocabulary_has_stays_as_it_is(word: str) -> None:
+    assert Speller(French()).spell(word) == Spelling([word], [])
+
+
+@pytest.mark.parametrize(
+    ("word", "spelling"),
+    [
+        ("caf\u00e9", Spelling(["caf\u00e9"], [])),
+        ("1984", Spelling(["1984"], [])),
+        ("na\u00efve", Spelling(["naive"], [])),
+        ("don\u2019t", Spelling(["don't"], [])),
+        ("\u00bd", Spelling([], ["\u00bd"])),
+        ("hello\U0001f600!", Spelling(["hello!"], ["\U0001f600"])),
+    ],
+)
+def test_a_large_vocabulary_needs_little_help(word: str, spelling: Spelling) -> None:
+    assert Speller(French()).spell(word) == spelling
+
+
+def test_tags_of_ssml_are_named_and_breaks_are_pauses() -> None:
+    reader = TextReader(spec_with(), French().encode, Speller(French()))
+    text = '<speak>a<break time="500ms"/><prosody rate="slow">b</prosody> \u96ea</speak>'
+    entries = reader.read(text)
+    assert [entry.text for entry in entries if entry.tokens] == ["a", "b"]
+    assert [entry.padding_frames for entry in entries if entry.is_spoken] == [1, 6, 1]
+    assert [entry for entry in entries if not entry.is_spoken] == [
+        TextEntry((), text)
+        for text in ("<speak>", '<prosody rate="slow">', "</prosody>", "\u96ea", "</speak>")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "zero"), (13, "thirteen"), (20, "twenty"), (42, "forty two"), (100, "one hundred"),
+        (305, "three hundred five"), (1000, "one thousand"), (9999, "nine thousand nine hundred ninety nine"),
+    ],
+)  # fmt: skip
+def test_numbers_in_words(number: int, words: str) -> None:
+    assert number_words(number) == words
+
+
+def test_few_words_are_named_and_all_are_counted() -> None:
+    unspoken = Unspoken()
+    unspoken.add(["x" * 100, "x" * 100, *map(str, range(100))])
+    assert unspoken.count == 102
+    assert unspoken.names == ["x" * 40, *map(str, range(MAX_NAMED - 1))]
+    assert str(unspoken.error()).startswith(
+        f"this model can say nothing of this text: '{'x' * 40}', '0', '1'"
+    )
+
+
+@pytest.mark.parametrize("word", ["\ufdfa" * 4, "\ufdfa" * 4000, "1" * 4000, "a-" * 2000, "\u96ea" * 65])
+def test_a_word_that_is_long_or_grows_is_not_spelled_anew(tiny: Speller, word: str) -> None:
+    assert tiny.spell(word) == Spelling([], [word])
+
+
+@pytest.mark.parametrize("text", ["1" * 64 + " ", "\U0001f600 ", "caf\u00e9 ", "<p> "])
+def test_a_text_is_read_in_pieces_of_few_words(tiny: Speller, text: str) -> None:
+    tokenizer = load_checkpoint("tiny-tts").text_tokenizer()
+    assert tokenizer is not None
+    reader = TextReader(spec_with(), tokenizer.encode, tiny)
+    assert max(map(len, reader.pieces(text * 300))) <= 2 * PIECE_WORDS
