@@ -119,7 +119,7 @@ import sys
 import threading
 
 from antiphon import cli
-from antiphon.backends.onnx.runtime import onnxruntime
+from antiphon.backends.onnx.sessions import onnxruntime
 
 loaded = threading.Semaphore(0)
 

@@ -28,8 +28,8 @@ from typing import Final
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize import main as quantize
-from antiphon_quantize.gate_open import open_eval_model
-from antiphon_quantize.gate_questions import read_questions
+from antiphon_quantize.gate_run import open_eval_model
+from antiphon_quantize.gate_subject import read_questions
 from lab.bench.harness import BenchError, Results, Values, machine_line, tell, terminable, warn_if_busy
 from lab.bench.pages import write_page
 

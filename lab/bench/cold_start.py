@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon.models.source import DEFAULT_MODEL
 from lab.bench.harness import (
     PACKAGES,
     BenchError,
@@ -42,7 +42,7 @@ from tests.support.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "antiphon"
 POLL_S = 0.005
-IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.factory"
+IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.executor"
 """What `antiphon serve` imports before it listens."""
 TIMED_IMPORT = f"import time; s = time.perf_counter(); import {IMPORTS}; print(time.perf_counter() - s)"
 LARGEST = 8

@@ -32,13 +32,11 @@ import torch
 from moshi.models.lm import LMModel
 from moshi.utils.compile import no_compile
 
-from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.loading import attention_dtype, make
 from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import State
-from antiphon.backends.torch.weights.lm_weights import lm_tensors
-from antiphon.backends.torch.weights.loading import attention_dtype
-from antiphon.backends.torch.weights.mimi_weights import assign
+from antiphon.backends.torch.weights import assign, lm_tensors
 from antiphon.models.catalog import load_checkpoint
 from lab.bench import cpu_roofline, model_memory, onnx_models
 from lab.bench.harness import Results, Values, machine_line, tell, warn_if_busy

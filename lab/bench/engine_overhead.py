@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.null import NullBackend
+from antiphon.backends.host import HostBackend
+from antiphon.backends.null import NullRows
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.loop import Wake, least_tick_s
@@ -104,7 +105,7 @@ class Owner:
 def measure(sessions: int, seconds: float, turn_s: float | None) -> Cost:
     """Run an engine with so many sessions."""
     bell = Wake()
-    backend = NullBackend(SPEC, sessions, sleep=lambda _: None)
+    backend = HostBackend(SPEC, NullRows(SPEC, sleep=lambda _: None), slots=sessions)
     metrics = EngineMetrics(CollectorRegistry(), model="nothing")
     engine = Engine(backend, EngineConfig(slots=sessions), metrics=metrics, on_tick=bell.nudge)
     engine.start()

@@ -20,7 +20,7 @@ from antiphon.arrays import FloatArray
 from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.words import SpeechTiming, Word, WordAssembler
+from antiphon.models.transcript import SpeechTiming, Word, WordAssembler
 from lab.train.domain import Domain
 from lab.train.phrasings import PHRASINGS
 from lab.train.recogniser import word_errors

@@ -13,7 +13,7 @@ import torch
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
-from antiphon.models.cards import GpuCard
+from antiphon.models.costs import GpuCard
 from lab.bench.gpu_costs import card_of
 from lab.bench.gpu_models import Form, Size, make_modules, model_spec, published_sizes, reads, small_size
 

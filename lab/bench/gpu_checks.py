@@ -15,10 +15,10 @@ from importlib import import_module, metadata
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.kernels.decode_attention import decode_attention
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
-from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
-from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.kernels.steps import decode_attention
+from antiphon.backends.torch.modules.attention import KVRing, quantize_tokens
+from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.backends.torch.state import State
 from lab.bench.gpu_card import (
     Task,

@@ -12,8 +12,7 @@ from typing import Final
 
 import torch
 
-from antiphon.models.cards import H200, GpuCard, card_called
-from antiphon.models.costs import Launches, StageCost, TickWork, codec_cost
+from antiphon.models.costs import H200, GpuCard, Launches, StageCost, TickWork, card_called, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
 NODES: Final[Mapping[tuple[str, str], Launches]] = {

@@ -12,13 +12,13 @@ from torch import nn
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.attention import Compute
-from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import codec_specs
-from antiphon.backends.torch.quantised.int8 import follows_recipe
+from antiphon.backends.torch.quantised import follows_recipe
 from antiphon.backends.torch.state import row_bytes
-from antiphon.models import defaults
+from antiphon.models.published import MIMI_CONFIG, MOSHI_CONFIG
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from lab.bench.published import STT_1B, TTS_1_6B, VOICES_POSITIONS
 
@@ -82,9 +82,9 @@ class Reads:
 
 def published_sizes() -> dict[str, Size]:
     """The sizes that are asked about."""
-    mimi = defaults.MIMI_CONFIG
+    mimi = MIMI_CONFIG
     sizes = (
-        Size("moshi-7b", PipelineKind.DUPLEX, defaults.MOSHI_CONFIG, mimi),
+        Size("moshi-7b", PipelineKind.DUPLEX, MOSHI_CONFIG, mimi),
         Size("stt-1b", PipelineKind.STT, STT_1B, mimi),
         # Spoken text is no input here: the step is that of a model that hears nothing.
         Size("tts-1.6b", PipelineKind.DUPLEX, TTS_1_6B, mimi, VOICES_POSITIONS),

@@ -22,9 +22,9 @@ from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
-from antiphon.backends.torch.noise import gumbel_noise
-from antiphon.backends.torch.places import Places
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.pipeline import BatchLayout
+from antiphon.backends.torch.sampling import gumbel_noise
+from antiphon.backends.torch.state import Step
 from antiphon.models.sampling import SamplingParameters
 from lab.bench.gpu_card import Task, Values, device, note
 from lab.bench.gpu_models import (
@@ -85,7 +85,7 @@ class Watched:
         self._given_codes[: len(codes)].copy_(codes)
         self._given_tokens[: len(tokens)].copy_(tokens)
 
-    def _watched_encode(self, places: Places) -> None:
+    def _watched_encode(self, places: BatchLayout) -> None:
         self._encode(places)
         codes = self.pipeline.buffers.codes[: places.count]
         self.codes[: places.count].copy_(codes)

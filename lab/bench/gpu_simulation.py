@@ -15,9 +15,9 @@ from functools import cache
 import numpy as np
 import torch
 
-from antiphon.backends.torch.places import row_buckets
+from antiphon.backends.torch.pipeline import row_buckets
 from antiphon.engine.sizing import MemoryFacts
-from antiphon.models.cards import H100, H200, GpuCard
+from antiphon.models.costs import H100, H200, GpuCard
 from antiphon_quantize.advice.fit import most_rows
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import Form, Size, published_sizes, reads

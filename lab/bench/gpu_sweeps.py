@@ -9,14 +9,13 @@ import torch
 import triton
 from torch import Tensor
 
-from antiphon.backends.torch.kernels.decode_attention import decode_attention
-from antiphon.backends.torch.kernels.product_kernels import multiply_rows
+from antiphon.backends.torch.kernels.linear_kernels import multiply_rows
 from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_rows
-from antiphon.backends.torch.modules.kv import KVRing, quantize_tokens
-from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.kernels.steps import decode_attention
+from antiphon.backends.torch.modules.attention import KVRing, quantize_tokens
+from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.backends.torch.state import State
-from antiphon.models.costs import product_s
-from antiphon.models.tiles import LEAST_ROWS
+from antiphon.models.costs import LEAST_ROWS, product_s
 from lab.bench.gpu_card import Task, Values, card_here, device, median_ms, note
 
 BEYOND_CACHE_BYTES = 300_000_000

@@ -66,7 +66,7 @@ def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
         whole = torch.empty(spec.shape, device=device)
         noise = whole.fill_(0.02) if name.endswith("_scale") else whole.normal_()
         noise = noise * 40 if spec.dtype == torch.int8 else noise
-        tensors[name] = spec.cut(noise.to(spec.dtype), seen[spec.position])
+        tensors[name] = spec.cut(noise.to(spec.dtype), tensors)
     tensors[FRAMES] = np.array(frames)
     for row in range(rows):
         backend.restore(row, RowSnapshot(backend.info.name, tensors, 0))

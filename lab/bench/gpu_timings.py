@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import PackedStep, runs_of
+from antiphon.backends.torch.state import PackedStep, State, runs_of
 from antiphon.models.costs import CODEC_LAUNCHES, Launches, codec_cost
 from lab.bench import gpu_chain
 from lab.bench.gpu_card import Task, Values, card_here, device, make_backend, median_ms, note

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from antiphon.models.defaults import MIMI_CONFIG, MOSHI_CONFIG
+from antiphon.models.published import MIMI_CONFIG, MOSHI_CONFIG
 from lab.bench.published import STT_1B
 
 TICK_S: Final = 0.040

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from antiphon.backends.base import Backend, StepInputs
-from antiphon.backends.mlx.factory import make
+from antiphon.backends.mlx.loading import make
 from antiphon.models.catalog import load_checkpoint
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.small_models import KINDS

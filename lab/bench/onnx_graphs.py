@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from antiphon.backends.onnx.graph import Graph
-from antiphon.backends.onnx.sessions import Apart, open_session, pick_provider
+from antiphon.backends.onnx.sessions import SplitSession, open_session, pick_provider
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.graphs import GraphFormat, graph_from_json
+from antiphon.models.manifest import GraphFormat, graph_from_json
 
 Session: TypeAlias = Any
 """An onnxruntime.InferenceSession, which has no types."""
@@ -49,12 +49,12 @@ class GraphFile:
         """As the server opens it, on the CPU."""
         return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
 
-    def rows(self, session: Session, rows: int, apart: Apart | None = None) -> Graph:
+    def rows(self, session: Session, rows: int, split: SplitSession | None = None) -> Graph:
         """Rows for a session of it, all of which advance and are far in their calls.
 
         Rings are written over, so that they are memory and not a page of zeros that the system lends.
         """
-        graph = Graph(session, self.form, rows, apart)
+        graph = Graph(session, self.form, rows, split)
         fill_rows(graph)
         return graph
 

@@ -21,15 +21,14 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from antiphon.backends.onnx.sessions import Apart
-from antiphon.backends.onnx.windows import cut
+from antiphon.backends.onnx.autotune import cut
+from antiphon.backends.onnx.sessions import SplitSession
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.models.graphs import graph_to_json
-from antiphon_quantize.onnx_convolutions import round_convolutions
+from antiphon.models.manifest import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_int8 import round_convolutions, round_rings
 from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, ExportedStage, LanguageStage
-from antiphon_quantize.onnx_rings import round_rings
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import Recipe, load_recipe
 from lab.bench.harness import Values, tell
@@ -117,8 +116,8 @@ def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int,
     for stage in stages:
         file = GraphFile.exported(folder, IN_PARTS.split()[0], stage)
         session = file.session(1)
-        graph = file.rows(session, rows, Apart(session, pool, threads))
-        calls[f"{IN_PARTS} {stage}"] = partial(graph.run_apart, cut([range(rows)], threads))
+        graph = file.rows(session, rows, SplitSession(session, pool, threads))
+        calls[f"{IN_PARTS} {stage}"] = partial(graph.run_split, cut([range(rows)], threads))
     return calls
 
 

@@ -12,9 +12,8 @@ from typing import Final
 
 import onnx
 
-from antiphon.backends.onnx.runtime import onnxruntime
-from antiphon.backends.onnx.sessions import session_options
-from antiphon_quantize.onnx_aliases import IN_PLACE, VIEWS
+from antiphon.backends.onnx.sessions import onnxruntime, session_options
+from antiphon_quantize.onnx_export import IN_PLACE, VIEWS
 from lab.bench.cpu_rates import FLOAT32, INT8, Rates
 from lab.bench.harness import Values
 from lab.bench.onnx_graphs import GraphFile

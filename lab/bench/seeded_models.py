@@ -15,8 +15,8 @@ from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
 
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
-from antiphon.models import defaults
+from antiphon.backends.torch.weights import assign, mimi_tensors
+from antiphon.models.published import MIMI_CONFIG
 from lab.bench.published import STT_1B
 from tests.support.small_models import mimi_config
 
@@ -35,9 +35,9 @@ class Seeded:
 
 
 MODELS: Mapping[str, Seeded] = {
-    "mimi-full": Seeded(defaults.MIMI_CONFIG, ("encode", "decode"), 8),
+    "mimi-full": Seeded(MIMI_CONFIG, ("encode", "decode"), 8),
     "mimi-small": Seeded(mimi_config(), ("encode", "decode"), 8),
-    "listener-full": Seeded(defaults.MIMI_CONFIG, ("encode",), STT_1B["n_q"]),
+    "listener-full": Seeded(MIMI_CONFIG, ("encode",), STT_1B["n_q"]),
     "listener-small": Seeded(mimi_config(), ("encode",), 8),
     "lm-full": Seeded(STT_1B, ("lm",)),
     "lm-small": Seeded(SMALL_LM, ("lm",)),
@@ -69,7 +69,7 @@ def upstream_calls(
 def upstream_mimi(codebooks: int, config: Mapping[str, Any] | None) -> MimiModel:
     """Upstream's Mimi with seeded weights; ``config`` None is the full-size one."""
     torch.manual_seed(0)
-    config = defaults.MIMI_CONFIG if config is None else config
+    config = MIMI_CONFIG if config is None else config
     upstream = loaders.get_mimi(None, copy.deepcopy(dict(config)), num_codebooks=codebooks)
     for name, buffer in upstream.named_buffers():
         if name.endswith("embedding_sum"):
@@ -83,7 +83,7 @@ def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiMod
     """A Mimi twice, with the same seeded weights."""
     upstream = upstream_mimi(codebooks, config)
     with torch.device("meta"):
-        ours = Mimi(defaults.MIMI_CONFIG if config is None else config, codebooks)
+        ours = Mimi(MIMI_CONFIG if config is None else config, codebooks)
     published = {name: tensor.clone() for name, tensor in upstream.state_dict().items()}
     tensors = mimi_tensors(published, codebooks)
     assign(ours, tensors, Path("seeded"))

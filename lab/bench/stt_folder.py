@@ -25,8 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 from antiphon.models.checkpoint import read_checkpoint
-from antiphon.models.graphs import graph_from_json
-from antiphon.models.manifest import MANIFEST_NAME, Manifest, file_entry, write_manifest
+from antiphon.models.manifest import MANIFEST_NAME, Manifest, file_entry, graph_from_json, write_manifest
 from antiphon.models.source import Folder
 from antiphon_quantize.onnx_target import backend_format, graph_files
 from antiphon_quantize.recipe import load_recipe

@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.graphs import Array, GraphFormat, TensorFormat, graph_to_json
+from antiphon.models.manifest import Array, GraphFormat, TensorFormat, graph_to_json
 
 MODELS: Final = ("tiny", "tiny-stt", "tiny-tts")
 FRAMES, ROWS = 25, 2

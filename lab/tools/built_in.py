@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import builtin_folder, weights_folder
+from antiphon.models.source import BUILTIN
 
 LM_NAME: Final = "model.safetensors"
 SERVER, WEIGHTS = Path("server/antiphon/assets"), Path("weights/antiphon_weights")

@@ -18,7 +18,7 @@ import numpy as np
 
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import open_session, pick_provider
-from antiphon.models.graphs import Array, GraphFormat, graph_from_json
+from antiphon.models.manifest import Array, GraphFormat, graph_from_json
 
 
 def answers(path: Path, form: GraphFormat, given: Mapping[str, Array]) -> dict[str, Array]:

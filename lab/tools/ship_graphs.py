@@ -16,12 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import builtin_folder, weights_folder
 from antiphon.models.checkpoint import Checkpoint, read_checkpoint
-from antiphon.models.graphs import GraphFormat
-from antiphon.models.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_manifest
-from antiphon.models.source import Folder
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    GraphFormat,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
+from antiphon.models.source import BUILTIN, Folder
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon_quantize.onnx_target import backend_format, describe_graphs, write_graphs
 from antiphon_quantize.recipe import Recipe, load_recipe

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.models.words import PREFIX_FRAMES
+from antiphon.models.transcript import PREFIX_FRAMES
 from lab.train.beginnings import nearest_codes, start_from_codec, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate

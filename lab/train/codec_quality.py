@@ -11,7 +11,7 @@ import torch
 
 from antiphon.arrays import FloatArray
 from antiphon.models.catalog import load_checkpoint
-from antiphon_quantize.quality import stoi
+from antiphon_quantize.gate_sound import stoi
 from lab.train.codec import FRAME_SAMPLES, load_mimi
 from lab.train.phrasings import PHRASINGS
 from lab.train.questions import read_shard

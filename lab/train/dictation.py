@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from moshi.models.lm import LMGen
 
-from antiphon.models.words import SpeechTiming, Word, WordAssembler
+from antiphon.models.transcript import SpeechTiming, Word, WordAssembler
 from lab.train.passages import DELAY_FRAMES, FRAME_RATE, Room
 from lab.train.recogniser import word_errors
 from lab.train.talker_tokenizer import TalkerTokenizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from antiphon_quantize.onnx_weights_blocks import Blocks, round_matrix
+from antiphon_quantize.onnx_blocks import Blocks, round_matrix
 
 BITS: Final = 4
 BLOCK: Final = 32

@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.models.script import NEW_WORD, Script, ScriptRules, TextEntry
+from antiphon.models.script import NEW_WORD, Script, ScriptRules, TextEntry, TextReader
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
-from antiphon.models.spoken_text import TextReader
 from lab.train.talker_tokenizer import PAD, TalkerTokenizer
 
 FRAME_RATE: Final = 12.5

@@ -24,8 +24,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from antiphon.models.conditioning import CONDITION, MAX_SPEAKERS
 from antiphon.models.script import ScriptRules
-from antiphon.models.speaker import CONDITION, MAX_SPEAKERS
 from lab.train.beginnings import start_from_codec
 from lab.train.codec import load_mimi
 from lab.train.loop import (

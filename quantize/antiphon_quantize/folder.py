@@ -1,13 +1,19 @@
-"""A folder that appears when it is complete, and not before."""
+"""A folder that appears when it is complete, and not before; written at once or over several runs.
+
+What was done over several runs is noted line by line, so that a run which was killed leaves nothing
+half-written, and the same command continues where it stopped.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from antiphon.errors import ConfigError
 from antiphon.models.checkpoint import Checkpoint
@@ -62,3 +68,96 @@ def appearing(out: Path, *, room_bytes: int) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+JOURNAL_NAME = "journal.jsonl"
+
+
+class Journal:
+    """Notes on what is complete in ``folder``, by name; of this run and of those before it."""
+
+    def __init__(self, folder: Path, file: BinaryIO, notes: dict[str, Mapping[str, Any]]) -> None:
+        """Continue after ``notes``, at the end of ``file``."""
+        self.folder, self.notes = folder, notes
+        self._file = file
+
+    def note(self, name: str, **values: Any) -> None:
+        """Note that ``name`` is complete, with numbers to be remembered; on the disk when this returns."""
+        self._file.write(json.dumps({"name": name, **values}).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.notes[name] = values
+
+
+def part_of(out: Path) -> Path:
+    """The folder in which ``out`` is being written."""
+    return out.with_name(f"{out.name}.part")
+
+
+@contextmanager
+def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[Journal]:
+    """The journal of ``OUT.part``, new or that of a run that was stopped; ``OUT`` when the block ends well.
+
+    ``key`` is all that the content depends on. If the block fails, the folder stays, to be gone on with;
+    unless nothing was done yet.
+
+    Raises:
+        ConfigError: the folder is being written by another run, or was by one with another key; or the disk
+            has no room for ``room_bytes``, or cannot be written.
+    """
+    part = part_of(out)
+    try:
+        is_new = not (part / JOURNAL_NAME).exists()
+        if is_new and part.is_dir() and any(part.iterdir()):
+            raise ConfigError(f"{part} is in the way: it holds files, but no journal of a stopped run")
+        part.mkdir(parents=True, exist_ok=True)
+        with (part / JOURNAL_NAME).open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(f"{part} is being written by another run") from error
+            notes = _earlier(part, file, key)
+            free_bytes = shutil.disk_usage(part).free
+            if is_new and free_bytes < room_bytes:
+                shutil.rmtree(part)
+                raise ConfigError(f"{out} needs {room_bytes:,} bytes, the disk has {free_bytes:,}")
+            try:
+                journal = Journal(part, file, notes)
+                yield journal
+            except BaseException:
+                if not notes:
+                    shutil.rmtree(part, ignore_errors=True)
+                raise
+            _take_place(part, out)
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror or error}") from error
+
+
+def _earlier(part: Path, file: BinaryIO, key: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """The notes of earlier runs, the file being left at the end of the last whole line."""
+    file.seek(0)
+    lines = file.read().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        file.truncate(sum(map(len, lines[:-1])))
+        lines.pop()
+    entries = [json.loads(line) for line in lines]
+    if not entries:
+        file.write(json.dumps({"key": dict(key)}).encode() + b"\n")
+        file.flush()
+        return {}
+    found = entries[0].get("key", {})
+    if different := [name for name, value in key.items() if found.get(name) != value]:
+        raise ConfigError(
+            f"{part} is of a run with another {' and '.join(different)}; remove it, or choose another OUT"
+        )
+    return {entry.pop("name"): entry for entry in entries[1:]}
+
+
+def _take_place(part: Path, out: Path) -> None:
+    """Let ``part`` become ``out``, and what was there go."""
+    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    if out.exists():
+        out.rename(old)
+    part.rename(out)
+    (out / JOURNAL_NAME).unlink()
+    shutil.rmtree(old, ignore_errors=True)

@@ -16,12 +16,15 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.folder import Approve
 from antiphon_quantize.gate_limits import (
     Limit,
+    Verdict,
     common_limits,
     judge_measures,
     parse_limit,
     read_limits_file,
+    render,
+    slower,
+    to_json,
 )
-from antiphon_quantize.gate_report import Verdict, render, slower, to_json
 from antiphon_quantize.gate_run import Material, Note, Observer, Side
 from antiphon_quantize.gate_subject import why_not
 from antiphon_quantize.recipe import Recipe, load_recipe, recipe_names

@@ -10,8 +10,7 @@ import numpy as np
 
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
-from antiphon.backends.mlx.backend import MlxFrames
-from antiphon.backends.mlx.rows import Frames
+from antiphon.backends.mlx.executor import Frames, MlxFrames
 from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Packed
 from antiphon.models.sampling import SamplingParameters
@@ -80,7 +79,7 @@ class MlxEvalModel:
         rows, executor = self._fresh(len(heard)), self._executor
         with executor.on_device():
             parts = enumerate(heard.swapaxes(0, 1).astype(np.int32))
-            said = [executor.think(rows, at(frame, rows), part)[0] for frame, part in parts]
+            said = [executor.run_lm(rows, at(frame, rows), part)[0] for frame, part in parts]
         return np.maximum(np.stack(said[self._lm.max_delay :], axis=1), 0).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Logits:
@@ -90,7 +89,7 @@ class MlxEvalModel:
         with executor.on_device():
             for index, frame in enumerate(heard.swapaxes(0, 1).astype(np.int32)):
                 chooser = MlxTeacherForcing(collector.forced(said, index))
-                _, pauses, _ = executor.think(rows, at(index, rows), frame, chooser=chooser)
+                _, pauses, _ = executor.run_lm(rows, at(index, rows), frame, chooser=chooser)
                 text, *voice = (np.array(logits) for logits in chooser.logits)
                 if pauses is None:
                     pauses = np.zeros((len(heard), 0), np.float32)

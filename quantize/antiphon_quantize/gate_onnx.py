@@ -17,16 +17,14 @@ import onnx
 
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
-from antiphon.backends.onnx.executor import OnnxFrames
-from antiphon.backends.onnx.language import Language
-from antiphon.backends.onnx.runtime import onnxruntime
-from antiphon.backends.onnx.sessions import pick_provider
+from antiphon.backends.onnx.executor import Language, OnnxFrames
+from antiphon.backends.onnx.sessions import onnxruntime, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.delays import DelayRings
-from antiphon.models.graphs import GraphFormat, TensorFormat
+from antiphon.models.manifest import GraphFormat, TensorFormat
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import LMSpec
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector

@@ -2,27 +2,139 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from antiphon.backends.registry import AUTO, resolve_auto
-from antiphon.errors import UnsupportedError
+from antiphon.backends.base import Backend, FloatArray, StepInputs
+from antiphon.backends.registry import AUTO, make_backend, resolve_auto
+from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.script import TextEntry
 from antiphon.models.spec import ModelSpec, PipelineKind
-from antiphon_quantize.gate_files import measure_arguments, measure_weights, same_codec
-from antiphon_quantize.gate_measures import SPEED, Measure, measure_logits, not_measured
-from antiphon_quantize.gate_open import open_eval_model
-from antiphon_quantize.gate_questions import Questions, read_questions
+from antiphon_quantize.gate_measures import (
+    SPEED,
+    Measure,
+    measure_arguments,
+    measure_logits,
+    measure_weights,
+    not_measured,
+    same_codec,
+)
 from antiphon_quantize.gate_sound import CodecOutput, Sound, built_in_clips, load_sound, measure_codec
-from antiphon_quantize.gate_speed import Ticker, disk_bytes, measure_size, memory_bytes, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, check_comparable, why_not
+from antiphon_quantize.gate_subject import (
+    Codes,
+    EvalModel,
+    Logits,
+    Questions,
+    check_comparable,
+    read_questions,
+    why_not,
+)
+
+WARM_UP_TICKS = 5
+
+
+WORD = TextEntry((5,), "word")
+
+
+class Ticker:
+    """Steps one row of a backend through a recording, round and round; one of tts says a word."""
+
+    def __init__(self, backend: Backend, pcm: FloatArray, clock: Callable[[], float]) -> None:
+        """``pcm`` is ``[N]``, whole frames; ``clock`` tells seconds."""
+        self._backend, self._clock, self._ticks = backend, clock, 0
+        self._is_told = backend.info.spec.kind is PipelineKind.TTS
+        self._frames = pcm.reshape(-1, backend.info.spec.frame_samples)
+
+    def tick_ms(self) -> float:
+        """Milliseconds of one step."""
+        frame = self._frames[self._ticks % len(self._frames)][None]
+        row, is_first = np.zeros(1, np.int32), np.array([self._ticks == 0])
+        inputs = StepInputs(row, is_first, frame)
+        if self._is_told:
+            inputs = StepInputs(row, is_first, None, ((WORD,),))
+        start_s = self._clock()
+        self._backend.step(inputs)
+        self._ticks += 1
+        return 1000 * (self._clock() - start_s)
+
+
+def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
+    """The median step of each, taken alternately after a few that do not count."""
+    times: list[list[float]] = [[] for _ in tickers]
+    for turn in range(WARM_UP_TICKS + turns):
+        for ticker, own in zip(tickers, times, strict=True):
+            took_ms = ticker.tick_ms()
+            if turn >= WARM_UP_TICKS:
+                own.append(took_ms)
+    return [statistics.median(own) for own in times]
+
+
+def measure_size(name: str, a: float, b: float, detail: str) -> Measure:
+    """A ratio of the candidate to the baseline, smaller being better."""
+    return Measure(name, b / a if a else math.inf, a, b, detail)
+
+
+def memory_bytes(backend: Backend) -> int:
+    """Bytes of a loaded model's weights and of the state of one row."""
+    memory = backend.info.memory
+    return memory.get("weights", 0) + memory.get("state_per_row", 0)
+
+
+def disk_bytes(checkpoint: Checkpoint, backend: str) -> int:
+    """Bytes of the files that a backend reads."""
+    form = checkpoint.backends.get(backend)
+    roles = ("lm", "mimi") if form is None else form.files
+    return sum(checkpoint.files[role].stat().st_size for role in roles if role in checkpoint.files)
+
+
+def open_eval_model(
+    checkpoint: Checkpoint,
+    backend: str,
+    *,
+    rows: int,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> EvalModel:
+    """Load a checkpoint into a backend, to be judged.
+
+    Raises:
+        UnsupportedError: a pipeline or a backend whose thoughts are not read.
+        MissingExtraError: the package that opens graphs is not installed.
+        BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
+    """
+    name = resolve_auto(checkpoint) if backend == AUTO else backend
+    if (reason := why_not(checkpoint.spec, name)) is not None:
+        raise UnsupportedError(reason)
+    if name == "onnx" and find_spec("onnx") is None:
+        raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
+    made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
+    if checkpoint.spec.kind is PipelineKind.TTS:
+        from antiphon_quantize.gate_torch import TtsEvalModel
+
+        return TtsEvalModel(checkpoint, made)
+    if name == "torch":
+        from antiphon_quantize.gate_torch import TorchEvalModel
+
+        return TorchEvalModel(made)
+    if name == "mlx":
+        from antiphon_quantize.gate_mlx import MlxEvalModel
+
+        return MlxEvalModel(made)
+    from antiphon_quantize.gate_onnx import OnnxEvalModel
+
+    return OnnxEvalModel(checkpoint, made)
+
 
 Note = Callable[[str], None]
 """Gets a note of what is being done."""

@@ -1,8 +1,15 @@
-"""The torch backend under evaluation: its own modules and state, with every choice of a token recorded."""
+"""The torch backend under evaluation: its own modules and state, with every choice of a token recorded.
+
+What a tts model samples as text is only whether it wants the next word; what it is fed instead is the
+script's (:mod:`antiphon.models.script`). So ``said`` holds what it asked, and the script is gone through
+again with those questions when it thinks: both models are fed the same words at the same steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,8 +19,13 @@ from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.host import RowHost
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.pipeline import PAUSE_INDEX, Pipeline
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.tts import ScriptedChooser
+from antiphon.backends.tts import TtsBackend
+from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.script import NEW_WORD, Script, ScriptRules, TextReader
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
 
 
@@ -109,3 +121,94 @@ class TorchEvalModel:
             own = np.stack(voice, axis=1) if voice else np.zeros((rows, 0, spec.card), np.float32)
             collector.add(text, own, pauses)
         return collector.thoughts()
+
+
+TEXTS: Final = (
+    "Good morning. The train to the coast leaves at nine, and the next one only in the afternoon.",
+    "She opened the window, looked at the sky for a while, and said that it would rain before noon.",
+    "How many apples are left in the basket? Three, I think, unless somebody has been in the kitchen.",
+    "Please turn left after the bridge, drive on for two miles, and stop where the road ends.",
+    "It was not the wind that had woken him, but a low voice from the other side of the wall.",
+    "Water boils at one hundred degrees. On a high mountain it needs less, and tea takes longer.",
+)
+"""What is said, one text a row; again and again where it is shorter than the frames."""
+
+
+class TtsEvalModel(TorchEvalModel):
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`: hears nothing, says :data:`TEXTS`."""
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+        """Take over a backend that was just made of ``checkpoint``.
+
+        Raises:
+            UnsupportedError: a model without a tokenizer, which cannot be given a text.
+        """
+        super().__init__(backend)
+        tokenizer = checkpoint.text_tokenizer()
+        if tokenizer is None:
+            raise UnsupportedError(f"{checkpoint.spec.name} has no tokenizer, so it cannot take a text")
+        self._spec, self._rules = checkpoint.spec, ScriptRules.of(checkpoint.spec)
+        self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
+
+    def _told(self, rows: int, steps: int) -> tuple[Pipeline, list[Script]]:
+        """Fresh rows, and for each a script that lasts for this number of steps."""
+        assert isinstance(self.backend, TtsBackend)
+        self.backend.executor.reset_rows(np.arange(self.backend.info.slots, dtype=np.int32))
+        scripts = [Script(self._rules) for _ in range(rows)]
+        for script, entries in zip(scripts, cycle(self._entries), strict=False):
+            script.add(tuple(islice(cycle(entries), steps)))
+        return pipeline_of(self.backend), scripts
+
+    @torch.inference_mode()
+    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+        """See the protocol; text is what was asked, and -1 is said in what comes before the audio's delay."""
+        rows, steps = heard.shape[:2]
+        pipeline, scripts = self._told(rows, steps)
+        assert pipeline.generator is not None
+        assert pipeline.sampler is not None
+        for row, own in enumerate(parameters):
+            self.backend.set_parameters(row, own)
+        step, nothing = pipeline.state.step(range(rows)), pipeline.buffers.codes[:rows, : pipeline.heard]
+        asked, voice = [], []
+        for index in range(steps):
+            choices = torch.tensor([script.choices for script in scripts], device=pipeline.device)
+            chooser = ScriptedChooser(pipeline.sampler, choices, choices[:, 0])
+            is_silent = index < self._rules.audio_delay
+            out = pipeline.generator.step(nothing, step, chooser, is_silent=is_silent)
+            asked.append(chooser.asked.cpu())
+            voice.append(out.tokens[:, 1:].cpu())
+            advance(scripts, chooser.asked)
+        late = pipeline.generator.cache.max_delay
+        text = torch.stack(asked[: steps - late], dim=1)[:, :, None]
+        return torch.cat([text, torch.stack(voice[late:], dim=1)], dim=2).numpy()
+
+    @torch.inference_mode()
+    def think(self, heard: Codes, said: Codes) -> Logits:
+        """See the protocol."""
+        rows, steps = heard.shape[:2]
+        pipeline, scripts = self._told(rows, steps)
+        generator, spec = pipeline.generator, self._spec.lm
+        assert generator is not None
+        assert spec is not None
+        step, collector = pipeline.state.step(range(rows)), StepCollector(spec)
+        nothing = pipeline.buffers.codes[:rows, : pipeline.heard]
+        silence = np.zeros((rows, spec.dep_q, spec.card), np.float32)
+        for index in range(steps):
+            choices = torch.tensor([script.choices for script in scripts])
+            tokens = torch.from_numpy(collector.forced(said, index)).clamp(min=0)
+            asked = tokens[:, 0].clone()
+            tokens[:, 0] = torch.where(asked == NEW_WORD, choices[:, 0], choices[:, 1])
+            chooser = TorchTeacherForcing(tokens.to(pipeline.device))
+            generator.step(nothing, step, chooser, is_silent=index < self._rules.audio_delay)
+            text, *voice = chooser.logits
+            collector.add(
+                text, np.stack(voice, axis=1) if voice else silence, np.zeros((rows, 0), np.float32)
+            )
+            advance(scripts, asked)
+        return collector.thoughts()
+
+
+def advance(scripts: Sequence[Script], asked: Tensor) -> None:
+    """Every script a step further, its model having asked this."""
+    for script, token in zip(scripts, asked.tolist(), strict=True):
+        script.advance(token)

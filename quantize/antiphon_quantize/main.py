@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from antiphon.errors import ConfigError, DegradedError, MissingExtraError
 from antiphon.models.catalog import load_checkpoint
-from antiphon_quantize.folder import Approve, approve_all, check_target
-from antiphon_quantize.journal import part_of
+from antiphon_quantize.folder import Approve, approve_all, check_target, part_of
 from antiphon_quantize.recipe import load_recipe
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from antiphon.errors import MissingExtraError
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.bench import main as card
 from antiphon_quantize.bench import verify as verification
-from antiphon_quantize.bench.quality import Quality, quality_from_json
+from antiphon_quantize.bench.card import Quality, quality_from_json
 from antiphon_quantize.bench.subject import Subject
 from antiphon_quantize.gate import judge, limits_of
-from antiphon_quantize.gate_report import to_json
+from antiphon_quantize.gate_limits import to_json
 from antiphon_quantize.gate_run import Material, Side
 
 
@@ -32,7 +32,7 @@ def verify(argv: Sequence[str]) -> int:
 def run_gate(
     candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
 ) -> Quality:
-    """Let the gate compare two models; see :class:`antiphon_quantize.bench.quality_source.Gate`."""
+    """Let the gate compare two models; see :class:`antiphon_quantize.bench.options.Gate`."""
     try:
         one, other = (
             Side(load_checkpoint(side.model), side.backend, dict(side.options))

@@ -16,27 +16,23 @@ from typing import Final, TypeAlias
 import mlx.core as mx
 import numpy as np
 
-from antiphon import __version__
-from antiphon.backends.mlx.files import load_arrays
-from antiphon.backends.mlx.lm_weights import cut
-from antiphon.backends.mlx.matrix import BITS, GROUP_SIZES
+from antiphon.backends.mlx.layers import BITS, GROUP_SIZES, load_arrays
+from antiphon.backends.mlx.lm import cut
 from antiphon.errors import UnsupportedError
-from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.checkpoint import Checkpoint, describe, read_checkpoint
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
     Manifest,
-    QuantizationRecipe,
     file_entry,
     sha256,
     write_manifest,
 )
-from antiphon.models.mlx_layout import Source, find_sources
 from antiphon.models.source import Folder
 from antiphon.models.spec import LMSpec
-from antiphon.models.weights import TensorInfo, read_header
+from antiphon.models.weights import Source, TensorInfo, find_sources, read_header
 from antiphon_quantize.folder import Approve, appearing, approve_all
-from antiphon_quantize.recipe import Recipe, told_options
+from antiphon_quantize.recipe import Recipe, quantization_of
 from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -215,31 +211,16 @@ def _manifest(
     checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, lm_name: str
 ) -> Manifest:
     """The manifest of what lies in ``folder``. Reads and hashes every file."""
-    spec, source = checkpoint.spec, checkpoint.manifest
-    assert spec.lm is not None
     dtype, _ = _DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
     names = {"lm": lm_name, **COPIED}
-    return Manifest(
-        name=f"{spec.name}-mlx-{Path(recipe_name).stem}",
-        family=spec.family,
+    backend = BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)
+    source_sha256 = sha256(checkpoint.file("lm"))
+    return describe(
+        checkpoint,
+        name=f"{checkpoint.spec.name}-mlx-{Path(recipe_name).stem}",
         files={role: file_entry(folder, name) for role, name in names.items() if (folder / name).is_file()},
-        codebooks=spec.mimi.codebooks,
-        mimi_config=spec.mimi.config,
-        lm=spec.lm.config,
-        generation=spec.generation,
-        parameters=spec.parameters,
-        backends={
-            "mlx": BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)
-        },
-        quantization=QuantizationRecipe(
-            scheme=recipe.scheme,
-            bits=recipe.bits,
-            group_size=recipe.block,
-            keep=tuple(rule.tensors for rule in recipe.keep),
-            source_sha256=sha256(checkpoint.file("lm")),
-            tool=f"antiphon quantize {__version__}",
-            options=told_options(recipe, recipe_name, checkpoint),
-        ),
+        graphs={},
+        backends={"mlx": backend},
+        quantization=quantization_of(recipe, recipe_name, checkpoint, source_sha256, group_size=recipe.block),
         description=recipe.description,
-        license="" if source is None else source.license,
     )

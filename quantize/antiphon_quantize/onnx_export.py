@@ -1,4 +1,4 @@
-"""One stage to one ONNX file, and the entry of the graph table that describes it."""
+"""One stage to one ONNX file, and the entry of the graph table that describes it, aliased state among it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,83 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
-import onnx_ir
 import torch
 
-from antiphon.models.graphs import ROWS, GraphFormat, StateFormat, TensorFormat
-from antiphon_quantize.onnx_aliases import aliasable
+from antiphon.models.manifest import ROWS, GraphFormat, StateFormat, TensorFormat
 from antiphon_quantize.onnx_fusions import fuse_file
+from antiphon_quantize.onnx_int8 import OPSET, TRANSLATIONS
 from antiphon_quantize.onnx_modules import ExportedStage
-from antiphon_quantize.onnx_operators import OPSET, TRANSLATIONS
+
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
+"""Operators whose output may be their first input's memory: who reads it, reads the input."""
+
+IN_PLACE = frozenset({"ScatterND", "ScatterElements"})
+"""Operators that update their first input by a few values, and are done with it when they write."""
+
+
+def aliasable(graph: onnx.GraphProto, pairs: Mapping[str, str]) -> frozenset[str]:
+    """The inputs among ``pairs`` (input to output) that may share their output's memory.
+
+    Every node that reads the input, or a view of it, has to be an ancestor of the node that writes the
+    output, or be that node itself where it works in place. A graph with inner graphs has none.
+    """
+    nodes = list(graph.node)
+    if any(attribute.HasField("g") for node in nodes for attribute in node.attribute):
+        return frozenset()
+    readers: dict[str, list[int]] = defaultdict(list)
+    maker: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.input:
+            readers[name].append(index)
+        for name in node.output:
+            maker[name] = index
+    return frozenset(name for name, output in pairs.items() if _is_sound(nodes, readers, maker, name, output))
+
+
+def _is_sound(
+    nodes: list[onnx.NodeProto],
+    readers: Mapping[str, list[int]],
+    maker: Mapping[str, int],
+    name: str,
+    output: str,
+) -> bool:
+    writer = maker.get(output)
+    if writer is None or nodes[writer].op_type in VIEWS:
+        return False
+    before = _ancestors(nodes, maker, writer)
+    names = [name]
+    for read in names:  # grows by the views that are found
+        for index in readers.get(read, []):
+            node = nodes[index]
+            if node.op_type == "Shape":
+                continue
+            if node.op_type in VIEWS and node.input[0] == read:
+                names.extend(node.output)
+            elif index == writer:
+                if node.op_type not in IN_PLACE or node.input[0] != read or read in list(node.input)[1:]:
+                    return False
+            elif index not in before:
+                return False
+    return True
+
+
+def _ancestors(nodes: list[onnx.NodeProto], maker: Mapping[str, int], index: int) -> set[int]:
+    found: set[int] = set()
+    waiting = [index]
+    while waiting:
+        for name in nodes[waiting.pop()].input:
+            made_by = maker.get(name)
+            if made_by is not None and made_by not in found:
+                found.add(made_by)
+                waiting.append(made_by)
+    return found
+
 
 EXEC = "exec"
 NEXT = ".next"
@@ -67,7 +131,9 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
             verbose=False,
         )
     assert program is not None
-    _strip(program.model)
+    for node in program.model.graph.all_nodes():  # notes but for MODULES would be half of a small graph
+        for key in [key for key in node.metadata_props if key != MODULES]:
+            del node.metadata_props[key]
     save(program, path)
     fuse_file(path)
     graph = onnx.load(path, load_external_data=False).graph
@@ -82,13 +148,6 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
             for spec in stage.specs
         ),
     )
-
-
-def _strip(model: onnx_ir.Model) -> None:
-    """Drop what the exporter notes at every node but the modules it came from: half of a small graph."""
-    for node in model.graph.all_nodes():
-        for key in [key for key in node.metadata_props if key != MODULES]:
-            del node.metadata_props[key]
 
 
 def _tensor(value: onnx.ValueInfoProto) -> TensorFormat:

@@ -8,17 +8,308 @@ rounding, and nothing is shared between rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, helper
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from antiphon_quantize.onnx_rotation import fuse_rotations
-from antiphon_quantize.onnx_short_attention import fuse_short_attention
-from antiphon_quantize.onnx_view import DOMAIN, GraphView
+DOMAIN: Final = "com.microsoft"
+"""Of the operators that ONNX Runtime adds."""
+CONSTANT_BYTES: Final = 4096
+"""Values of larger tensors are weights, which no rule looks at."""
+
+Shape: TypeAlias = tuple[int | None, ...]
+"""Extents by axis; None is the number of rows, or unknown."""
+
+
+class GraphView:
+    """One pass over a graph. Replacements are gathered, and :meth:`write` puts them in place at once."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        """Look at a graph."""
+        self.graph = graph
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        told = (*graph.value_info, *graph.input, *graph.output)
+        self._shapes = {value.name: _extents(value) for value in told}
+        self._replaced: dict[int, list[NodeProto]] = {}
+
+    def maker(self, name: str, operator: str) -> NodeProto | None:
+        """The node that makes a tensor, where it is of this operator."""
+        node = self._makers.get(name)
+        return node if node is not None and node.op_type == operator else None
+
+    def chain(self, name: str, *operators: str) -> NodeProto | None:
+        """The last of the nodes that are found from a tensor upwards by their first inputs."""
+        node = None
+        for operator in operators:
+            node = self.maker(name, operator)
+            if node is None:
+                return None
+            name = node.input[0]
+        return node
+
+    def readers(self, name: str) -> Sequence[NodeProto]:
+        """The nodes that read a tensor."""
+        return self._readers.get(name, [])
+
+    def shape(self, name: str) -> Shape | None:
+        """A tensor's extents, where the graph tells them."""
+        if name in self._weights:
+            return tuple(self._weights[name].dims)
+        return self._shapes.get(name)
+
+    def value(self, name: str) -> NDArray[Any] | None:
+        """A small constant."""
+        tensor = self._weights.get(name)
+        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        return numpy_helper.to_array(tensor) if tensor.ByteSize() < CONSTANT_BYTES else None
+
+    def attribute(self, node: NodeProto, name: str, default: Any = None) -> Any:
+        """A node's attribute."""
+        for entry in node.attribute:
+            if entry.name == name:
+                return helper.get_attribute_value(entry)
+        return default
+
+    def constant(self, values: int | Sequence[int], *, dtype: type[np.generic] = np.int64) -> str:
+        """The name of a constant, added where the graph has none like it."""
+        array = np.array(values, dtype)
+        name = f"fused.{array.dtype}.{'x'.join(map(str, array.ravel()))}.{array.ndim}"
+        if name not in self._weights:
+            self._weights[name] = numpy_helper.from_array(array, name)
+            self.graph.initializer.append(self._weights[name])
+        return name
+
+    def flatten(self, name: str) -> bool:
+        """Give a weight with one long axis that axis only; whether it is such a weight."""
+        tensor = self._weights.get(name)
+        if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
+            return False
+        width = max(tensor.dims)
+        del tensor.dims[:]
+        tensor.dims.append(width)
+        return True
+
+    def replace(self, node: NodeProto, found: list[NodeProto]) -> None:
+        """Put nodes in the place of one; what it alone read goes too."""
+        for new in found:
+            if not new.metadata_props:
+                new.metadata_props.extend(node.metadata_props)
+        self._replaced[id(node)] = found
+
+    def write(self) -> None:
+        """Make the replacements, and leave out nodes and constants that have no reader left."""
+        nodes = [new for node in self.graph.node for new in self._replaced.get(id(node), [node])]
+        needed = {output.name for output in self.graph.output}
+        kept: list[NodeProto] = []
+        for node in reversed(nodes):
+            if needed.intersection(node.output):
+                kept.append(node)
+                needed.update(node.input)
+        kept = [_copy(node) for node in reversed(kept)]
+        tensors = [_copy(tensor) for tensor in self.graph.initializer if tensor.name in needed]
+        made = needed.union(*(node.output for node in kept))
+        values = [_copy(value) for value in self.graph.value_info if value.name in made]
+        for field, entries in (("node", kept), ("initializer", tensors), ("value_info", values)):
+            target = getattr(self.graph, field)
+            del target[:]
+            target.extend(entries)
+
+
+def _copy(message: Any) -> Any:
+    copied = type(message)()
+    copied.CopyFrom(message)
+    return copied
+
+
+def _extents(value: ValueInfoProto) -> Shape:
+    return tuple(
+        entry.dim_value if entry.HasField("dim_value") else None for entry in value.type.tensor_type.shape.dim
+    )
+
+
+INTERLEAVED = 1
+
+
+def fuse_rotations(graph: GraphProto) -> None:
+    """Rotations of interleaved pairs by position, ``[n, H, T, D]`` to the same, by one node each.
+
+    The runtime's node looks angles up in a table by position; here the table is this pass's own angles, a
+    line for each row and position, and the positions count its lines.
+    """
+    view, tables = GraphView(graph), _Tables()
+    for node in list(graph.node):
+        found = _rotation(view, node)
+        if found is not None:
+            x, cos, sin = found
+            extra, inputs = tables.of(view, cos, sin)
+            turn = helper.make_node(
+                "RotaryEmbedding", [x, *inputs], node.output, domain=DOMAIN, interleaved=INTERLEAVED
+            )
+            view.replace(node, [*extra, turn])
+    view.write()
+
+
+class _Tables:
+    """The table of each pair of cosines and sines ``[n, 1, T, D / 2]``, made where it is read first."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], list[str]] = {}
+
+    def of(self, view: GraphView, cos: str, sin: str) -> tuple[list[NodeProto], list[str]]:
+        """Nodes to add, and the names of positions ``[n, T]``, cosines and sines ``[n * T, D / 2]``."""
+        if (cos, sin) in self._made:
+            return [], self._made[cos, sin]
+        shape = view.shape(cos)
+        assert shape is not None
+        positions, half = shape[2], shape[3]
+        assert positions is not None
+        assert half is not None
+        ids, count, flat = f"{cos}.ids", f"{cos}.count", [f"{cos}.table", f"{sin}.table"]
+        lines = view.constant([-1, half])
+        nodes = [
+            helper.make_node("Reshape", [cos, lines], [flat[0]]),
+            helper.make_node("Reshape", [sin, lines], [flat[1]]),
+            helper.make_node("Shape", [flat[0]], [f"{count}.shape"], start=0, end=1),
+            helper.make_node("Squeeze", [f"{count}.shape"], [count]),
+            helper.make_node("Range", [view.constant(0), count, view.constant(1)], [f"{ids}.flat"]),
+            helper.make_node("Reshape", [f"{ids}.flat", view.constant([-1, positions])], [ids]),
+        ]
+        self._made[cos, sin] = [ids, *flat]
+        return nodes, self._made[cos, sin]
+
+
+def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
+    """What a rotation that ends at this node turns, and its cosines and sines."""
+    if node.op_type != "Reshape":
+        return None
+    stack = view.maker(node.input[0], "Concat")
+    if stack is None or len(stack.input) != 2:
+        return None
+    even, odd = (view.chain(name, "Unsqueeze") for name in stack.input)
+    if even is None or odd is None:
+        return None
+    left, right = view.maker(even.input[0], "Sub"), view.maker(odd.input[0], "Add")
+    if left is None or right is None:
+        return None
+    products = [view.maker(name, "Mul") for name in (*left.input, *right.input)]
+    if any(product is None for product in products):
+        return None
+    ec, os, es, oc = ((p.input[0], p.input[1]) for p in products if p is not None)
+    if not (ec[0] == es[0] and os[0] == oc[0] and ec[1] == oc[1] and os[1] == es[1]):
+        return None
+    pairs = [view.chain(name, "Squeeze", "Slice", "Reshape") for name in (ec[0], os[0])]
+    first, second = pairs
+    if first is None or second is None or first.output[0] != second.output[0]:
+        return None
+    shape = view.shape(first.output[0])
+    if shape is None or len(shape) != 5 or shape[4] != 2:
+        return None
+    return first.input[0], ec[1], os[1]
+
+
+WIDTHS: Final = 8
+"""The runtime's node takes heads of a multiple of this number of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One token's attention to itself and those before it, all in one layer of one frame.
+
+    ``projected`` ``[n, 1, (H + 2 G) * D]``: queries, keys and values side by side. ``key`` and ``past_key``
+    name the keys up to this token and up to the one before (None for the first).
+    """
+
+    projected: str
+    key: str
+    past_key: str | None
+    heads: int
+    groups: int
+
+
+def fuse_short_attention(graph: GraphProto) -> None:
+    """Every attention without a mask whose keys are this frame's own: GroupQueryAttention for each.
+
+    The node keeps keys and values internally, in one tensor for each layer and token.
+    """
+    view = GraphView(graph)
+    kept: dict[str, tuple[str, str, int]] = {}
+    counts: dict[int, str] = {}
+    for node in list(graph.node):
+        found = _attention(view, node)
+        if found is None or (found.past_key is not None and found.past_key not in kept):
+            continue
+        past = ("", "", 0) if found.past_key is None else kept[found.past_key]
+        made = (f"{found.key}.keys", f"{found.key}.values", past[2] + 1)
+        extra: list[NodeProto] = []
+        if past[2] not in counts:
+            counts[past[2]] = f"fused.past.{past[2]}"
+            extra = _count(graph, view, past[2], counts[past[2]])
+        kept[found.key] = made
+        total = view.constant(made[2], dtype=np.int32)
+        inputs = [found.projected, "", "", past[0], past[1], counts[past[2]], total]
+        look = helper.make_node(
+            "GroupQueryAttention",
+            inputs,
+            [node.output[0], made[0], made[1]],
+            domain=DOMAIN,
+            num_heads=found.heads,
+            kv_num_heads=found.groups,
+        )
+        view.replace(node, [*extra, look])
+    view.write()
+
+
+def _count(graph: GraphProto, view: GraphView, past: int, name: str) -> list[NodeProto]:
+    """The number of tokens before, once for every row."""
+    shape = f"{name}.shape"
+    given = graph.input[0].name
+    return [
+        helper.make_node("Shape", [given], [shape], start=0, end=1),
+        helper.make_node("Expand", [view.constant([past], dtype=np.int32), shape], [name]),
+    ]
+
+
+def _attention(view: GraphView, node: NodeProto) -> Attention | None:
+    """The attention whose output, ``[n, 1, H * D]``, this node makes; None where it makes anything else."""
+    if node.op_type != "Reshape" or len(view.shape(node.output[0]) or ()) != 3:
+        return None
+    product = view.chain(node.input[0], "Reshape", "Reshape", "MatMul") or view.chain(
+        node.input[0], "Reshape", "MatMul"
+    )
+    if product is None:
+        return None
+    softmax = view.chain(product.input[0], "Reshape", "Softmax")
+    if softmax is None:
+        return None
+    scores = view.chain(softmax.input[0], "Reshape", "MatMul")
+    if scores is None:
+        return None
+    turned = scores.input[1]
+    keys = view.chain(turned, "Transpose", "Unsqueeze") or view.chain(turned, "Reshape", "Unsqueeze")
+    values = view.chain(product.input[1], "Unsqueeze")
+    query = view.chain(scores.input[0], "Reshape", "Mul", "Reshape")
+    if keys is None or values is None or query is None:
+        return None
+    split = view.chain(query.input[0], "Reshape", "Split") or view.maker(query.input[0], "Split")
+    key, shape = keys.input[0], view.shape(query.output[0])
+    groups = (view.shape(key) or (None, None))[1]
+    if split is None or shape is None or shape[1] is None or groups is None or (shape[-1] or 1) % WIDTHS:
+        return None
+    joined = view.maker(key, "Concat")
+    return Attention(split.input[0], key, None if joined is None else joined.input[0], shape[1], groups)
+
 
 DROPPED_EPSILON: Final = 1e-8
 """What a norm adds before its root where the exporter left the sum out, taking so little for nothing."""

@@ -9,42 +9,35 @@ from typing import Final, TypeAlias
 
 import torch
 
-from antiphon import __version__
-from antiphon.backends.loading_errors import as_checkpoint_error
-from antiphon.backends.torch.quantised.int8 import int8_linears
-from antiphon.backends.torch.weights.conditions import load_conditions
-from antiphon.backends.torch.weights.lm_weights import load_lm
-from antiphon.backends.torch.weights.mimi_weights import load_mimi
+from antiphon.backends.torch.quantised import int8_linears
+from antiphon.backends.torch.weights import load_conditions, load_lm, load_mimi
 from antiphon.errors import UnsupportedError
-from antiphon.models.checkpoint import Checkpoint, read_checkpoint
-from antiphon.models.graphs import GraphFormat
-from antiphon.models.guidance import UNGUIDED, guidance_of
+from antiphon.models.checkpoint import Checkpoint, as_checkpoint_error, describe, read_checkpoint
+from antiphon.models.conditioning import UNGUIDED, SpeakerShape, guidance_of
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
     FileEntry,
+    GraphFormat,
     Manifest,
-    QuantizationRecipe,
     file_entry,
     sha256,
     write_manifest,
 )
 from antiphon.models.source import Folder
-from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize.folder import Approve, appearing, approve_all
-from antiphon_quantize.onnx_convolutions import round_convolutions
 from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_int8 import round_convolutions, round_rings
 from antiphon_quantize.onnx_modules import (
     DecodeStage,
     DepformerStage,
     EncodeStage,
     ExportedStage,
     LanguageStage,
+    VoiceStage,
 )
-from antiphon_quantize.onnx_rings import round_rings
-from antiphon_quantize.onnx_voices import VoiceStage
-from antiphon_quantize.recipe import Recipe, told_options
+from antiphon_quantize.recipe import Recipe, quantization_of
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with (done, total, what)."""
@@ -152,33 +145,21 @@ def describe_graphs(
     recipe_name: str,
 ) -> Manifest:
     """The manifest of a model of graphs in ``folder``. Reads and hashes every graph."""
-    spec, before = checkpoint.spec, checkpoint.manifest
     files = {role: file_entry(folder, name) for role, name in graph_files(folder, graphs)}
     quantization = None
     if recipe.bits < FLOAT_BITS:
-        quantization = QuantizationRecipe(
-            scheme=recipe.scheme,
-            bits=recipe.bits,
-            group_size=recipe.block,
-            keep=tuple(rule.tensors for rule in recipe.keep),
-            source_sha256=sha256(checkpoint.file("mimi" if spec.lm is None else "lm")),
-            tool=f"antiphon quantize {__version__}",
-            options=told_options(recipe, recipe_name, checkpoint),
+        source_sha256 = sha256(checkpoint.file("mimi" if checkpoint.spec.lm is None else "lm"))
+        quantization = quantization_of(
+            recipe, recipe_name, checkpoint, source_sha256, group_size=recipe.block
         )
-    return Manifest(
-        name=f"{spec.name}-onnx-{Path(recipe_name).stem}",
-        family=spec.family,
+    return describe(
+        checkpoint,
+        name=f"{checkpoint.spec.name}-onnx-{Path(recipe_name).stem}",
         files={**sources, **files},
-        codebooks=spec.mimi.codebooks,
-        mimi_config=spec.mimi.config,
-        lm=None if spec.lm is None else spec.lm.config,
-        generation=spec.generation,
-        parameters=spec.parameters,
-        backends={"onnx": backend_format(files, recipe)},
         graphs=graphs,
+        backends={"onnx": backend_format(files, recipe)},
         quantization=quantization,
         description=recipe.description,
-        license="" if before is None else before.license,
     )
 
 

@@ -10,25 +10,106 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from antiphon.errors import ConfigError, UnsupportedError
-from antiphon_quantize.onnx_weights_blocks import round_matrix
-from antiphon_quantize.onnx_weights_files import (
+from antiphon_quantize.onnx_blocks import (
     Array,
     TensorWriter,
     is_external,
     read_tensor,
+    round_matrix,
     tensor_bytes,
     writing_data,
 )
-from antiphon_quantize.onnx_weights_uses import Kind, WeightUse, find_uses, weight_name
 from antiphon_quantize.recipe import Recipe
+
+
+class Kind(Enum):
+    """What a node does with a weight."""
+
+    PRODUCT = "multiplies its input by the matrix"
+    LOOKUP = "looks lines of the table up"
+    OTHER = "anything else"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUse:
+    """A node that reads a weight; ``transposed`` if it takes the tensor for ``[out, in]``."""
+
+    node: NodeProto
+    kind: Kind
+    transposed: bool
+
+
+def find_uses(graph: GraphProto) -> dict[str, list[WeightUse]]:
+    """Which nodes read each matrix or kernel (float32, two axes longer than one), by the tensor's name.
+
+    A product with a transposed matrix counts as a product with the matrix.
+    """
+    weights = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and sum(extent > 1 for extent in tensor.dims) >= 2
+    }
+    turned = {
+        node.output[0]: weights[node.input[0]]
+        for node in graph.node
+        if node.op_type == "Transpose" and node.input[0] in weights and len(weights[node.input[0]].dims) == 2
+    }
+    uses: dict[str, list[WeightUse]] = {}
+    for node in graph.node:
+        if node.op_type == "Transpose" and node.output[0] in turned:
+            continue
+        for position, name in enumerate(node.input):
+            weight = weights.get(name, turned.get(name))
+            if weight is not None:
+                kind, transposed = _kind(node, position, weight), name in turned
+                transposed ^= node.op_type == "Gemm" and bool(_attributes(node).get("transB"))
+                uses.setdefault(weight.name, []).append(WeightUse(node, kind, transposed))
+    return uses
+
+
+def _kind(node: NodeProto, position: int, weight: TensorProto) -> Kind:
+    found = _attributes(node)
+    if len(weight.dims) == 2:
+        plain = found.get("alpha", 1.0) == found.get("beta", 1.0) == 1.0 and not found.get("transA")
+        if position == 1 and node.op_type in ("MatMul", "Gemm") and plain:
+            return Kind.PRODUCT
+        if position == 0 and node.op_type == "Gather" and not found.get("axis"):
+            return Kind.LOOKUP
+    return Kind.OTHER
+
+
+def _attributes(node: NodeProto) -> dict[str, object]:
+    return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+
+
+def weight_name(tensor: TensorProto, uses: list[WeightUse]) -> str:
+    """The name that rules see: the tensor's own if it is a path of modules, else that of its first reader."""
+    if "." in tensor.name:
+        return str(tensor.name)
+    for use in uses:
+        modules = _modules(use.node)
+        if modules:
+            return f"{modules}.weight"
+    return str(tensor.name)
+
+
+def _modules(node: NodeProto) -> str:
+    """The innermost module that torch.export notes at a node: its scopes end with module and operation."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            scopes = [part.strip(" '\"") for part in entry.value.strip("[]").split(",")]
+            return scopes[-2] if len(scopes) > 1 else ""
+    return ""
+
 
 DOMAIN = "com.microsoft"
 INT8_INPUTS = 4
@@ -79,7 +160,11 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
         CheckpointFormatError: a data file is missing or too short.
         UnsupportedError: the graph is quantised already, a chosen weight is not finite, or is beyond float16.
     """
-    _check(recipe)
+    for bits in {recipe.bits, *(rule.bits for rule in recipe.quantize if rule.bits)}:
+        if bits not in (*MULTIPLIED, HALF, FLOAT):
+            raise ConfigError(f"{bits} bits: an ONNX graph's weights can have 4, 8, 16 (float16) or 32")
+    if recipe.block < HALF or recipe.block & (recipe.block - 1):
+        raise ConfigError(f"blocks of {recipe.block} weights: it has to be a power of two from 16")
     if target.resolve() == source.resolve():
         raise ConfigError(f"{target} is the graph itself; choose another file")
     model = onnx.load(source, load_external_data=False)
@@ -89,24 +174,11 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     external = any(map(is_external, graph.initializer))
     with writing_data(target, external=external) as writer:
         report = _Rewriter(graph, recipe, writer, lambda tensor: read(tensor, source.parent)).run()
-    _declare(model)
+    known = {entry.domain for entry in model.opset_import}
+    if DOMAIN not in known and any(node.domain == DOMAIN for node in graph.node):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     target.write_bytes(model.SerializeToString())
     return report
-
-
-def _check(recipe: Recipe) -> None:
-    for bits in {recipe.bits, *(rule.bits for rule in recipe.quantize if rule.bits)}:
-        if bits not in (*MULTIPLIED, HALF, FLOAT):
-            raise ConfigError(f"{bits} bits: an ONNX graph's weights can have 4, 8, 16 (float16) or 32")
-    if recipe.block < HALF or recipe.block & (recipe.block - 1):
-        raise ConfigError(f"blocks of {recipe.block} weights: it has to be a power of two from 16")
-
-
-def _declare(model: ModelProto) -> None:
-    """Say that the graph has Microsoft's operators, if it now has."""
-    known = {entry.domain for entry in model.opset_import}
-    if DOMAIN not in known and any(node.domain == DOMAIN for node in model.graph.node):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
 
 
 class _Rewriter:
@@ -146,12 +218,9 @@ class _Rewriter:
             return
         elif uses:
             self.kept.append(name)
-        self.tensors.append(self._copy(tensor))
-
-    def _copy(self, tensor: TensorProto) -> TensorProto:
-        if not is_external(tensor):
-            return tensor
-        return self.writer.put(tensor.name, self.read(tensor))
+        if is_external(tensor):
+            tensor = self.writer.put(tensor.name, self.read(tensor))
+        self.tensors.append(tensor)
 
     def _multiply(self, name: str, tensor: TensorProto, uses: list[WeightUse], bits: int) -> None:
         """Let MatMulNBits do the products with this weight; nodes that read it the same way share it."""

@@ -10,9 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon import __version__
 from antiphon.errors import CheckpointFormatError, ConfigError, hint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.manifest import sha256
+from antiphon.models.manifest import QuantizationRecipe, sha256
 from antiphon.models.strict import check_keys, check_type
 from antiphon_quantize.gate_limits import Limit, read_limits
 
@@ -75,7 +76,7 @@ class Recipe:
 
     def bits_of(self, name: str) -> int | None:
         """The bits that the tensor of this name gets; None if it stays as it is."""
-        if _matches(name, self.keep):
+        if any(fnmatchcase(name, rule.tensors) for rule in self.keep):
             return None
         rules = (rule for rule in self.quantize if fnmatchcase(name, rule.tensors))
         return next((rule.bits or self.bits for rule in rules), None)
@@ -83,6 +84,28 @@ class Recipe:
     def chooses(self, name: str) -> bool:
         """Whether the tensor of this name is to be made smaller."""
         return self.bits_of(name) is not None
+
+
+def quantization_of(
+    recipe: Recipe,
+    recipe_name: str,
+    checkpoint: Checkpoint,
+    source_sha256: str,
+    *,
+    group_size: int | None,
+    heard: str = "",
+) -> QuantizationRecipe:
+    """A manifest's description of how a checkpoint was rounded; ``heard`` names the recordings for it."""
+    options = told_options(recipe, recipe_name, checkpoint)
+    return QuantizationRecipe(
+        scheme=recipe.scheme,
+        bits=recipe.bits,
+        group_size=group_size,
+        keep=tuple(rule.tensors for rule in recipe.keep),
+        source_sha256=source_sha256,
+        tool=f"antiphon quantize {__version__}",
+        options=options | ({"calibration": heard} if heard else {}),
+    )
 
 
 def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
@@ -100,10 +123,6 @@ def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> di
         path = checkpoint.file("gguf")
         options["gguf"] = {"name": path.name, "sha256": sha256(path)}
     return options
-
-
-def _matches(name: str, rules: tuple[Rule, ...]) -> bool:
-    return any(fnmatchcase(name, rule.tensors) for rule in rules)
 
 
 def load_recipe(target: str, ref: str) -> Recipe:

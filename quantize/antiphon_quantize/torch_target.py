@@ -2,44 +2,150 @@
 
 Names stay the published ones, and the rest of the model stays as it is. One matrix is in memory at a time;
 what is done is noted, so that a run that was stopped can be gone on with.
+
+Some methods look at calibration data: inputs of a model's linears, recorded while it runs. The model is
+served as it will be: recordings through its own codec, its own sampled text and voice. Rows go to files as
+they come, so that recording takes no memory beyond the model's.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256 as hash_text
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from antiphon import __version__
-from antiphon.errors import UnsupportedError
+from antiphon.audio.files import read_audio
+from antiphon.backends.base import Backend, FloatArray, StepInputs
+from antiphon.backends.registry import make_backend
+from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.architecture import stored_sets
-from antiphon.models.checkpoint import Checkpoint, read_checkpoint
+from antiphon.models.checkpoint import Checkpoint, describe, read_checkpoint
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
     Manifest,
-    QuantizationRecipe,
     file_entry,
     sha256,
     write_manifest,
 )
+from antiphon.models.sampling import SamplingParameters
 from antiphon.models.source import Folder
+from antiphon.models.spec import PipelineKind
 from antiphon.models.weights import TensorInfo, read_header
-from antiphon_quantize.calibration import Progress, RowFiles, load_recordings, record_rows
-from antiphon_quantize.folder import Approve, approve_all
+from antiphon_quantize.folder import Approve, Journal, approve_all, resuming
 from antiphon_quantize.gate_sound import built_in_clips
-from antiphon_quantize.journal import Journal, resuming
-from antiphon_quantize.recipe import Recipe, told_options
+from antiphon_quantize.gate_torch import pipeline_of
+from antiphon_quantize.recipe import Recipe, quantization_of
 from antiphon_quantize.tensor_file import TensorFile, writing_tensors
-from antiphon_quantize.torch_formats import Rounded, format_of, stacked
-from antiphon_quantize.torch_methods import Rounding, rounding_of
-from antiphon_quantize.torch_plan import TorchPlan, make_plan
+from antiphon_quantize.torch_rounding import (
+    Rounded,
+    Rounding,
+    TorchPlan,
+    format_of,
+    make_plan,
+    rounding_of,
+    stacked,
+)
+
+Progress = Callable[[int, int, str], None]
+
+MOST_FRAMES = 3000
+"""Frames that are listened to: four minutes, and as many rows of each linear (Moshi 7B: 4.5 GB in all)."""
+
+KINDS = (PipelineKind.DUPLEX, PipelineKind.STT)
+
+
+class RowFiles:
+    """The rows of each linear, ``[n, in]``, in files of one folder, in ``dtype``."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        """Use the folder, which may hold rows already."""
+        self.folder, self.dtype = folder, dtype
+
+    def append(self, name: str, rows: Tensor) -> None:
+        """Add rows ``[..., in]``."""
+        data = rows.detach().to(self.dtype).reshape(-1).view(torch.uint8)
+        with (self.folder / name).open("ab") as file:
+            file.write(data.numpy().data)
+
+    def read(self, name: str, width: int) -> Tensor | None:
+        """All rows of a linear in float32, ``[n, width]``; None if there are none."""
+        path = self.folder / name
+        if not path.exists():
+            return None
+        data = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
+        return data.view(self.dtype).view(-1, width).float()
+
+
+def load_recordings(paths: Sequence[Path], sample_rate: int) -> list[FloatArray]:
+    """Recordings ``[N]`` float32, one after the other.
+
+    Raises:
+        AudioError: a file is not there, or is not audio that can be read.
+    """
+    return [read_audio(path, sample_rate) for path in paths]
+
+
+def record_rows(
+    checkpoint: Checkpoint,
+    recordings: Sequence[FloatArray],
+    linears: Collection[str],
+    files: RowFiles,
+    progress: Progress,
+) -> int:
+    """Let the model listen, and keep the inputs of the named linears. Returns the frames it heard.
+
+    Raises:
+        UnsupportedError: it is no model that hears.
+        ConfigError: the recordings are shorter than a frame.
+    """
+    spec = checkpoint.spec
+    if spec.kind not in KINDS:
+        raise UnsupportedError(f"{spec.name} is a {spec.kind} model: it listens to no recording")
+    frames = _frames(recordings, spec.mimi.frame_samples)
+    dtype = str(files.dtype).removeprefix("torch.")
+    backend = make_backend("torch", checkpoint, slots=1, device="cpu", options={"dtype": dtype})
+    backend.set_parameters(0, SamplingParameters.from_generation(spec.generation))
+    hooks = _listen_in(backend, linears, files)
+    try:
+        row = np.zeros(1, np.int32)
+        for done, (is_first, pcm) in enumerate(frames):
+            progress(done, len(frames), "frames heard")
+            backend.step(StepInputs(row, np.array([is_first]), pcm[None]))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    progress(len(frames), len(frames), "frames heard")
+    return len(frames)
+
+
+def _frames(recordings: Sequence[FloatArray], samples: int) -> list[tuple[bool, FloatArray]]:
+    """Whole frames of all recordings, up to ``MOST_FRAMES``, and whether each is the first of its own."""
+    cut = [pcm[: len(pcm) // samples * samples].reshape(-1, samples) for pcm in recordings]
+    frames = [(index == 0, frame) for pcm in cut for index, frame in enumerate(pcm)]
+    if not frames:
+        total = sum(map(len, recordings))
+        raise ConfigError(f"{len(recordings)} recordings of {total} samples; a frame has {samples}")
+    return frames[:MOST_FRAMES]
+
+
+def _listen_in(backend: Backend, linears: Collection[str], files: RowFiles) -> list[Any]:
+    generator = pipeline_of(backend).generator
+    assert generator is not None
+
+    def hook_of(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, inputs: files.append(name, inputs[0])
+
+    modules = dict(generator.model.named_modules())
+    return [modules[name].register_forward_pre_hook(hook_of(name)) for name in linears if name in modules]
+
 
 LEAST_TORCH: Final = "2.9"
 
@@ -234,33 +340,21 @@ def _manifest(
     heard: Sequence[Path],
 ) -> Manifest:
     """The manifest of what lies in ``folder``. Reads and hashes every file."""
-    spec, source = checkpoint.spec, checkpoint.manifest
-    assert spec.lm is not None
     dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": LEAST_TORCH}, options=recipe.options)
-    files = {role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()}
-    options = told_options(recipe, recipe_name, checkpoint)
-    if heard:
-        options["calibration"] = ", ".join(path.name for path in heard)
-    return Manifest(
-        name=f"{spec.name}-{Path(recipe_name).stem}",
-        family=spec.family,
-        files=files,
-        codebooks=spec.mimi.codebooks,
-        mimi_config=spec.mimi.config,
-        lm=spec.lm.config,
-        generation=spec.generation,
-        parameters=spec.parameters,
+    return describe(
+        checkpoint,
+        name=f"{checkpoint.spec.name}-{Path(recipe_name).stem}",
+        files={role: file_entry(folder, name) for role, name in NAMES.items() if (folder / name).is_file()},
+        graphs={},
         backends={"torch": backend},
-        quantization=QuantizationRecipe(
-            scheme=recipe.scheme,
-            bits=recipe.bits,
+        quantization=quantization_of(
+            recipe,
+            recipe_name,
+            checkpoint,
+            source_hash,
             group_size=recipe.block if recipe.format == "int4" else None,
-            keep=tuple(rule.tensors for rule in recipe.keep),
-            source_sha256=source_hash,
-            tool=f"antiphon quantize {__version__}",
-            options=options,
+            heard=", ".join(path.name for path in heard),
         ),
         description=recipe.description,
-        license="" if source is None else source.license,
     )

@@ -20,7 +20,7 @@ from typing import Any
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
-from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import AUTO, Group, apply, constant, option, options, tune
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")

@@ -22,7 +22,7 @@ from antiphon.backends.base import (
     StepOutputs,
     TextEntry,
 )
-from antiphon.backends.scripts import TEXT_STEPS
+from antiphon.backends.tts import TEXT_STEPS
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import ScriptRules
 from antiphon.models.spec import PipelineKind
@@ -134,7 +134,7 @@ def step_inputs(
     info: BackendInfo, rows: IntArray, reset: BoolArray, pcm: FloatArray, *, fixed: bool = False
 ) -> StepInputs:
     """A tick's input: PCM float32 ``[m, frame_samples]``, or the words that stand for it."""
-    if info.kind is not PipelineKind.TTS:
+    if info.spec.kind is not PipelineKind.TTS:
         return StepInputs(rows, reset, pcm, is_fixed=fixed)
     return StepInputs(rows, reset, None, tuple(words(info, frame) for frame in pcm), is_fixed=fixed)
 
@@ -186,7 +186,7 @@ def differ(got: Sequence[Reply], other: Sequence[Reply]) -> bool:
 
 def silent_ticks(info: BackendInfo) -> int:
     """How many of a session's first ticks have no reply; those of text to speech are worth several steps."""
-    if info.kind is not PipelineKind.TTS or info.spec.lm is None:
+    if info.spec.kind is not PipelineKind.TTS or info.spec.lm is None:
         return info.spec.delay_frames
     rules, steps, ticks = ScriptRules.of(info.spec), 0, 0
     while (steps := min(steps + TEXT_STEPS, max(steps, rules.audio_delay))) < rules.first_sound:
@@ -196,19 +196,19 @@ def silent_ticks(info: BackendInfo) -> int:
 
 def speaks(info: BackendInfo) -> bool:
     """Say whether a pipeline has PCM out."""
-    return info.kind is not PipelineKind.STT
+    return info.spec.kind is not PipelineKind.STT
 
 
 def speaks_text(info: BackendInfo) -> bool:
     """Say whether a pipeline has text tokens of its own choice."""
-    return info.kind in (PipelineKind.DUPLEX, PipelineKind.STT)
+    return info.spec.kind in (PipelineKind.DUPLEX, PipelineKind.STT)
 
 
 def has_voice(info: BackendInfo) -> bool:
     """Say whether a pipeline chooses audio tokens."""
-    return info.kind in (PipelineKind.DUPLEX, PipelineKind.TTS)
+    return info.spec.kind in (PipelineKind.DUPLEX, PipelineKind.TTS)
 
 
 def chooses(info: BackendInfo) -> bool:
     """Say whether a pipeline chooses any tokens."""
-    return info.kind is not PipelineKind.CODEC
+    return info.spec.kind is not PipelineKind.CODEC

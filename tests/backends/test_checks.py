@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from antiphon.backends.checks import check_requires
+from antiphon.backends.registry import check_requires
 from antiphon.errors import UnsupportedError
 
 INSTALLED = {"torch": "2.13.0+cpu", "moshi": "0.2.13", "odd": "unknown"}

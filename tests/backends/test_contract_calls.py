@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.base import NO_TOKEN, Ageing, Backend, RowSnapshot, StepInputs
+from antiphon.backends.base import NO_TOKEN, Backend, Resizable, RowSnapshot, StepInputs
 from antiphon.errors import AudioError, ConfigError, UnsupportedError
 from antiphon.models.spec import PipelineKind
 from tests.backends.contract import (
@@ -52,10 +52,10 @@ def test_outputs_have_their_shapes_and_dtypes(driver: Driver) -> None:
         outputs = driver.last
         assert outputs is not None
         lm = info.spec.lm
-        heads = lm.extra_heads if lm is not None and info.kind is PipelineKind.STT else 0
+        heads = lm.extra_heads if lm is not None and info.spec.kind is PipelineKind.STT else 0
         assert_array(outputs.pcm, np.float32, (rows, info.spec.frame_samples) if speaks(info) else None)
         assert_array(outputs.text_tokens, np.int32, (rows,) if chooses(info) else None)
-        assert_array(outputs.finished, np.bool_, (rows,) if info.kind is PipelineKind.TTS else None)
+        assert_array(outputs.finished, np.bool_, (rows,) if info.spec.kind is PipelineKind.TTS else None)
         assert_array(outputs.vad, np.float32, (rows, heads) if heads else None)
         for flags in (outputs.consumed, outputs.emitted):
             assert_array(flags, np.bool_, (rows,))
@@ -71,7 +71,7 @@ def assert_array(array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...]
 
 def test_a_row_consumes_and_emits_after_its_delay_frames(driver: Driver) -> None:
     info = driver.info
-    silent, is_written = silent_ticks(info), info.kind is PipelineKind.TTS
+    silent, is_written = silent_ticks(info), info.spec.kind is PipelineKind.TTS
     frames = voice(2, silent + 3, info)
     for index, frame in enumerate(frames):
         replies = driver.tick({1: frame}, reset={1} if index == 0 else (), fixed=True)
@@ -147,7 +147,7 @@ def test_bad_inputs_raise_with_their_numbers_and_touch_nothing(driver: Driver) -
             step(StepInputs(named, reset[: named.size], pcm[: named.size]))
     with pytest.raises(UnsupportedError, match=r"reset is bool \[3\].*bool \[2\]"):
         step(StepInputs(rows, np.zeros(3, np.bool_), pcm))
-    if info.kind is PipelineKind.TTS:
+    if info.spec.kind is PipelineKind.TTS:
         for wrong in (StepInputs(rows, reset, pcm), StepInputs(rows, reset, None, ((),))):
             with pytest.raises(UnsupportedError, match="2 rows needs 2 text tuples and no PCM"):
                 step(wrong)
@@ -184,16 +184,12 @@ def test_warm_up_reports_its_progress_and_leaves_rows_fresh(subject: Subject, dr
 
 def test_rows_can_be_aged_for_timing_and_are_fresh_after_a_warm_up(subject: Subject, driver: Driver) -> None:
     backend: Backend = subject.make(SLOTS)
-    if isinstance(backend, Ageing):
-        frames = voice(27, FRAMES, driver.info)
-        aged = Driver(backend, subject.comparable)
-        backend.age(100)
-        with np.errstate(all="ignore"):
-            aged.tick({0: frames[0], 3: frames[1]})
-        backend.warm_up(lambda done, total, what: None)
-        assert_same(
-            [aged.tick({1: frame}, fixed=True)[1] for frame in frames], driver.run(1, frames, fixed=True)
-        )
-    else:
-        assert backend.info.name in ("null", "pocket"), "their ticks do not depend on age"
+    assert isinstance(backend, Resizable)
+    frames = voice(27, FRAMES, driver.info)
+    aged = Driver(backend, subject.comparable)
+    backend.age(100)
+    with np.errstate(all="ignore"):
+        aged.tick({0: frames[0], 3: frames[1]})
+    backend.warm_up(lambda done, total, what: None)
+    assert_same([aged.tick({1: frame}, fixed=True)[1] for frame in frames], driver.run(1, frames, fixed=True))
     backend.close()

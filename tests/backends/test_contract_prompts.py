@@ -7,9 +7,9 @@ import pytest
 
 from antiphon.backends.base import BackendInfo, PrimeProgress
 from antiphon.errors import UnsupportedError
+from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
-from antiphon.models.speaker import SpeakerShape
 from tests.backends.contract import Driver, Reply, Subject, assert_same, differ, silent_ticks, voice
 from tests.backends.subjects import SUBJECTS
 

@@ -81,7 +81,7 @@ def test_every_parameter_changes_what_is_said(
         assert driver.info.name == "null", "only the null backend has nothing to sample"
         return
     wanted = has_voice(driver.info) if before is VOICE else speaks_text(driver.info)
-    is_long = wanted and driver.info.kind is not PipelineKind.TTS
+    is_long = wanted and driver.info.spec.kind is not PipelineKind.TTS
     frames = voice(18, 3 * FRAMES if is_long else FRAMES, driver.info)
     driver.backend.set_parameters(1, before)
     first = driver.run(1, frames)

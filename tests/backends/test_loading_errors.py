@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.backends.loading_errors import as_checkpoint_error
 from antiphon.backends.registry import make_backend
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import as_checkpoint_error
 from tests.support.make_checkpoint import make_checkpoint
 
 SAID = r"cannot be loaded: its weights and config|model.safetensors: .* the configuration|tensors missing"

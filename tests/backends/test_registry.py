@@ -4,14 +4,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 
 from antiphon.backends import registry
-from antiphon.backends.base import BackendInfo
+from antiphon.backends.base import Backend
+from antiphon.backends.host import HostBackend
 from antiphon.backends.machine import Machine, look_at_machine
-from antiphon.backends.null import NullBackend
+from antiphon.backends.null import NullRows
 from antiphon.backends.registry import (
     BACKENDS,
     make_backend,
@@ -23,8 +24,7 @@ from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.graphs import GraphFormat
-from antiphon.models.manifest import BackendFormat, Manifest
+from antiphon.models.manifest import BackendFormat, GraphFormat, Manifest
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
 
@@ -36,8 +36,13 @@ def checkpoint() -> Checkpoint:
 
 def test_a_backend_is_made_by_name_with_its_options(checkpoint: Checkpoint) -> None:
     backend = make_backend("null", checkpoint, slots=3, options={"step_ms": 2, "hold_gil": True})
-    assert isinstance(backend, NullBackend)
     assert (backend.info.name, backend.info.slots, backend.info.spec) == ("null", 3, checkpoint.spec)
+
+
+def step_s(backend: Backend) -> float:
+    assert isinstance(backend, HostBackend)
+    assert isinstance(backend.executor, NullRows)
+    return backend.executor.step_s
 
 
 def test_a_manifests_options_are_the_backends_until_others_are_given(checkpoint: Checkpoint) -> None:
@@ -47,9 +52,9 @@ def test_a_manifests_options_are_the_backends_until_others_are_given(checkpoint:
     }
     manifest = Manifest("m", "mimi", {}, 8, backends=formats)
     checkpoint = replace(checkpoint, manifest=manifest)
-    assert cast("NullBackend", make_backend("null", checkpoint, slots=1)).rows.step_s == 0.007
+    assert step_s(make_backend("null", checkpoint, slots=1)) == 0.007
     own = make_backend("null", checkpoint, slots=1, options={"step_ms": 2.0})
-    assert cast("NullBackend", own).rows.step_s == 0.002
+    assert step_s(own) == 0.002
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -204,13 +209,10 @@ def test_a_manifests_dtype_is_an_option_where_there_is_a_choice(
     assert make_backend("null", with_format(checkpoint, "null", wanted), slots=1).info.dtype == "float32"
 
 
-def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype: str) -> NullBackend:
-    class Noted(NullBackend):
-        @property
-        def info(self) -> BackendInfo:
-            return replace(super().info, dtype=dtype)
-
-    return Noted(checkpoint.spec, slots)
+def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype: str) -> HostBackend:
+    rows = NullRows(checkpoint.spec)
+    rows.facts = replace(rows.facts, dtype=dtype)
+    return HostBackend(checkpoint.spec, rows, slots=slots)
 
 
 def test_auto_says_how_to_get_what_it_lacks(checkpoint: Checkpoint) -> None:

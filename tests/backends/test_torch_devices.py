@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from antiphon.backends.threads import model_threads
+from antiphon.backends.machine import model_threads
 from antiphon.backends.torch_devices import device_bytes, pick_device, pick_dtype
 from antiphon.errors import ConfigError
 
@@ -68,7 +68,7 @@ def test_a_dtype_follows_the_device_unless_it_is_named() -> None:
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (64, 63)])
 def test_a_core_is_left_to_the_server(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
-    monkeypatch.setattr("antiphon.backends.threads.usable_cores", lambda: cores)
+    monkeypatch.setattr("antiphon.backends.machine.usable_cores", lambda: cores)
     assert model_threads() == threads
     assert model_threads(5) == 5
 

@@ -16,7 +16,7 @@ from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.registry import make_backend
 from antiphon.engine.call_state import StateIdentity, unpack
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.fingerprint import fingerprint
+from antiphon.models.checkpoint import fingerprint
 from tests.backends.contract import Driver, Reply
 
 SLOTS = 2

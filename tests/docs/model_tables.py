@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from antiphon.models.cards import CARDS, GpuCard
+from antiphon.models.costs import CARDS, GpuCard
 from antiphon_quantize.advice.families import SpeechFamily, load_families
 from antiphon_quantize.advice.fit import calls_on
 from antiphon_quantize.advice.show import count

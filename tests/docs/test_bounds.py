@@ -52,7 +52,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "protocol/kyutai_tts.py::MAX_TEXT_BYTES": (
         "serve/test_long_texts.py::too_long_is_refused_before_it_is_read",
     ),
-    "models/spoken_text.py::MAX_WORD_TOKENS": ("serve/test_tts_by_post.py::cannot_be_spoken_is_told_why",),
+    "models/script.py::MAX_WORD_TOKENS": ("serve/test_tts_by_post.py::cannot_be_spoken_is_told_why",),
     "protocol/packed.py::MAX_ITEMS": ("serve/test_long_texts.py::holds_is_bounded",),
     "protocol/packed.py::MAX_CONTAINERS": ("serve/test_long_texts.py::nested_arrays_take_no_memory",),
     "protocol/packed.py::MAX_FIELDS": ("serve/test_long_texts.py::holds_is_bounded",),

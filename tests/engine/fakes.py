@@ -99,6 +99,7 @@ class FakeBackend:
         memory: dict[str, int] | None = None,
         device_name: str = "",
         work: dict[str, int] | None = None,
+        chooses_threads: bool = False,
     ) -> None:
         self.spec = spec or fake_spec()
         self._info = BackendInfo(
@@ -110,6 +111,7 @@ class FakeBackend:
             memory=memory if memory is not None else {"weights": 0, "state_per_row": 1},
             device_name=device_name,
             work=work or {},
+            chooses_threads=chooses_threads,
         )
         self.rows = [Row() for _ in range(slots)]
         self.clock = clock

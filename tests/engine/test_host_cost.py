@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.null import NullBackend
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.loop import least_tick_s
@@ -20,6 +19,7 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from tests.engine.bench import Calls
 from tests.support.bulk_owner import BulkOwner
+from tests.support.null_backend import NullBackend
 
 SLOTS = 64
 SPEC = ModelSpec(

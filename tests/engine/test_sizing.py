@@ -98,7 +98,17 @@ def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> N
     ]
 
 
-class ChoosingBackend(FakeBackend):
+class ResizableBackend(FakeBackend):
+    """One that looks the same at any age, and has one way to use threads."""
+
+    def choose_threads(self) -> None:
+        pass
+
+    def age(self, frames: int) -> None:
+        pass
+
+
+class ChoosingBackend(ResizableBackend):
     """Takes half the time once it has chosen its threads; ``rows_seen`` are the slots it has had."""
 
     rows_seen: list[int]
@@ -124,6 +134,7 @@ def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int
         clock=clock,
         step_s=lambda rows: 0.005 * rows,  # as it runs before the choice: 16 slots, of which 8 are ready
         memory={"total": 10**9, "weights": 0, "state_per_row": 1},
+        chooses_threads=True,
     )
     backend.rows_seen = []
     assert make_sized(lambda slots: backend, replace(AUTO, max_slots=max_slots), clock) is backend
@@ -241,7 +252,7 @@ def test_another_device_is_not_shared() -> None:
     assert workshop.size(share=DeviceShare({"cuda:7": 900})) == 10
 
 
-class ElasticBackend(FakeBackend):
+class ElasticBackend(ResizableBackend):
     """One that changes its number of rows in place."""
 
     largest = 64

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, CheckpointNotFoundError
-from antiphon.models.builtin import BUILTIN, DEFAULT_MODEL
 from antiphon.models.catalog import builtin_folder, load_checkpoint, weights_folder
 from antiphon.models.checkpoint import describe, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, file_entry, write_manifest
-from antiphon.models.source import Folder
+from antiphon.models.source import BUILTIN, DEFAULT_MODEL, Folder
 from antiphon.models.spec import PipelineKind
 
 EXPECTED = {

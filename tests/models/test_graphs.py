@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.graphs import graph_from_json, graph_to_json
+from antiphon.models.manifest import graph_from_json, graph_to_json
 
 GRAPH: dict[str, Any] = {
     "file": "onnx.encode",

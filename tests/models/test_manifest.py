@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.graphs import graph_from_json, graph_to_json
 from antiphon.models.manifest import (
     BackendFormat,
     FileEntry,
     Manifest,
     QuantizationRecipe,
+    graph_from_json,
+    graph_to_json,
     manifest_from_json,
     manifest_to_json,
     read_manifest,

@@ -8,9 +8,15 @@ import pytest
 
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.architecture import weight_sets
-from antiphon.models.mlx_layout import Source, find_sources, is_mlx_layout, unrounded_parameters
 from antiphon.models.shapes import lm_spec
-from antiphon.models.weights import TensorInfo, count_parameters
+from antiphon.models.weights import (
+    Source,
+    TensorInfo,
+    count_parameters,
+    find_sources,
+    is_mlx_layout,
+    unrounded_parameters,
+)
 
 CONFIG: dict[str, Any] = {
     "dim": 64, "num_layers": 1, "num_heads": 2, "context": 8, "n_q": 2, "dep_q": 2, "card": 9, "text_card": 9,

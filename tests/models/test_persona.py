@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from antiphon.errors import UnsupportedError
-from antiphon.models.persona import (
+from antiphon.models.prompt import (
     SILENCE_CODES,
     SINE_CODES,
     VoicePrompt,
+    check_prompt,
     persona_prompt,
     takes_persona,
     wrap_text,
 )
-from antiphon.models.prompt import check_prompt
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 
 MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=2048)

@@ -13,8 +13,15 @@ from moshi.models.lm import LMModel
 from moshi.modules.transformer import StreamingTransformer, StreamingTransformerLayer
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models import defaults
-from antiphon.models.published import LM_KEYS, parse_config
+from antiphon.models.published import (
+    LM_KEYS,
+    MIMI_CONFIG,
+    MIMI_NAME,
+    MOSHI_CONFIG,
+    MOSHI_NAME,
+    TOKENIZER_NAME,
+    parse_config,
+)
 from antiphon.models.shapes import build_spec, lm_spec, mimi_spec
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.models.weights import TensorInfo, count_parameters
@@ -59,9 +66,9 @@ def lm_of(raw: dict[str, Any], **header: Any) -> LMSpec:
 
 
 def test_defaults_are_upstreams() -> None:
-    assert loaders._lm_kwargs == defaults.MOSHI_CONFIG
-    assert loaders._mimi_config == defaults.MIMI_CONFIG
-    names = (defaults.MOSHI_NAME, defaults.MIMI_NAME, defaults.TOKENIZER_NAME)
+    assert loaders._lm_kwargs == MOSHI_CONFIG
+    assert loaders._mimi_config == MIMI_CONFIG
+    names = (MOSHI_NAME, MIMI_NAME, TOKENIZER_NAME)
     assert names == (loaders.MOSHI_NAME, loaders.MIMI_NAME, loaders.TEXT_TOKENIZER_NAME)
 
 
@@ -151,8 +158,8 @@ def test_personaplex_is_known_by_its_weights(said: dict[str, Any]) -> None:
 
 def test_personaplex_whose_config_says_nothing_has_moshis_arguments() -> None:
     config = parse_config({"model_type": "personaplex", "version": "1.0"}, "config.json")
-    assert config.lm == defaults.MOSHI_CONFIG
-    header = lm_header(dict(defaults.MOSHI_CONFIG), steps=16)
+    assert config.lm == MOSHI_CONFIG
+    header = lm_header(dict(MOSHI_CONFIG), steps=16)
     spec = build_spec("name", config, None, {"lm": header})
     assert spec.lm is not None
     assert (spec.family, spec.lm.dep_q, spec.lm.depformer_steps) == ("personaplex", 8, 16)
@@ -289,7 +296,7 @@ def test_lora_weights_need_a_config_that_says_so() -> None:
     assert spec.parameters == count_parameters(headers["lm"]) + 7
 
 
-MIMI = dict(defaults.MIMI_CONFIG)
+MIMI = dict(MIMI_CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
-from antiphon.models.row_sampler import FloatArray, RowSampler
-from antiphon.models.sampling import SamplingParameters, sample
+from antiphon.models.sampling import RowSampler, SamplingParameters, sample
 from antiphon.models.spec import LMSpec
 
 ROWS, VOCABULARY = 4, 32

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.errors import CheckpointFormatError, UnsupportedError
-from antiphon.models import voice_file
-from antiphon.models.speaker import SpeakerShape, read_speaker
+from antiphon.models import conditioning
+from antiphon.models.conditioning import SpeakerShape, read_speaker
 from tests.models.test_script import spec_with
 
 SPEC = spec_with(speaker_frames=3)
@@ -59,7 +59,7 @@ def test_what_is_no_voice_of_this_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_file_becomes_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice_file, "MAX_BYTES", 2000)
+    monkeypatch.setattr(conditioning, "MAX_BYTES", 2000)
     path = tmp_path / "bytes.safetensors"
     save_file({"speaker_wavs": np.zeros(1000, np.int8)}, path)
     assert path.stat().st_size < 2000

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.script import TextEntry
+from antiphon.models.script import PIECE_WORDS, TextEntry, TextReader
 from antiphon.models.spelling import MAX_NAMED, Speller, Spelling, Unspoken, number_words
-from antiphon.models.spoken_text import PIECE_WORDS, TextReader
 from tests.models.test_script import spec_with
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from moshi.models.tts import TokenIds, script_to_entries
 
 from antiphon.errors import ProtocolError
-from antiphon.models.script import TextEntry
-from antiphon.models.spoken_text import TextReader
+from antiphon.models.script import TextEntry, TextReader
 from tests.models.test_script import spec_with
 
 SPEC = spec_with()

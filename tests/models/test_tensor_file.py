@@ -12,8 +12,7 @@ import torch
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 from antiphon.models import tensor_file
-from antiphon.models.tensor_file import read_tensors
-from antiphon.models.tensor_pickle import read_pickle
+from antiphon.models.tensor_file import read_pickle, read_tensors
 
 
 def test_it_reads_what_torch_wrote(tmp_path: Path) -> None:

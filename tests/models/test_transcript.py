@@ -10,8 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.models.spec import LMSpec
-from antiphon.models.transcript import MAX_PATIENCE_FRAMES, Event, FrameHeard, Marked, Transcript
-from antiphon.models.words import SpeechTiming, Word, WordEnd
+from antiphon.models.transcript import (
+    MAX_PATIENCE_FRAMES,
+    Event,
+    FrameHeard,
+    Marked,
+    SpeechTiming,
+    Transcript,
+    Word,
+    WordEnd,
+)
 
 Kind = TypeVar("Kind")
 FRAME = 10

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
-from antiphon.models.words import (
+from antiphon.models.transcript import (
     MAX_WORD_TOKENS,
     PREFIX_FRAMES,
     SpeechTiming,

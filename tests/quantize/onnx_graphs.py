@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from antiphon.backends.onnx.runtime import onnxruntime
+from antiphon.backends.onnx.sessions import onnxruntime
 from antiphon_quantize.recipe import Recipe, Rule
 
 Array = NDArray[np.float32]

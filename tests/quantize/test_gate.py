@@ -18,7 +18,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize import gate, gate_run
 from antiphon_quantize.gate import judge, limits_of
-from antiphon_quantize.gate_report import Verdict
+from antiphon_quantize.gate_limits import Verdict
 from antiphon_quantize.gate_run import Material, Side
 from antiphon_quantize.gate_sound import built_in_clips
 from tests.quantize import planted

@@ -10,11 +10,10 @@ import pytest
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.gate import judge, limits_of
-from antiphon_quantize.gate_open import open_eval_model
-from antiphon_quantize.gate_questions import GREEDY
-from antiphon_quantize.gate_report import Verdict
-from antiphon_quantize.gate_run import Material, Side
+from antiphon_quantize.gate_limits import Verdict
+from antiphon_quantize.gate_run import Material, Side, open_eval_model
 from antiphon_quantize.gate_sound import built_in_clips
+from antiphon_quantize.gate_subject import GREEDY
 from antiphon_quantize.main import main
 from tests.quantize import planted
 from tests.support.make_checkpoint import make_checkpoint

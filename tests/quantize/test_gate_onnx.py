@@ -12,9 +12,8 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate import judge, limits_of
-from antiphon_quantize.gate_open import open_eval_model
-from antiphon_quantize.gate_report import Verdict
-from antiphon_quantize.gate_run import Material, Side
+from antiphon_quantize.gate_limits import Verdict
+from antiphon_quantize.gate_run import Material, Side, open_eval_model
 from antiphon_quantize.gate_sound import built_in_clips
 from tests.backends.onnx.exports import exported_on_a_trained_codec
 from tests.quantize import planted

@@ -21,15 +21,36 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize import gate, gate_sound
 from antiphon_quantize.gate import limits_of
-from antiphon_quantize.gate_files import measure_arguments
-from antiphon_quantize.gate_limits import Limit, common_limits, judge_measures, parse_limit, read_limits
-from antiphon_quantize.gate_measures import Measure, log_softmax, measure_logits, measure_tokens
-from antiphon_quantize.gate_questions import AFTER_FRAMES, BEFORE_FRAMES, Questions, read_questions
-from antiphon_quantize.gate_report import Verdict, render, slower, to_json
-from antiphon_quantize.gate_run import Side, in_one_dtype
+from antiphon_quantize.gate_limits import (
+    Limit,
+    Verdict,
+    common_limits,
+    judge_measures,
+    parse_limit,
+    read_limits,
+    render,
+    slower,
+    to_json,
+)
+from antiphon_quantize.gate_measures import (
+    Measure,
+    log_softmax,
+    measure_arguments,
+    measure_logits,
+    measure_tokens,
+)
+from antiphon_quantize.gate_run import Side, Ticker, in_one_dtype, measure_size, tick_times_ms
 from antiphon_quantize.gate_sound import CodecOutput, Sound, built_in_clips, load_sound, measure_codec
-from antiphon_quantize.gate_speed import Ticker, measure_size, tick_times_ms
-from antiphon_quantize.gate_subject import Codes, EvalModel, Logits, StepCollector
+from antiphon_quantize.gate_subject import (
+    AFTER_FRAMES,
+    BEFORE_FRAMES,
+    Codes,
+    EvalModel,
+    Logits,
+    Questions,
+    StepCollector,
+    read_questions,
+)
 from antiphon_quantize.recipe import load_recipe, recipe_names
 
 LM = LMSpec(8, 1, 1, 8, n_q=4, dep_q=2, card=6, text_card=9, delays=(0, 0, 2, 0, 2))
@@ -361,7 +382,7 @@ def test_times_are_taken_by_turns_and_the_first_do_not_count() -> None:
     now = iter(range(10_000))
 
     class Backend:
-        info = SimpleNamespace(spec=SimpleNamespace(frame_samples=2), kind=PipelineKind.CODEC)
+        info = SimpleNamespace(spec=SimpleNamespace(frame_samples=2, kind=PipelineKind.CODEC))
 
         def __init__(self, name: str, costs: int) -> None:
             self.name, self.costs = name, costs

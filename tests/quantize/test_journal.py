@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ConfigError
-from antiphon_quantize.journal import JOURNAL_NAME, resuming
+from antiphon_quantize.folder import JOURNAL_NAME, resuming
 
 KEY = {"model": "a", "recipe": "b"}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from antiphon import cli
-from antiphon.backends.mlx.files import load_arrays
+from antiphon.backends.mlx.layers import load_arrays
 from antiphon.errors import CheckpointFormatError, ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.weights import read_header

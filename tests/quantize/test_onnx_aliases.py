@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from antiphon_quantize.onnx_aliases import aliasable
+from antiphon_quantize.onnx_export import aliasable
 
 PAIR = {"ring": "ring.next"}
 

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from antiphon.backends.base import FloatArray
 from antiphon.backends.onnx.sessions import has_vnni, open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.torch.modules.conv import CausalConv1d, StreamingConv
-from antiphon.backends.torch.modules.seanet import ResidualBlock, Seanet
-from antiphon.backends.torch.step import MaskedStep, Step
-from antiphon.models.codec_architecture import SeanetConfig
-from antiphon.models.graphs import GraphFormat
-from antiphon_quantize.onnx_convolutions import MIDDLE, IntegerConv, Turn, round_network
+from antiphon.backends.torch.modules.mimi import CausalConv1d, ResidualBlock, Seanet, StreamingConv
+from antiphon.backends.torch.state import MaskedStep, Step
+from antiphon.models.architecture import SeanetConfig
+from antiphon.models.manifest import GraphFormat
 from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, IntegerConv, Turn, round_network
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.recipe import load_recipe
 
@@ -73,7 +72,7 @@ class Codec(ExportedStage):
 def networks(config: SeanetConfig = CONFIG, most_positions: int = 0) -> list[Seanet]:
     random, inner = torch.Generator().manual_seed(1), SAMPLES // math.prod(config.ratios)
     found = [Seanet("encoder", config, SAMPLES), Seanet("decoder", config, inner)]
-    for network, middle in zip(found, (0, MIDDLE), strict=True):
+    for network, middle in zip(found, (0, DECODER_MIDDLE), strict=True):
         for tensor in network.state_dict().values():
             tensor.copy_(torch.randn(tensor.shape, generator=random) * (2 / tensor[0].numel()) ** 0.5)
         round_network(network, most_positions, middle=middle)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.modules.embedding import TokenEmbedding
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.modules.layers import TokenEmbedding
+from antiphon.backends.torch.state import Step
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_modules import ExportedStage
 from tests.quantize.onnx_graphs import run_graph

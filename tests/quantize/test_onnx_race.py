@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.models.row_sampler import RowSampler
-from antiphon.models.sampling import TEXT_STREAM, SamplingParameters, sample
+from antiphon.models.sampling import TEXT_STREAM, RowSampler, SamplingParameters, sample
 from antiphon.models.spec import LMSpec
 from antiphon_quantize.onnx_modules import race
 

@@ -15,13 +15,13 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
-from antiphon.backends.torch.step import MaskedStep, Step
+from antiphon.backends.torch.state import MaskedStep, Step
 from antiphon.models.architecture import TransformerConfig
-from antiphon.models.graphs import GraphFormat
-from antiphon_quantize import onnx_rings
+from antiphon.models.manifest import GraphFormat
+from antiphon_quantize import onnx_int8
 from antiphon_quantize.onnx_export import export_stage
+from antiphon_quantize.onnx_int8 import round_rings
 from antiphon_quantize.onnx_modules import ExportedStage
-from antiphon_quantize.onnx_rings import round_rings
 
 ROWS: Final = 3
 CONTEXT: Final = 6
@@ -139,7 +139,7 @@ def test_no_factor_is_beyond_what_two_of_which_16_bits_hold(monkeypatch: pytest.
         factors.append((int(left.max()), int(right.abs().max())))
         return torch.matmul(left.int(), right.int())
 
-    monkeypatch.setattr(onnx_rings, "multiply_bytes", multiply)
+    monkeypatch.setattr(onnx_int8, "multiply_bytes", multiply)
     transformer = seeded()
     round_rings(transformer, 0)
     stage = Layers(transformer)

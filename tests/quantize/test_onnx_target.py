@@ -17,7 +17,7 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.graphs import GraphFormat
+from antiphon.models.manifest import GraphFormat
 from antiphon_quantize import main as module
 from antiphon_quantize import onnx_target
 from antiphon_quantize.onnx_modules import ExportedStage

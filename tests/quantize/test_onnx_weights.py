@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon_quantize.onnx_blocks import round_matrix
 from antiphon_quantize.onnx_weights import quantize_graph
-from antiphon_quantize.onnx_weights_blocks import round_matrix
 from antiphon_quantize.recipe import load_recipe
 from tests.quantize.onnx_graphs import Array, nbits_model, product_graph, recipe, run_graph, write_graph
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from antiphon_quantize.onnx_weights_blocks import SMALLEST_BLOCK, fitting_block, round_matrix
+from antiphon_quantize.onnx_blocks import SMALLEST_BLOCK, fitting_block, round_matrix
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 150))
 bits_and_search = st.tuples(st.sampled_from([4, 8]), st.booleans())

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import Step
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.state import Step
 from antiphon_quantize.onnx_export import export_stage, save_whole
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.onnx_weights import quantize_graph

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from antiphon_quantize.quality import STOI_RATE, mel_distance_db, resample, si_sdr, stoi
+from antiphon_quantize.gate_sound import STOI_RATE, mel_distance_db, resample, si_sdr, stoi
 
 Floats = NDArray[np.float64]
 

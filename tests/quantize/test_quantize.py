@@ -20,17 +20,17 @@ from antiphon import cli
 from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.backends.torch.modules.attention import Compute
-from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.quantised.int8 import follows_recipe, int8_linears
-from antiphon.backends.torch.weights.lm_weights import load_lm
+from antiphon.backends.torch.quantised import follows_recipe, int8_linears
+from antiphon.backends.torch.weights import load_lm
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize import main as module
 from antiphon_quantize.main import main
 from antiphon_quantize.recipe import load_recipe
-from antiphon_quantize.torch_formats import format_of
+from antiphon_quantize.torch_rounding import rounder_of
 from tests.support.make_checkpoint import make_checkpoint
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_rounded_matrix_does_not_wait_for_the_garbage_collector() -> None:
     recipe, shape = load_recipe("torch", "int8"), (37, 41)
-    rounder = format_of(recipe).make_rounder(recipe)
+    rounder = rounder_of(recipe)
     gc.collect()
     gc.disable()
     try:

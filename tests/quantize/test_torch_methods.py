@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.quantised.int4 import Int4Linear
-from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.errors import CheckpointFormatError
 from antiphon_quantize.recipe import Recipe
-from antiphon_quantize.torch_formats import Rounded, format_of, stacked
-from antiphon_quantize.torch_methods import damping, rounding_of
+from antiphon_quantize.torch_rounding import Rounded, damping, format_of, rounding_of, stacked
 
 WIDTH = 128
 

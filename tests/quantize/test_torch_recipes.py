@@ -21,10 +21,9 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.quantised.int4 import Int4Linear
-from antiphon.backends.torch.quantised.int8 import Int8Linear
+from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.backends.torch.state import State
-from antiphon.backends.torch.weights.lm_weights import dequantized, load_lm
+from antiphon.backends.torch.weights import dequantized, load_lm
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -161,7 +160,7 @@ def test_the_built_in_recordings_are_heard_where_none_are_given(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("antiphon_quantize.calibration.MOST_FRAMES", 20)
+        patch.setattr("antiphon_quantize.torch_target.MOST_FRAMES", 20)
         assert (
             main(["--recipe", "int4-gptq", "--no-gate", "--model", str(source), str(tmp_path / "out")]) == 0
         )

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from antiphon.backends.onnx.runtime import onnxruntime
-from antiphon.backends.onnx.sessions import session_options
+from antiphon.backends.onnx.sessions import onnxruntime, session_options
 
 IN, OUT = 512, 48
 GRAPHS = tuple(itertools.product((4, 8), (16, 32, 64, 128, 256)))

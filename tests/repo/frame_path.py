@@ -6,12 +6,8 @@ from typing import Final
 
 FRAME_PATH: Final = (
     "server/antiphon/audio/opus.py",
-    "server/antiphon/backends/base.py",
-    "server/antiphon/backends/checks.py",
-    "server/antiphon/backends/faults.py",
     "server/antiphon/backends/host.py",
-    "server/antiphon/backends/null/backend.py",
-    "server/antiphon/backends/null/stamp.py",
+    "server/antiphon/backends/null.py",
     "server/antiphon/engine/rows.py",
     "server/antiphon/engine/loop.py",
     "server/antiphon/engine/metrics.py",

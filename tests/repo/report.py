@@ -41,11 +41,11 @@ HIDDEN: Final[Mapping[str, str]] = MappingProxyType(
     {
         "antiphon.backends.pocket.factory": "the package pocket-tts",
         "antiphon.backends.torch.kernels.fused": "Triton",
-        "antiphon.backends.torch.kernels.layers": "Triton",
         "antiphon.start": "the commands, whose import Ctrl-C may end",
+        "antiphon.backends.torch.modules.transformer": "Triton",
         "antiphon.serve.hosting.main": "one of the two ways to serve, each with its own start-up cost",
-        "antiphon_quantize.gate_files": "torch",
-        "antiphon_quantize.gate_open": "the packages of the backend that runs the model",
+        "antiphon_quantize.gate_measures": "torch",
+        "antiphon_quantize.gate_run": "the packages of the backend that runs the model",
         "antiphon_quantize.main": "the packages of the target",
         "antiphon_quantize.onnx_target": "the package onnx",
     }

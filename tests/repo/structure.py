@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.repo.source import Function, Source
 
 PACKAGES = ("antiphon", "antiphon_client", "antiphon_quantize", "lab", "tests")
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
 
 

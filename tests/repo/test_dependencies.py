@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.source import BUILTIN
 from antiphon_quantize.mlx_target import LEAST_MLX
 from antiphon_quantize.onnx_target import LEAST_RUNTIME
 from antiphon_quantize.torch_target import LEAST_TORCH

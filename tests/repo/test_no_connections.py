@@ -82,4 +82,4 @@ def test_onnxruntime_is_imported_only_where_its_telemetry_is_off() -> None:
             for line in path.read_text().splitlines()
         )
     }
-    assert importing == {"server/antiphon/backends/onnx/runtime.py"}
+    assert importing == {"server/antiphon/backends/onnx/sessions.py"}

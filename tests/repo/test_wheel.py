@@ -25,7 +25,7 @@ import antiphon_client
 import antiphon_quantize
 from antiphon.cli import run
 from antiphon.install import install_command
-from antiphon.models.builtin import BUILTIN
+from antiphon.models.source import BUILTIN
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.routes.static import web_root
 from antiphon_quantize.recipe import load_recipe

@@ -12,7 +12,7 @@ import numpy as np
 from aiohttp import WSMsgType
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import LEVELS, NullBackend, NullFaults
+from antiphon.backends.null import LEVELS, NullFaults
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai
 from tests.serve.harness import (
@@ -26,6 +26,7 @@ from tests.serve.harness import (
     serving,
     transport_of,
 )
+from tests.support.null_backend import NullBackend
 
 Kind = TypeVar("Kind")
 DELAY_FRAMES = 6

@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.null import NullBackend, NullFaults
+from antiphon.backends.null import NullFaults
 from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
@@ -38,6 +38,7 @@ from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.transport.socket import Socket
 from tests.support.calm import calm
+from tests.support.null_backend import NullBackend
 
 FRAME_SAMPLES = 1920
 PATIENCE_S = 120.0

@@ -14,12 +14,12 @@ import numpy as np
 from aiohttp import WSMsgType
 
 from antiphon.backends.base import Backend, FloatArray, StepInputs, StepOutputs
-from antiphon.backends.null import NullBackend
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec
 from antiphon.serve.calls.call import Call
 from antiphon.serve.dialects.live import LiveDialect, Watcher
 from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, null_checkpoint
+from tests.support.null_backend import NullBackend
 
 PATH = "/v1/live/sessions"
 

@@ -30,7 +30,8 @@ import os, resource, signal, sys, time
 role, *arguments = sys.argv[1:]
 if role != "serve" or {is_alone}:  # a supervisor has no model, and half a second of imports less
     import antiphon.serve.hosting.served as served
-    from antiphon.backends.null import NullBackend, NullFaults
+    from antiphon.backends.null import NullFaults
+    from tests.support.null_backend import NullBackend
     from tests.serve.harness import {spec} as SPEC, null_checkpoint
 
     served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.backends.null import NullBackend, NullFaults
+from antiphon.backends.null import NullFaults
 from antiphon.canary.signals import TrialArm
 from antiphon.canary.trial import Phase
 from antiphon.config import ServerConfig
@@ -29,6 +29,7 @@ from tests.serve.asr_client import STT
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, null_checkpoint, serving, speech
 from tests.serve.realtime_client import realtime_client
 from tests.serve.resuming import QUERY, ResumingCaller
+from tests.support.null_backend import NullBackend
 
 SECRET = "a secret of operators and workers"
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
 from antiphon.ipc.message_socket import MessageSocket
-from antiphon.models.fingerprint import fingerprint
+from antiphon.models.checkpoint import fingerprint
 from antiphon.serve.hosting.front_end import Connections, FrontEndProcess, check_unchanged
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message

@@ -14,8 +14,7 @@ import pytest
 
 from antiphon.audio.wav import write_wav
 from antiphon.backends.base import PrimeProgress
-from antiphon.backends.null import NullBackend
-from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.loading import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
@@ -24,6 +23,7 @@ from tests.serve.harness import DUPLEX, LM, PATIENCE_S, Server, null_checkpoint,
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import realtime_client
 from tests.support.make_checkpoint import make_checkpoint
+from tests.support.null_backend import NullBackend
 
 pytestmark = pytest.mark.product
 

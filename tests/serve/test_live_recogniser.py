@@ -15,7 +15,6 @@ from antiphon.audio import g711
 from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
-from antiphon.backends.null import NullBackend
 from antiphon.engine.engine import Engine
 from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
@@ -23,6 +22,7 @@ from tests.serve.asr_client import STT, scribe, sentence, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, Steps, null_checkpoint, serving, speech
 from tests.serve.live_client import PATH, LiveClient, live_client, parrot, watchers_of
 from tests.serve.live_resuming import cut
+from tests.support.null_backend import NullBackend
 
 INPUT = "session.input_transcript.delta"
 OUTPUT = "session.output_audio.delta"

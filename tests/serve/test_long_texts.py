@@ -16,8 +16,7 @@ import pytest
 
 from antiphon.errors import ProtocolError
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.script import TextEntry
-from antiphon.models.spoken_text import PIECE_WORDS
+from antiphon.models.script import PIECE_WORDS, TextEntry
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES, Text
 from antiphon.serve.calls.synthesiser import MAX_PENDING_WORDS

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from antiphon.backends.null import NullFaults, read_stamp
 from antiphon.config import Limits
 from antiphon.errors import UnknownModelError
-from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.source import DEFAULT_MODEL
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
 from antiphon.serve.hosting.lifecycle import Lifecycle

@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.errors import AntiphonError
+from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.pocket import PocketShape
-from antiphon.models.speaker import SpeakerShape, read_speaker
 from antiphon.serve.media.duplex_voices import read_embedded
 from tests.models.test_tensor_file import repack
 from tests.serve.harness import LM

@@ -10,7 +10,7 @@ import torch
 from antiphon.audio.loudness import loudness_lufs
 from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, ProtocolError
-from antiphon.models.persona import VoicePrompt
+from antiphon.models.prompt import VoicePrompt
 from antiphon.serve.media.duplex_voices import KEPT_VOICES, VoiceFolder, find_voices
 from tests.serve.harness import DUPLEX, LM, null_checkpoint, speech
 

@@ -17,8 +17,8 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import LEVELS, NullFaults, NullRows
 from antiphon.backends.tts import TtsBackend
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.script import SPEAKER
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
-from antiphon.models.spoken_text import SPEAKER
 from antiphon.protocol import kyutai, kyutai_tts
 from tests.serve.harness import (
     FRAME_SAMPLES,

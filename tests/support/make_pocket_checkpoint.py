@@ -28,7 +28,7 @@ from tokenizers.models import Unigram
 from torch import nn
 
 from antiphon.audio.wav import write_wav
-from antiphon.backends.pocket.workers import undisturbed
+from antiphon.backends.pocket.factory import undisturbed
 from antiphon.models.tokenizer import TextTokenizer
 from tests.support.make_checkpoint import train_tokenizer
 from tests.support.small_models import SAMPLE_RATE, trial_signal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.models.words import PREFIX_FRAMES
+from antiphon.models.transcript import PREFIX_FRAMES
 from lab.bench.first_word import questions, written
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from antiphon.backends.torch.executor import tick_work
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.work import tick_work
-from antiphon.models.cards import CARDS, H100, H200, card_called
+from antiphon.models.costs import CARDS, H100, H200, card_called
 from antiphon_quantize.advice.families import load_families
 from antiphon_quantize.advice.fit import most_rows, speech_facts
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from antiphon.backends.executor import Work
+from antiphon.backends.base import Work
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator
@@ -74,7 +74,7 @@ PROMPTS: dict[str, Callable[[TorchFrames], Any]] = {
     "write_tokens": lambda executor: executor.write_tokens(
         1, np.array([1, 2], np.int32), np.array([3, 4], np.int32), np.array([5, 6], np.int32)
     ),
-    "think_alone": lambda executor: executor.think_alone(1, np.zeros(8, np.int32), AGE),
+    "run_lm_row": lambda executor: executor.run_lm_row(1, np.zeros(8, np.int32), AGE),
     "snapshot and restore": lambda executor: executor.restore(1, executor.snapshot(0)),
 }
 METHODS = PROMPTS | {

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.places import Layout
-from antiphon.backends.torch.quantised.fp8 import Fp8Linear
-from antiphon.backends.torch.quantised.int4 import Int4Linear
-from antiphon.backends.torch.quantised.int8 import Int8Linear, follows_recipe
-from antiphon.backends.torch.weights.forms import check_forms
+from antiphon.backends.torch.pipeline import LayoutKind, Pipeline
+from antiphon.backends.torch.quantised import Fp8Linear, Int4Linear, Int8Linear, check_forms, follows_recipe
 from antiphon.errors import UnsupportedError
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, published_sizes
 from tests.backends.torch.fake_cuda import fake_cuda
@@ -93,7 +89,7 @@ def kernels_and_bytes(
             refusal = str(error)
         pipeline = Pipeline(model_spec(size), mimi.prepare(), Generator(model, lm_spec(size)), rows=ROWS)
         with Recorder() as recorder:
-            stages_of(pipeline, places_of(Layout.PADDED, ROWS, size.lm["context"]))["think"]()
+            stages_of(pipeline, places_of(LayoutKind.PADDED, ROWS, size.lm["context"]))["lm"]()
         written = sum(tensor.nbytes for one in recorder.kernels for tensor in one.results)
     return len(recorder.kernels), written, refusal
 

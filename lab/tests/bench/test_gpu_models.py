@@ -7,7 +7,7 @@ import torch
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
-from antiphon.backends.torch.modules.linear import weight_bytes
+from antiphon.backends.torch.modules.layers import weight_bytes
 from lab.bench.gpu_models import (
     Form,
     empty_modules,

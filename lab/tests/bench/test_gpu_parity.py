@@ -16,12 +16,11 @@ from torch import Tensor
 
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.executor import TorchRows
-from antiphon.backends.torch.modules.attention import SelfAttention
-from antiphon.backends.torch.modules.kv import KVRing
+from antiphon.backends.torch.modules.attention import KVRing, SelfAttention
+from antiphon.backends.torch.modules.layers import RMSNorm
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.modules.norms import RMSNorm
 from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.step import PackedStep, Run, Step
+from antiphon.backends.torch.state import PackedStep, Run, Step
 from lab.bench.gpu_models import published_sizes, small_size
 from lab.bench.gpu_parity import BOUNDS, FEW_STREAMS, compare, is_certain, two_backends
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from antiphon.backends.torch.state import State
-from antiphon.models.cards import H200
+from antiphon.models.costs import H200
 from lab.bench import gpu_card, gpu_session
 from lab.bench.gpu_costs import NODES
 from lab.bench.gpu_models import Form, empty_modules, published_sizes

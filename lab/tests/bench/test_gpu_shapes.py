@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
-from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.models.costs import Launches
-from antiphon.models.tiles import FEW_ROWS, MOST_ROWS, SHORT_ROWS, makes_rows
+from antiphon.backends.torch.quantised import Int8Linear
+from antiphon.models.costs import FEW_ROWS, MOST_ROWS, SHORT_ROWS, Launches, makes_rows
 from lab.bench.gpu_costs import NODES
 from lab.bench.gpu_models import Form, published_sizes
 from lab.bench.gpu_trace import Stage, traced
@@ -25,9 +24,7 @@ MANY_ROWS = 2 * SHORT_ROWS
 COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(279, 279, 279, 279)}
 """What costs are computed of: they may only become fewer. Served, text to speech has no encoder."""
 
-STAGE_NAMES = {"think": "lm"}
-
-RARE_STAGES, RARE_KERNELS = ("renew", "forget"), 28
+RARE_STAGES, RARE_KERNELS = ("reset_rows", "reset_encoders"), 28
 """Stages of a call's first ticks alone."""
 
 
@@ -52,7 +49,7 @@ def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
         if stage_name in RARE_STAGES:
             assert stage.kernels <= RARE_KERNELS, stage_name
         else:
-            counted = COUNTED[name, STAGE_NAMES.get(stage_name, stage_name)].of(rows, is_int8=is_int8)
+            counted = COUNTED[name, stage_name].of(rows, is_int8=is_int8)
             assert stage.kernels == counted, stage_name
     layers, codecs = size.lm["num_layers"], 2 if size.lm["dep_q"] else 1
     codec_layers = codecs * size.mimi["transformer"]["num_layers"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.models.defaults import MOSHI_CONFIG
+from antiphon.models.published import MOSHI_CONFIG
 from lab.bench import mlx_sessions, mlx_soak
 from lab.bench.mlx_sessions import CHIPS, MODELS, Chip, load_of, read_parameters, table_parameters
 from lab.bench.published import STT_1B

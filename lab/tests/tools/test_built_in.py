@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.models.builtin import BUILTIN
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.source import BUILTIN
 from lab.tools.built_in import SERVER, WEIGHTS, main, place, whole
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
-from antiphon.models.words import SpeechTiming, Word, WordAssembler
+from antiphon.models.transcript import SpeechTiming, Word, WordAssembler
 from lab.train import asr_trainer as listener_module
 from lab.train import passages
 from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config

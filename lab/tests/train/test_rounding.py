@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from antiphon_quantize.onnx_weights_blocks import round_matrix
+from antiphon_quantize.onnx_blocks import round_matrix
 from antiphon_quantize.recipe import load_recipe
 from lab.train.rounding import BITS, BLOCK, Rounding, is_rounded, round_as_shipped
 

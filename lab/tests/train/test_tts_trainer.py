@@ -13,8 +13,8 @@ import torch
 from moshi.utils.compile import no_compile
 
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.script import NEW_WORD, ScriptRules
-from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import tts_trainer as reader_module

@@ -17,17 +17,16 @@ from antiphon.config import load_config, load_file
 from antiphon.engine import call_state as row_state
 from antiphon.errors import AntiphonError, CheckpointError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import read_checkpoint
-from antiphon.models.defaults import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME
+from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.manifest import manifest_from_json, manifest_to_json
-from antiphon.models.mlx_layout import MLX_NAMES
 from antiphon.models.onnx_file import read_opset
 from antiphon.models.pocket import PocketShape, read_pocket
+from antiphon.models.published import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME
 from antiphon.models.script import Script, ScriptRules
 from antiphon.models.source import Folder
-from antiphon.models.speaker import SpeakerShape, read_speaker
 from antiphon.models.strict import read_json_object
 from antiphon.models.tensor_file import read_tensors
-from antiphon.models.weights import count_parameters, read_header
+from antiphon.models.weights import MLX_NAMES, count_parameters, read_header
 from antiphon.serve.access.addresses import parse_networks
 from antiphon.serve.access.keys import format_key, parse_keys
 from lab.tools.fuzz.target import Target, require

@@ -10,11 +10,19 @@ from typing import Final, TypeAlias
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import slots_on
-from antiphon.models.cards import CARDS
+from antiphon.models.costs import CARDS
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily
-from antiphon_quantize.advice.fit import FRAME_MS, Fit, FitRequest, TextFit, most_rows, sessions_of
-from antiphon_quantize.advice.here import Memory, fits_here
+from antiphon_quantize.advice.fit import (
+    FRAME_MS,
+    Fit,
+    FitRequest,
+    Memory,
+    TextFit,
+    fits_here,
+    most_rows,
+    sessions_of,
+)
 
 GATED = "gated: accept its licence on Hugging Face first, and set HF_TOKEN"
 

@@ -1,17 +1,154 @@
-"""The benchmark card: what was measured, of what, on what, by which command. Values only."""
+"""The benchmark card: what was measured, of what, on what, by which command; and its JSON, strictly read."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from antiphon.errors import ConfigError
-from antiphon_quantize.bench.plain import from_plain, to_plain
-from antiphon_quantize.bench.quality import Quality
-from antiphon_quantize.bench.ticks import TickPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TickPlan:
+    """What is measured: row counts, ascending; seconds of paced ticks a turn; turns of each model.
+
+    Every turn begins with fresh rows and ``lead_frames`` ticks that do not count, so contexts hold from
+    that many frames on, and the same in every turn of every model.
+    """
+
+    rows: tuple[int, ...]
+    seconds: float
+    turns: int
+    lead_frames: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a plan that measures nothing."""
+        if not self.rows or min(self.rows) < 1 or list(self.rows) != sorted(set(self.rows)):
+            raise ConfigError(f"rows {list(self.rows)} must be different whole numbers from 1 on, ascending")
+        if not 0 < self.seconds < math.inf:
+            raise ConfigError(f"seconds = {self.seconds:g}; a turn needs more than 0")
+        if self.turns < 1:
+            raise ConfigError(f"turns = {self.turns} is below 1, the least it can be")
+        if self.lead_frames < 0:
+            raise ConfigError(f"lead_frames = {self.lead_frames} is below 0, the least it can be")
+
+
+T = TypeVar("T")
+
+NOT_FINITE: Final = ("nan", "inf", "-inf")
+"""Numbers that JSON does not have, as the texts that stand for them."""
+
+
+def to_plain(value: Any) -> Any:
+    """A value as JSON has it: dataclasses and mappings as objects, tuples as lists, NOT_FINITE as text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+PREFERRED: Final[Mapping[str, str]] = {
+    "answers loss": "questions answered rightly",
+    "text agreement": "text tokens chosen as by the baseline",
+    "codec stoi loss": "STOI of the codec",
+    "codec codes": "codes equal to the baseline's",
+}
+"""Measures of the gate that may stand for quality as a whole, the best first, and what they are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measure of the gate. ``baseline`` and ``candidate`` are the two numbers that ``value``, a difference
+    or a ratio, is made of; None where it compares the two directly. ``value`` None: not measured.
+    ``limit`` and ``verdict`` are text."""
+
+    name: str
+    value: float | None
+    baseline: float | None
+    candidate: float | None
+    limit: str
+    verdict: str
+    detail: str
+
+    @property
+    def score(self) -> float | None:
+        """The model's own number: the candidate's where there are two, else the comparison itself."""
+        return self.value if self.candidate is None else self.candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A model held against ``baseline``, on ``material``. ``note``: why it could not be judged, if so."""
+
+    baseline: str
+    is_passed: bool | None
+    material: str
+    metrics: tuple[Metric, ...]
+    note: str
+
+    @property
+    def headline(self) -> Metric | None:
+        """The first of :data:`PREFERRED` that was measured."""
+        known = {metric.name: metric for metric in self.metrics if metric.score is not None}
+        return next((known[name] for name in PREFERRED if name in known), None)
+
+
+def not_judged(baseline: str, why: str) -> Quality:
+    """A quality that is not known."""
+    return Quality(baseline, None, "", (), why)
+
+
+def quality_from_json(values: Any, baseline: str, where: str) -> Quality:
+    """The quality that ``antiphon gate --json`` wrote; ``where`` names it in messages.
+
+    Raises:
+        ConfigError: no gate wrote this.
+    """
+    try:
+        metrics = tuple(_metric(row) for row in values["measures"])
+        return Quality(baseline, bool(values["passed"]), str(values["material"]), metrics, "")
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{where} is not what antiphon gate --json writes: {error!r}") from error
+
+
+def _metric(row: Mapping[str, Any]) -> Metric:
+    limit = row["limit"] or {}
+    bounds = {">=": _number(limit.get("least")), "<=": _number(limit.get("most"))}
+    return Metric(
+        name=str(row["measure"]),
+        value=_number(row["value"]),
+        baseline=_number(row["baseline"]),
+        candidate=_number(row["candidate"]),
+        limit=" ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None),
+        verdict=str(row["verdict"]),
+        detail=str(row["detail"]),
+    )
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and value not in NOT_FINITE and not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return None if value is None else float(value)
+
+
+def read_quality(path: Path, baseline: str) -> Quality:
+    """Read a file that ``antiphon gate --json`` wrote. Raises ConfigError when it cannot be."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    return quality_from_json(values, baseline, str(path))
+
 
 SCHEMA = 1
 
@@ -133,26 +270,3 @@ class Card:
 def card_to_json(card: Card) -> str:
     """The card as indented JSON."""
     return json.dumps(to_plain(card), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def card_from_json(text: str, where: str) -> Card:
-    """The card that :func:`card_to_json` wrote; ``where`` names it in messages.
-
-    Raises:
-        ConfigError: it is none, or one of another schema.
-    """
-    try:
-        values: Any = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
-    if isinstance(values, Mapping) and values.get("schema", SCHEMA) != SCHEMA:
-        raise ConfigError(f"{where} has schema {values['schema']}, this version reads {SCHEMA}")
-    return from_plain(Card, values, where)
-
-
-def read_card(path: Path) -> Card:
-    """Read a card's JSON file. Raises ConfigError when it cannot be read or is none."""
-    try:
-        return card_from_json(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error

@@ -3,25 +3,229 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import importlib.util
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from antiphon.config import ServerConfig
-from antiphon.models.builtin import DEFAULT_MODEL
+from antiphon import __version__
+from antiphon.audio.libopus import load_libopus
+from antiphon.backends.machine import Gpu, list_gpus
+from antiphon.backends.registry import resolve_auto
+from antiphon.config import ModelConfig, ServerConfig
+from antiphon.cores import usable_cores
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.memory import host_bytes
+from antiphon.errors import AntiphonError, AudioError, ConfigError, MissingExtraError
+from antiphon.install import install_command
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import Parser, options
-from antiphon_quantize.bench.doctor_checks import (
-    DoctorLine,
-    DoctorState,
-    check_cores,
-    check_extras,
-    check_files,
-    check_gpus,
-    check_libopus,
-    check_memory,
-    check_port,
-    check_python,
-    check_sound,
-)
-from antiphon_quantize.bench.doctor_speed import check_default
+from antiphon.serve.hosting.engines import backend_factory
+from antiphon.serve.transport.open_files import raise_open_file_limit
+from antiphon.supervisor.address import bound
+from antiphon_quantize.bench.slots import Found, find_slots
+
+LEAST_PYTHON = (3, 11)
+LEAST_MEMORY_BYTES = 1_000_000_000
+"""What the default model takes with its server, and as much again."""
+LEAST_FILES = 4096
+"""A thousand calls with their recordings, and room for the rest."""
+NAME_WIDTH = 10
+
+ModuleFinder = Callable[[str], object | None]
+
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "torch": ("torch", "models on NVIDIA GPUs, models without ONNX graphs, models of the hub"),
+    "mlx": ("mlx", "models on Apple silicon"),
+    "pocket": ("pocket_tts", "Pocket-TTS on a CPU"),
+    "quantize": ("onnxscript", "antiphon quantize"),
+    "talk": ("sounddevice", "antiphon talk"),
+    "plot": ("matplotlib", "pictures of probe and bench"),
+    "otel": ("opentelemetry.sdk", "OpenTelemetry traces"),
+}
+"""By extra: a module that only it brings, and what it is for. The default model needs none of them."""
+
+
+class DoctorState(StrEnum):
+    """How a line of the doctor ends."""
+
+    OK = "ok"
+    NOTE = "note"
+    MISSING = "MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorLine:
+    """One line: what was looked at, how it is, as text, and the remedy where there is one."""
+
+    name: str
+    state: DoctorState
+    words: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """The line, with the remedy on the next one."""
+        line = f"{self.name:<{NAME_WIDTH}} {self.state:<8} {self.words}"
+        return f"{line}\n{'':<{NAME_WIDTH}} {'':<8} -> {self.remedy}" if self.remedy else line
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> DoctorLine:
+    """The interpreter's version, and ours."""
+    words = (
+        f"{'.'.join(map(str, version))} with antiphon {__version__}, {platform.system()} {platform.machine()}"
+    )
+    if version[:2] < LEAST_PYTHON:
+        return DoctorLine(
+            "python", DoctorState.MISSING, words, "install Python 3.11 or newer, then antiphon into it"
+        )
+    return DoctorLine("python", DoctorState.OK, words)
+
+
+def check_libopus() -> DoctorLine:
+    """The codec of calls."""
+    try:
+        version = load_libopus().opus_get_version_string().decode()
+    except AudioError as error:
+        words, _, remedy = str(error).partition(": ")
+        return DoctorLine("libopus", DoctorState.MISSING, words, remedy)
+    return DoctorLine("libopus", DoctorState.OK, version)
+
+
+def check_cores(cores: int | None = None) -> DoctorLine:
+    """How many cores this process may use."""
+    cores = usable_cores() if cores is None else cores
+    if cores < 2:
+        remedy = "give it two: a model's step and the sockets next to it otherwise wait for each other"
+        return DoctorLine("cores", DoctorState.NOTE, "1", remedy)
+    return DoctorLine("cores", DoctorState.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
+
+
+def check_memory(size_bytes: int | None = None) -> DoctorLine:
+    """The machine's memory, or the container's limit."""
+    size_bytes = host_bytes() if size_bytes is None else size_bytes
+    words = f"{size_bytes / 1e9:.1f} GB"
+    if size_bytes < LEAST_MEMORY_BYTES:
+        remedy = f"give it {LEAST_MEMORY_BYTES / 1e9:.0f} GB; or fewer sessions: --slots 1"
+        return DoctorLine("memory", DoctorState.NOTE, words, remedy)
+    return DoctorLine("memory", DoctorState.OK, words)
+
+
+def check_gpus(
+    gpus: Iterable[Gpu] | None = None, *, find: ModuleFinder = importlib.util.find_spec
+) -> DoctorLine:
+    """The NVIDIA GPUs that the driver offers, and whether anything here can use them."""
+    found = list_gpus() if gpus is None else list(gpus)
+    if not found:
+        words = "no NVIDIA GPU that the driver offers; models run on the CPU"
+        return DoctorLine("gpu", DoctorState.OK, words)
+    words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
+    if find("torch") is None:
+        return DoctorLine("gpu", DoctorState.NOTE, f"{words}, unused without torch", install_command("torch"))
+    return DoctorLine("gpu", DoctorState.OK, words)
+
+
+def check_files(limit: int | None = None) -> DoctorLine:
+    """The open files a server may have: it raises its own limit as far as it may."""
+    limit = raise_open_file_limit() if limit is None else limit
+    if limit < LEAST_FILES:
+        remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
+        return DoctorLine("files", DoctorState.NOTE, f"{limit} open at most, one a call", remedy)
+    return DoctorLine("files", DoctorState.OK, f"{limit} open at most")
+
+
+def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
+    """The sound card, for ``antiphon talk`` alone."""
+    if find("sounddevice") is None:
+        return DoctorLine(
+            "sound", DoctorState.OK, "not looked at without the extra talk; a server needs none"
+        )
+    try:
+        import sounddevice
+
+        devices = list(sounddevice.query_devices())
+    except OSError as error:
+        words = f"antiphon talk cannot use it: {error}"
+        return DoctorLine("sound", DoctorState.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
+    if not devices:
+        return DoctorLine(
+            "sound", DoctorState.OK, "no devices: antiphon talk needs another machine, a server does not"
+        )
+    return DoctorLine("sound", DoctorState.OK, f"{len(devices)} devices: antiphon talk --list-devices")
+
+
+def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
+    """What is installed in addition to the base."""
+    here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
+    yield DoctorLine(
+        "extras",
+        DoctorState.OK,
+        f"installed: {', '.join(here) or 'none, which is all the default model needs'}",
+    )
+    for extra, (_, purpose) in EXTRAS.items():
+        is_for_here = extra != "mlx" or platform.system() == "Darwin"
+        if extra not in here and is_for_here:
+            yield DoctorLine(f"  {extra}", DoctorState.OK, f"absent; for {purpose}", install_command(extra))
+
+
+def _is_there(module: str, find: ModuleFinder) -> bool:
+    try:
+        return find(module) is not None
+    except ModuleNotFoundError:  # its parent is not
+        return False
+
+
+def check_port(host: str, port: int) -> DoctorLine:
+    """Whether a server could listen there now."""
+    try:
+        with bound(host, port):
+            pass
+    except ConfigError as error:
+        words, _, remedy = str(error).rpartition("; ")
+        return DoctorLine("port", DoctorState.MISSING, words, remedy)
+    return DoctorLine("port", DoctorState.OK, f"{host} port {port} is free")
+
+
+SECONDS = 3.0
+
+
+def check_default(model: str, *, is_timed: bool) -> DoctorLine:
+    """What runs ``model`` here, and how fast: the slots a server would take, and the ticks of all of them."""
+    try:
+        checkpoint = load_checkpoint(model)
+        backend = resolve_auto(checkpoint)
+        if not is_timed:
+            return DoctorLine("model", DoctorState.OK, f"{describe(checkpoint)} runs on {backend}; not timed")
+        config = ModelConfig(model=model)
+        found = find_slots(backend_factory(ServerConfig(), config, checkpoint), EngineConfig(), SECONDS)
+    except MissingExtraError as error:
+        words, _, remedy = str(error).rpartition("; install it with: ")
+        return DoctorLine("model", DoctorState.MISSING, words, remedy)
+    except AntiphonError as error:
+        return DoctorLine("model", DoctorState.MISSING, str(error), "antiphon models lists others")
+    return judge(f"{describe(checkpoint)} on {backend}", found)
+
+
+def describe(checkpoint: Checkpoint) -> str:
+    """The model in a few words."""
+    spec = checkpoint.spec
+    return f"{spec.name} ({spec.kind}, {spec.parameters / 1e6:.1f} M parameters)"
+
+
+def judge(what: str, found: Found) -> DoctorLine:
+    """The finding of a measurement."""
+    words = (
+        f"{what}: {found.slots} calls at once; a tick of their ready rows takes {found.p99_ms:.1f} ms "
+        f"(p99 of {len(found.turn.tick_s)}), the most is {found.limit_ms:.0f}"
+    )
+    if found.is_in_time:
+        return DoctorLine("model", DoctorState.OK, words)
+    remedy = f"--slots {max(1, found.slots // 2)}, or a quieter machine: antiphon bench slots measures longer"
+    return DoctorLine("model", DoctorState.NOTE, f"{words}: answers would be late", remedy)
+
 
 EXAMPLES = """\
 examples:

@@ -13,6 +13,8 @@ from antiphon.errors import ConfigError
 from antiphon.option import Parser
 from antiphon_quantize.bench import slots
 from antiphon_quantize.bench.options import (
+    Gate,
+    QualitySource,
     add_models_options,
     add_plan_options,
     add_quality_options,
@@ -20,13 +22,10 @@ from antiphon_quantize.bench.options import (
     make_subjects,
     plan_of,
 )
-from antiphon_quantize.bench.output import can_draw, free_place, tell, write_card
-from antiphon_quantize.bench.page import summary
-from antiphon_quantize.bench.player import FarPlayer
-from antiphon_quantize.bench.quality_source import Gate, QualitySource
+from antiphon_quantize.bench.output import can_draw, free_place, summary, tell, write_card
+from antiphon_quantize.bench.player import FarPlayer, no_progress
 from antiphon_quantize.bench.run import run
 from antiphon_quantize.bench.subject import Subject
-from antiphon_quantize.bench.ticks import no_progress
 
 EXAMPLES = """\
 examples:

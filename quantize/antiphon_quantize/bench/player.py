@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import time
@@ -10,11 +11,99 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from antiphon.backends.base import Backend, Progress
-from antiphon.errors import AntiphonError, BackendError
-from antiphon_quantize.bench.card import MeasuredMemory, SubjectFacts
+import numpy as np
+
+from antiphon.backends.base import Backend, Progress, StepInputs
+from antiphon.errors import AntiphonError, BackendError, ConfigError
+from antiphon.models.script import TextEntry
+from antiphon_quantize.bench.card import MeasuredMemory, SubjectFacts, TickPlan
 from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
-from antiphon_quantize.bench.ticks import TickPlan, TickTurn, take_turn
+
+LEVEL = 0.1
+"""Standard deviation of the noise every row hears: about that of speech."""
+SPOKEN_TOKEN, SPOKEN_TEXT = 5, "Hello."
+"""The word that a tts row is given over and over: a token that is no padding, and a sentence of its own."""
+THROUGHPUT_SHARE = 0.25
+"""The ticks back to back get this share of a turn's seconds on top."""
+LEAST_TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TickTurn:
+    """One model's turn at one number of rows.
+
+    ``tick_s`` has the seconds of every paced tick; ``late`` of them ended over a frame's length after
+    their frame was complete. ``frames`` were then answered back to back, all rows together, in ``frames_s``.
+    """
+
+    rows: int
+    tick_s: tuple[float, ...]
+    late: int
+    frames: int
+    frames_s: float
+
+
+def take_turn(
+    backend: Backend,
+    rows: int,
+    plan: TickPlan,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> TickTurn:
+    """Make ``rows`` rows fresh, tick ``plan.lead_frames`` times for nothing, then measure.
+
+    Raises:
+        ConfigError: the backend has fewer rows.
+    """
+    feed = _Feed(backend, rows)
+    for _ in range(plan.lead_frames):
+        feed.tick()
+    frame_s = backend.info.spec.frame_ms / 1000
+    paced = max(LEAST_TICKS, math.ceil(plan.seconds / frame_s))
+    tick_s, late, start_s = [], 0, clock()
+    for index in range(paced):
+        due_s = start_s + index * frame_s
+        if (early_s := due_s - clock()) > 0:
+            sleep(early_s)
+        begin_s = clock()
+        feed.tick()
+        end_s = clock()
+        tick_s.append(end_s - begin_s)
+        late += end_s - due_s > frame_s
+    ticks, start_s = 0, clock()
+    while ticks < LEAST_TICKS or clock() - start_s < THROUGHPUT_SHARE * plan.seconds:
+        feed.tick()
+        ticks += 1
+    return TickTurn(rows, tuple(tick_s), late, rows * ticks, clock() - start_s)
+
+
+class _Feed:
+    """Ticks over the first ``rows`` rows of a backend, all busy."""
+
+    def __init__(self, backend: Backend, rows: int) -> None:
+        if rows > backend.info.slots:
+            raise ConfigError(f"{rows} rows cannot be measured on a backend that has {backend.info.slots}")
+        spec, self._backend = backend.info.spec, backend
+        self._rows, self._reset = np.arange(rows, dtype=np.int32), np.ones(rows, np.bool_)
+        self._pcm, self._text = None, ()
+        if not spec.kind.takes_audio:
+            self._text = ((TextEntry((SPOKEN_TOKEN,), SPOKEN_TEXT),),) * rows
+        else:
+            noise = np.random.default_rng(0).standard_normal((rows, spec.frame_samples), np.float32)
+            self._pcm = np.float32(LEVEL) * noise
+
+    _text: tuple[tuple[TextEntry, ...], ...]
+
+    def tick(self) -> None:
+        """One tick; the first one makes the rows fresh."""
+        self._backend.step(StepInputs(self._rows, self._reset, self._pcm, self._text))
+        self._reset = np.zeros_like(self._reset)
+
+
+def no_progress(done: int, total: int, what: str) -> None:
+    """A warm-up is not shown here."""
+
 
 END_TIMEOUT_S = 10.0
 """For a process to end on its own; then it is killed."""

@@ -20,14 +20,15 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import BackendFactory, calls_in_time, make_sized, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
-from antiphon.models.builtin import DEFAULT_MODEL
 from antiphon.models.catalog import load_checkpoint
+from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import Parser
 from antiphon.serve.hosting.engines import backend_factory
+from antiphon_quantize.bench.card import TickPlan
 from antiphon_quantize.bench.options import add_backend_options, make_subjects, one_entry
 from antiphon_quantize.bench.output import check_absent, write_new
+from antiphon_quantize.bench.player import TickTurn, no_progress, take_turn
 from antiphon_quantize.bench.subject import Subject
-from antiphon_quantize.bench.ticks import TickPlan, TickTurn, no_progress, take_turn
 
 LEAD_FRAMES = 25
 
@@ -95,7 +96,7 @@ def ready_rows(backend: Backend, config: EngineConfig) -> int:
     """The rows of a tick when all slots are busy: what the search counted on, or all of them."""
     slots = backend.info.slots
     is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
-    if not is_packed or not backend.info.kind.has_deadlines:
+    if not is_packed or not backend.info.spec.kind.has_deadlines:
         return slots
     reserve = config.tick_reserve_fraction
     return next(

@@ -12,9 +12,8 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.backends.base import Backend, BackendInfo, Progress
-from antiphon.backends.machine import cpu_name
+from antiphon.backends.machine import cpu_name, model_threads
 from antiphon.backends.registry import make_backend
-from antiphon.backends.threads import model_threads
 from antiphon.cores import usable_cores
 from antiphon.engine.memory import process_bytes
 from antiphon.models.catalog import load_checkpoint

@@ -1,40 +1,93 @@
-"""The reference backend: S rows of upstream's Mimi and language model, stepped through their masks."""
+"""The reference backend: S rows of upstream's Mimi and language model, stepped through their masks.
+
+Upstream's own loaders are given a checkpoint's local files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from moshi.models.compression import MimiModel
+from moshi.models.lm import LMModel
+from moshi.models.loaders import get_mimi, get_moshi_lm
+from moshi.run_inference import get_condition_tensors
 from numpy.typing import NDArray
 
-from antiphon.backends.base import FloatArray, IntArray, Progress
-from antiphon.backends.checks import check_slots
-from antiphon.backends.executor import ExecutorFacts, Result, Work
+from antiphon.backends.base import BackendInfo, FloatArray, IntArray, Progress, Result, Work
 from antiphon.backends.host import HostBackend
-from antiphon.backends.snapshots import check_tensors, part, with_prefix
+from antiphon.backends.snapshots import check_state, part, with_prefix
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.backends.torch_devices import device_bytes, device_probe, open_device, pick_dtype, to_numpy
 from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import as_checkpoint_error
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
-from antiphon_quantize.reference import loading
-from antiphon_quantize.reference.duplex import DuplexLM
-from antiphon_quantize.reference.rows import StreamRows
+from antiphon_quantize.reference.duplex import DuplexLM, StreamRows
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
+
+
+def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
+    """Load Mimi, always float32, with as many codebooks as the model uses."""
+    spec = checkpoint.spec.mimi
+    config = deepcopy(dict(spec.config)) or None  # None is upstream's full-size Mimi
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
+        return get_mimi(checkpoint.file("mimi"), config, device=device, num_codebooks=spec.codebooks)
+
+
+def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> LMModel:
+    """Load the language model, fine-tuning merged in, with the corrections upstream makes after loading.
+
+    Raises UnsupportedError for upstream's own INT8 files, whose scales its loader rounds to the dtype, and
+    CheckpointFormatError where the weights and the configuration do not fit each other.
+    """
+    assert checkpoint.spec.lm is not None
+    config = deepcopy(dict(checkpoint.spec.lm.config))
+    if config.get("quantize"):
+        raise UnsupportedError(
+            "moshi 0.2.13 cannot load its own INT8 checkpoints correctly; use the bf16 one"
+        )
+    lora = checkpoint.files.get("lora")
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
+        model = get_moshi_lm(
+            checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
+        )
+    if checkpoint.spec.family == "hibiki":
+        # As upstream: an end of text sampled too early is heard by the model as padding.
+        model.text_emb.weight.data[2] = model.text_emb.weight.data[3]
+    return model
+
+
+def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
+    """Compute what a conditioned model (Hibiki) adds to every step's input: ``[1, 1, dim]``, or None.
+
+    Raises UnsupportedError when the model is conditioned in a way only its own program knows.
+    """
+    if model.fuser is None:
+        return None
+    try:
+        conditions = get_condition_tensors(family, model, batch_size=1, cfg_coef=1.0)
+    except RuntimeError as error:
+        raise UnsupportedError(str(error)) from error
+    if model.fuser.get_cross(conditions) is not None:
+        raise UnsupportedError("the reference backend runs no model with cross-attention")
+    condition = model.fuser.get_sum(conditions)
+    return None if condition is None else condition.to(model.dtype)
+
 
 _WARM_UP_FRAMES = 3  # upstream captures its CUDA graphs in the second call; the third replays them
 _MIMI, _LM = "mimi.", "lm."
 
 
 class ReferenceExecutor:
-    """Upstream's modules over a fixed batch; see :class:`antiphon.backends.executor.FrameExecutor`.
+    """Upstream's modules over a fixed batch; see :class:`antiphon.backends.base.FrameExecutor`.
 
     Every tick computes all rows: those that are not named are masked. Mimi runs in float32, the language
     model in its own dtype; upstream's modules are used as they are (moshi 0.2.13).
@@ -48,9 +101,10 @@ class ReferenceExecutor:
         self._streams = ExitStack()
         self.probe = device_probe(self._device)
         modules: list[torch.nn.Module] = [mimi] if lm is None else [mimi, lm.model]
-        self.facts = ExecutorFacts(
+        self.facts = BackendInfo(
             name="reference",
             device=str(self._device),
+            spec=spec,
             dtype="float32" if lm is None else str(lm.model.dtype).removeprefix("torch."),
             quantization="none",
             versions={"moshi": version("moshi"), "torch": torch.__version__},
@@ -125,10 +179,8 @@ class ReferenceExecutor:
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """Raise UnsupportedError for a snapshot of another model."""
-        wanted = with_prefix(_MIMI, self._mimi_rows.forms(part(tensors, _MIMI)))
-        if self.lm is not None:
-            wanted |= with_prefix(_LM, self.lm.forms(part(tensors, _LM)))
-        check_tensors(tensors, wanted)
+        own = [] if self.lm is None else self.lm.specs(_LM)
+        check_state(tensors, [*self._mimi_rows.specs(_MIMI), *own])
 
     @torch.no_grad()
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
@@ -148,6 +200,9 @@ class ReferenceExecutor:
             name: (tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor).to(self._device)
             for name, tensor in tensors.items()
         }
+
+    def choose_threads(self) -> None:
+        """There is one way."""
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
@@ -201,13 +256,12 @@ def make(
     spec = checkpoint.spec
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):
         raise UnsupportedError(f"the reference backend runs codec and duplex models, not {spec.kind}")
-    check_slots(slots)
     torch_device = open_device(device, threads)
     lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16", "float16"))
-    mimi = loading.load_mimi(checkpoint, torch_device)
+    mimi = load_mimi(checkpoint, torch_device)
     lm = None
     if spec.kind is PipelineKind.DUPLEX:
         assert spec.lm is not None
-        model = loading.load_lm(checkpoint, torch_device, lm_dtype)
-        lm = DuplexLM(model, spec.lm, condition=loading.sum_condition(model, spec.family))
+        model = load_lm(checkpoint, torch_device, lm_dtype)
+        lm = DuplexLM(model, spec.lm, condition=sum_condition(model, spec.family))
     return HostBackend(spec, ReferenceExecutor(spec, mimi, lm), slots=slots)

@@ -3,26 +3,120 @@
 Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. Here its
 model is driven directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the delays
 and the choice of tokens made in numpy by :mod:`antiphon.models`.
+
+Upstream keeps the state of a whole batch in dataclasses of tensors, one per streaming module
+(``moshi/modules/streaming.py``). Row r of every one of those tensors is the whole state of row r.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import fields
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from moshi.models.lm import LMModel
+from moshi.modules.streaming import State, StreamingModule
+from moshi.modules.transformer import RingKVCache
 from moshi.utils.compile import CUDAGraphed, no_compile
 
 from antiphon.backends.base import FloatArray, IntArray
-from antiphon.backends.snapshots import Form, part, with_prefix
+from antiphon.backends.snapshots import TensorSpec, part, with_prefix
 from antiphon.errors import UnsupportedError
 from antiphon.models.delays import DelayRings
-from antiphon.models.row_sampler import RowSampler
-from antiphon.models.sampling import SamplingParameters
+from antiphon.models.sampling import RowSampler, SamplingParameters
 from antiphon.models.spec import LMSpec
-from antiphon_quantize.reference.rows import StreamRows
+
+Module: TypeAlias = StreamingModule[Any]
+
+_RING, _END = ".ring", ".end"
+_CAPACITY: Final = 2
+"""The axis of a row's ring ``[2, heads, capacity, dim]`` that positions go round."""
+
+
+class StreamRows:
+    """The rows of a module that streams a batch."""
+
+    def __init__(self, module: Module) -> None:
+        """Look at a module that streams."""
+        self._module = module
+        state = module._streaming_state
+        assert state is not None
+        self._batch, self._device = state.batch_size, state.device
+
+    def views(self) -> dict[str, torch.Tensor]:
+        """List the state as views, rows on the first axis, by name.
+
+        The names are stable for one model. The views are valid until the next step, since upstream
+        replaces some tensors instead of writing to them. Raises UnsupportedError for a state with a
+        tensor that is shared by all rows.
+        """
+        views: dict[str, torch.Tensor] = {}
+        for module_name, state in self._module.get_streaming_state().items():
+            for name, view in _views(state):
+                if view.shape[0] != self._batch:
+                    raise UnsupportedError(
+                        f"state {module_name}.{name} is {list(view.shape)}, not one part for each of "
+                        f"{self._batch} rows"
+                    )
+                views[f"{module_name}.{name}"] = view
+        return views
+
+    def mask(self, rows: Sequence[int] | IntArray) -> torch.Tensor:
+        """The rows as a mask of the batch, bool ``[S]``."""
+        mask = np.zeros(self._batch, np.bool_)
+        mask[rows] = True
+        return torch.from_numpy(mask).to(self._device)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones.
+
+        Upstream's own reset only forgets how full a KV ring is. What stays in it is masked by a zero
+        attention weight, and 0 times NaN is NaN: so the rings are emptied as well.
+        """
+        if not rows:
+            return
+        self._module.reset_streaming(self.mask(rows))
+        for name, view in self.views().items():
+            if name.endswith(_RING):
+                view[list(rows)] = 0
+
+    def specs(self, prefix: str = "") -> list[TensorSpec]:
+        """What a copied row has, by names that begin with ``prefix``."""
+        found = []
+        for name, view in self.views().items():
+            position = f"{prefix}{name.removesuffix(_RING)}{_END}" if name.endswith(_RING) else None
+            shape = tuple(view.shape[1:])
+            found.append(TensorSpec(prefix + name, shape, view.dtype, position=position, slot_axis=_CAPACITY))
+        return found
+
+    def take(self, row: int) -> dict[str, torch.Tensor]:
+        """Copy the state of one row, by name, without the row axis; rings are cut to what is filled."""
+        own = {name: view[row] for name, view in self.views().items()}
+        return {spec.name: spec.cut(own[spec.name], own).clone() for spec in self.specs()}
+
+    def put(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a checked row into a fresh one."""
+        views = self.views()
+        for spec in self.specs():
+            spec.cut(views[spec.name][row], tensors).copy_(tensors[spec.name])
+
+    def bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return sum(view.nbytes for view in self.views().values())
+
+
+def _views(state: State) -> Iterator[tuple[str, torch.Tensor]]:
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, RingKVCache):
+            yield f"{field.name}{_RING}", value.cache.movedim(1, 0)  # [2, B, heads, capacity, dim]
+            yield f"{field.name}{_END}", value.end_offset
+        elif isinstance(value, torch.Tensor):
+            yield field.name, value
+
 
 _MODEL, _DELAYS, _SAMPLER = "model.", "delays.", "sampler."
 
@@ -124,10 +218,11 @@ class DuplexLM:
             for name, array in arrays.items()
         }
 
-    def forms(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Form]:
-        """What a copied row has that is filled as far as this one."""
-        host = {name: (tensor.shape, tensor.dtype) for name, tensor in self._take_host(0).items()}
-        return host | with_prefix(_MODEL, self._rows.forms(part(tensors, _MODEL)))
+    def specs(self, prefix: str) -> list[TensorSpec]:
+        """What a copied row has, by names that begin with ``prefix``."""
+        host = self._take_host(0).items()
+        own = [TensorSpec(prefix + name, tuple(tensor.shape), tensor.dtype) for name, tensor in host]
+        return [*own, *self._rows.specs(prefix + _MODEL)]
 
     def put_row(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a checked row into a fresh one."""

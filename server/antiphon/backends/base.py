@@ -1,16 +1,18 @@
 """The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
 
-A backend needs no inheritance: it is anything with the methods of :class:`Backend`. It is made by a
-factory named in :mod:`antiphon.backends.registry`, and from then on it is touched by one thread only.
+A backend is anything with the methods of :class:`Backend`. It is made by a factory named in
+:mod:`antiphon.backends.registry`, and from then on it is touched by one thread only. A framework provides an
+executor, :class:`DeviceRows`, which keeps S rows of state and computes those that it is given; the meaning of
+a tick (which rows are new, which of them emit, what an error means) is in :mod:`antiphon.backends.host`.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
-* A tick names its rows, each once, in any order. Rows that are not named keep their state.
-* ``reset`` is applied first: a row that is reset starts exactly like a fresh one.
-* No row can influence another. In ``is_fixed`` ticks a row's results are bit-identical whichever rows are
-  named beside it, and in whatever order. In others they may differ in the last bits, as matrix products of
-  other sizes do; docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too.
-* Outputs of rows that did not emit hold nothing of use and must not be read.
+* A tick names its rows, each once, in any order. Rows that are not named keep their state. * ``reset`` is
+applied first: a row that is reset starts exactly like a fresh one. * No row can influence another. In
+``is_fixed`` ticks a row's results are bit-identical whichever rows are named beside it, and in whatever
+order. In others they may differ in the last bits, as matrix products of other sizes do;
+docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too. * Outputs of rows that
+did not emit hold nothing of use and must not be read.
 
 How the rows are computed is the backend's business: it may run more physical rows than were named.
 :meth:`Backend.plan` says how many.
@@ -18,7 +20,7 @@ How the rows are computed is the backend's business: it may run more physical ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -30,7 +32,7 @@ from antiphon.arrays import FloatArray as FloatArray
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import TextEntry as TextEntry
-from antiphon.models.spec import ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 
 IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -64,7 +66,7 @@ class StepInputs:
     @property
     def count(self) -> int:
         """The number of rows m of this tick."""
-        return int(self.rows.shape[0])
+        return int(self.rows.size)
 
 
 class StepOutputs(NamedTuple):
@@ -124,19 +126,21 @@ class PrimeProgress:
 class BackendInfo:
     """The unchanging facts about a backend that was made.
 
-    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row", and
-    "caches", the most that prompts and voices kept for later rows take), for admission arithmetic and the
-    report. ``row_ms`` is what each row adds to a tick, where the backend
-    knows it and the engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and
-    ``work`` what a tick asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing.
-    ``threads``, from the warm-up on, is how a tick uses those of a CPU, in words; empty where that is not
-    known.
+    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row",
+    "caches", the most that prompts and voices kept for later rows take, and "total" of a GPU), for admission
+    arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the
+    engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and ``work`` what a tick
+    asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the
+    warm-up on, is how a tick uses those of a CPU, in words; empty where that is not known.
+    ``chooses_threads``: :meth:`Resizable.choose_threads` has a choice.
+
+    An executor describes itself with no slots, and with the memory that the host cannot know.
     """
 
     name: str
     device: str
     spec: ModelSpec
-    slots: int
+    slots: int = 0
     dtype: str = "float32"
     quantization: str = "none"
     can_prime: bool = False
@@ -146,11 +150,7 @@ class BackendInfo:
     device_name: str = ""
     threads: str = ""
     work: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> PipelineKind:
-        """The pipeline this backend runs."""
-        return self.spec.kind
+    chooses_threads: bool = False
 
 
 class Backend(Protocol):
@@ -231,35 +231,222 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A backend that can change its number of rows and keep its weights where they are."""
+    """A backend that can be sized and timed before ``warm_up``, its weights staying where they are."""
 
     def resize(self, slots: int) -> None:
         """Have ``slots`` rows, all fresh and with default parameters, from now on, as ``info`` then says.
 
-        Before ``warm_up`` only. What the former rows held is let go of before the new ones are made.
+        What the former rows held is let go of before the new ones are made.
         """
         ...
-
-
-@runtime_checkable
-class ThreadChoosing(Resizable, Protocol):
-    """A resizable backend that measures how its ticks use several threads best."""
 
     def choose_threads(self) -> None:
-        """Measure it with the rows there are, and keep to it through every :meth:`resize`.
+        """Measure with the rows there are how ticks use several threads best; it holds through every resize.
 
-        Before ``warm_up``, which otherwise chooses, and which may change from how many rows on parts run.
+        Without it ``warm_up`` chooses, which may change from how many rows on parts run.
         """
         ...
-
-
-@runtime_checkable
-class Ageing(Protocol):
-    """A backend whose ticks take longer the longer its rows have lived, and that can be timed so."""
 
     def age(self, frames: int) -> None:
         """Let every row look as if it had been given so many frames, its rings holding whatever they hold.
 
-        Before ``warm_up`` only, which makes all rows fresh.
+        For timing: ``warm_up`` makes all rows fresh.
         """
+        ...
+
+
+class Work(NamedTuple):
+    """One tick of a codec, duplex or stt model, for m rows.
+
+    ``rows`` is int32 ``[m]``, checked: each exists, each once. ``frames`` is int64 ``[m]``: what each row has
+    been given since its reset, this frame not included. Of the masks, bool ``[m]``, ``is_fresh`` marks rows
+    to make fresh first, ``is_forgotten`` rows whose encoder is made fresh once the language model has this
+    frame's codes, and ``is_emitting`` rows that are decoded. ``pcm`` is float32 ``[m, frame_samples]``.
+    ``is_fixed``: all S rows are computed, each in its own place.
+    """
+
+    rows: IntArray
+    frames: NDArray[np.int64]
+    is_fresh: BoolArray
+    is_forgotten: BoolArray
+    is_emitting: BoolArray
+    pcm: FloatArray
+    is_fixed: bool = False
+
+
+class Result(NamedTuple):
+    """What a tick computed, in the order of ``Work.rows``; the arrays belong to the caller.
+
+    ``pcm`` float32 ``[m, frame_samples]`` (None for stt), ``text_tokens`` int32 ``[m]`` (None for a codec),
+    ``vad`` float32 ``[m, heads]`` (stt with heads). Rows that do not emit may hold anything.
+    """
+
+    pcm: FloatArray | None = None
+    text_tokens: IntArray | None = None
+    vad: FloatArray | None = None
+    stage_ms: Mapping[str, float] = NO_STAGES
+
+
+class DeviceRows(Protocol):
+    """S rows of state on one device, and what every executor does with them."""
+
+    @property
+    def facts(self) -> BackendInfo:
+        """What an executor knows of itself."""
+        ...
+
+    def allocate(self, slots: int) -> None:
+        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        ...
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
+        """How many physical rows a tick over these rows runs."""
+        ...
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run every shape that ticks may have; the host makes all rows fresh afterwards."""
+        ...
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
+        ...
+
+    def age(self, frames: int) -> None:
+        """See :class:`Resizable`."""
+        ...
+
+    def choose_threads(self) -> None:
+        """See :class:`Resizable`."""
+        ...
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters."""
+        ...
+
+    def snapshot(self, row: int) -> dict[str, Any]:
+        """Copy a row: named tensors, each ring cut to what its own position says is filled."""
+        ...
+
+    def check(self, tensors: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
+        ...
+
+    def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Write checked tensors into a row; what they do not cover is as in a fresh row."""
+        ...
+
+    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""
+        ...
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """The reverse of :meth:`to_host`."""
+        ...
+
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        ...
+
+    def probe(self) -> None:
+        """Do a little work on the device; raises when it no longer works."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...
+
+
+class FrameExecutor(DeviceRows, Protocol):
+    """Runs codec, duplex and stt models: frames of PCM in."""
+
+    def run(self, work: Work) -> Result:
+        """One tick. What it raises is judged by the host: the rows of ``work`` may be half written then."""
+        ...
+
+
+@runtime_checkable
+class PromptExecutor(Protocol):
+    """What an executor of duplex models adds so that its rows can be given prompts.
+
+    :mod:`antiphon.backends.prompts` knows what is read when; ``frames`` counts the frames that the row has
+    seen when the call is over.
+    """
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames that one call takes: as many as cost little more than the weights a single one reads."""
+        ...
+
+    def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
+        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec of no row.
+
+        ``codec`` is None at first, and then what the call before returned beside its codes.
+        """
+        ...
+
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see its inputs int32 ``[1 + n_q, T]``, and sample nothing."""
+        ...
+
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        ...
+
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` into a row's delay cache: what those streams are fed at those steps."""
+        ...
+
+    def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
+        """A step of one row's language model, sampled as ever, which hears codes int32 ``[heard]``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextStep:
+    """One step of a tts model, for k rows.
+
+    ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32
+    ``[k, 2]``: what a row is fed when the model asks for a word, and when it does not. ``is_emitting``, bool
+    ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so there is no
+    audio token to be found. ``is_fixed`` as in :class:`Work`.
+    """
+
+    rows: IntArray
+    frames: NDArray[np.int64]
+    choices: IntArray
+    is_emitting: BoolArray
+    is_silent: bool
+    is_fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextResult:
+    """What a step of a tts model computed, in the order of ``TextStep.rows``.
+
+    ``asked`` is int32 ``[k]``, the text token that was sampled. ``pcm`` is float32 ``[e, frame_samples]``
+    for the e rows that emit, in their order, None where there is none.
+    """
+
+    asked: IntArray
+    pcm: FloatArray | None
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+class TextExecutor(DeviceRows, Protocol):
+    """Runs tts models: text in, frames of PCM out."""
+
+    def reset_rows(self, rows: IntArray) -> None:
+        """Make rows fresh, fast: rings may be hidden instead of erased; voices stay."""
+        ...
+
+    def advance(self, step: TextStep) -> TextResult:
+        """One step of some rows."""
+        ...
+
+    def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
+        """The tensors of a row that a voice gives it (None: no speaker), for :meth:`write_voice`."""
+        ...
+
+    def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Give a row a voice that was computed."""
         ...

@@ -1,13 +1,15 @@
 """The part of a tick of codec, duplex and stt models that is the same for every framework.
 
 The host checks inputs, counts each row's frames, knows which rows are new, silent or first, and what an error
-means. An executor (:mod:`antiphon.backends.executor`) computes.
+means. An executor (:class:`antiphon.backends.base.DeviceRows`) computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +18,28 @@ from antiphon.backends.base import (
     NO_TOKEN,
     BackendInfo,
     BoolArray,
+    DeviceRows,
+    FrameExecutor,
     IntArray,
     PrimeProgress,
     Progress,
+    PromptExecutor,
     RowSnapshot,
     StepInputs,
     StepOutputs,
+    Work,
 )
-from antiphon.backends.checks import check_inputs, check_row, check_slots, check_snapshot
-from antiphon.backends.executor import DeviceRows, FrameExecutor, PromptExecutor, Work
-from antiphon.backends.faults import FaultJudge, Judging
 from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.backends.snapshots import CACHE_BYTES, size_of
-from antiphon.errors import AntiphonError, UnsupportedError
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    BackendError,
+    ConfigError,
+    DeviceLostError,
+    StepError,
+    UnsupportedError,
+)
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -40,6 +51,57 @@ FRAMES: Final = OWN + "frames"
 
 CACHE_ROWS: Final = 16
 """What is kept of prompts and voices takes at most as much as so many rows, and at most ``CACHE_BYTES``."""
+
+FAILURES_IN_A_ROW: Final = 3
+"""One step may fail by its input. The sessions of its rows end with it; three in a row fail by no input."""
+
+
+class ErrorClassifier:
+    """What a framework raises in a block becomes the error the engine acts on: rows lost, or the device.
+
+    ``with classifier.over(rows)`` is a block that touches ``rows``. ``probe`` does a little work on the
+    device and raises if it cannot: a CUDA error that is sticky fails it, as every later call would.
+    """
+
+    def __init__(self, probe: Callable[[], None]) -> None:
+        """Begin with a device that is assumed to work."""
+        self._probe = probe
+        self._failures = 0
+        self._rows: Sequence[int] | IntArray = ()
+
+    def over(self, rows: Sequence[int] | IntArray) -> Self:
+        """The next block touches these rows. Blocks do not lie in each other."""
+        self._rows = rows
+        return self
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; errors of backends pass as they are.
+
+        Raises:
+            StepError, DeviceLostError: what any other error means.
+        """
+        if error is None:
+            self._failures = 0
+        elif isinstance(error, Exception) and not isinstance(error, BackendError):
+            # Frameworks' exceptions share no other base.
+            raise self._classified(error, tuple(map(int, self._rows))) from error
+
+    def _classified(self, error: Exception, rows: tuple[int, ...]) -> StepError | DeviceLostError:
+        self._failures += 1
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if self._failures >= FAILURES_IN_A_ROW:
+            return DeviceLostError(f"{self._failures} steps in a row failed, the last with {words}")
+        try:
+            self._probe()
+        except Exception as probe_error:  # whatever a framework raises, its device does not answer
+            return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
+        return StepError(f"a step over rows {list(rows)} failed: {words}", rows=rows)
+
 
 E = TypeVar("E", bound=DeviceRows)
 
@@ -53,13 +115,13 @@ class RowHost(Generic[E]):
         Raises:
             ConfigError: less than one slot.
         """
-        check_slots(slots)
         self.executor = executor
         self._spec, self._can_prime = spec, can_prime
-        self._judge = FaultJudge(executor.probe)
+        self._errors = ErrorClassifier(executor.probe)
         self._take_rows(slots)
 
     def _take_rows(self, slots: int) -> None:
+        check_slots(slots)
         self.executor.allocate(slots)
         self._frames: NDArray[np.int64] = np.zeros(slots, np.int64)
         self._all: BoolArray = np.ones(slots, np.bool_)
@@ -69,21 +131,8 @@ class RowHost(Generic[E]):
     def _describe(self, slots: int) -> BackendInfo:
         facts, row_bytes = self.executor.facts, self.executor.state_bytes() // slots
         caches = min(CACHE_BYTES, CACHE_ROWS * row_bytes) if self._can_prime else 0
-        return BackendInfo(
-            name=facts.name,
-            device=facts.device,
-            spec=self._spec,
-            slots=slots,
-            dtype=facts.dtype,
-            quantization=facts.quantization,
-            can_prime=self._can_prime,
-            versions=facts.versions,
-            memory={"state_per_row": row_bytes, "caches": caches, **facts.memory},
-            row_ms=facts.row_ms,
-            device_name=facts.device_name,
-            work=facts.work,
-            threads=facts.threads,
-        )
+        memory = {"state_per_row": row_bytes, "caches": caches, **facts.memory}
+        return replace(facts, slots=slots, can_prime=self._can_prime, memory=memory)
 
     @property
     def info(self) -> BackendInfo:
@@ -112,7 +161,7 @@ class RowHost(Generic[E]):
             StepError, DeviceLostError: as :meth:`step`.
         """
         check_row(self._info, row)
-        with self._judging([row]):
+        with self._errors.over([row]):
             tensors = self.executor.snapshot(row)
             remembered = self._remembered(row)
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(tensors))
@@ -137,7 +186,7 @@ class RowHost(Generic[E]):
             raise
         except Exception as error:  # of whatever framework read them: they may come from another process
             raise UnsupportedError(f"the snapshot cannot be read: {error!r}") from error
-        with self._judging([row]):
+        with self._errors.over([row]):
             self._begin([row])
             self.executor.restore(row, own)
             self._recall(row, remembered)
@@ -145,13 +194,13 @@ class RowHost(Generic[E]):
     def to_host(self, snapshot: RowSnapshot) -> dict[str, NDArray[Any]]:
         """A snapshot as numpy arrays, bit by bit."""
         own, remembered = _split(snapshot.tensors)
-        with self._judging(()):
+        with self._errors.over(()):
             return {**self.executor.to_host(own), **remembered}
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
         """A snapshot from what :meth:`to_host` gave, here or in another process."""
         own, remembered = _split(arrays)
-        with self._judging(()):  # the device may have no room for them
+        with self._errors.over(()):  # the device may have no room for them
             tensors = self.executor.from_host(own)
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(own))
 
@@ -179,21 +228,20 @@ class RowHost(Generic[E]):
 
     def resize(self, slots: int) -> None:
         """Have ``slots`` fresh rows instead; see :class:`antiphon.backends.base.Resizable`."""
-        check_slots(slots)
         self._take_rows(slots)
 
+    def choose_threads(self) -> None:
+        """See :class:`antiphon.backends.base.Resizable`."""
+        self.executor.choose_threads()
+
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given so many frames; see :class:`Ageing` of ``base.py``."""
+        """See :class:`antiphon.backends.base.Resizable`."""
         self.executor.age(frames)
         self._frames[:] = frames
 
     def close(self) -> None:
         """Release the device."""
         self.executor.close()
-
-    def _judging(self, rows: Sequence[int] | IntArray) -> Judging:
-        """A block in which what a framework raises turns into the error the engine acts on."""
-        return Judging(self._judge, rows)
 
 
 def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -207,7 +255,8 @@ class HostBackend(RowHost[FrameExecutor]):
 
     def __init__(self, spec: ModelSpec, executor: FrameExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""
-        can_prime = spec.kind is PipelineKind.DUPLEX and isinstance(executor, PromptExecutor)
+        self._is_duplex, self._delay_frames = spec.kind is PipelineKind.DUPLEX, spec.delay_frames
+        can_prime = self._is_duplex and isinstance(executor, PromptExecutor)
         super().__init__(spec, executor, slots=slots, can_prime=can_prime)
 
     def _take_rows(self, slots: int) -> None:
@@ -230,14 +279,14 @@ class HostBackend(RowHost[FrameExecutor]):
         has_fresh = np.count_nonzero(is_fresh) > 0
         if has_fresh and self._primer is not None:
             self._primer.forget(rows[is_fresh].tolist())
-        with self._judging(rows):
+        with self._errors.over(rows):
             frames = self._frames[rows]
             if has_fresh:
                 frames[is_fresh] = 0
-            emitted = frames >= self._spec.delay_frames
+            emitted = frames >= self._delay_frames
             # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
-            is_forgotten = (frames == 0) & (self._spec.kind is PipelineKind.DUPLEX)
+            is_forgotten = (frames == 0) & self._is_duplex
             work = Work(rows, frames, is_fresh, is_forgotten, emitted, inputs.pcm, inputs.is_fixed)
             self._frames[rows] = frames + 1  # a step that fails for some rows has advanced the others
             result = self.executor.run(work)
@@ -256,7 +305,7 @@ class HostBackend(RowHost[FrameExecutor]):
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """One piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
-        if self._spec.kind is not PipelineKind.DUPLEX:
+        if not self._is_duplex:
             raise UnsupportedError(f"a {self._spec.kind} model takes no prompt")
         if self._primer is None:
             raise UnsupportedError(
@@ -264,7 +313,7 @@ class HostBackend(RowHost[FrameExecutor]):
                 "torch does"
             )
         self._primer.check(prompt)
-        with self._judging([row]):
+        with self._errors.over([row]):
             if not self._primer.is_reading(row, prompt):
                 self._begin([row])
                 self._primer.begin(row, prompt)
@@ -272,3 +321,71 @@ class HostBackend(RowHost[FrameExecutor]):
         if progress.is_done:
             self._frames[row] = progress.total
         return progress
+
+
+def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
+    """Check the shapes and dtypes of one tick's input.
+
+    Raises:
+        UnsupportedError: rows that are not int32 ``[m]``, do not exist or are named twice, a reset that is
+            not bool ``[m]``, or PCM or text that is missing, or given to a pipeline that wants the other.
+        AudioError: PCM that is not float32 ``[m, frame_samples]``.
+    """
+    check_rows(info, inputs.rows)
+    count, reset, kind = inputs.rows.size, inputs.reset, info.spec.kind
+    if reset.shape != (count,) or reset.dtype != np.bool_:
+        raise UnsupportedError(
+            f"reset is {reset.dtype} {list(reset.shape)}, but this step needs bool [{count}]"
+        )
+    if not kind.takes_audio:
+        if inputs.pcm is not None or len(inputs.text) != count:
+            raise UnsupportedError(f"a tts step over {count} rows needs {count} text tuples and no PCM")
+        return
+    if inputs.pcm is None or inputs.text:
+        raise UnsupportedError(f"a {kind} step over {count} rows needs PCM and no text")
+    wanted = (count, info.spec.frame_samples)
+    if inputs.pcm.shape != wanted or inputs.pcm.dtype != np.float32:
+        raise AudioError(
+            f"PCM is {inputs.pcm.dtype} {list(inputs.pcm.shape)}, but this step needs float32 {list(wanted)}"
+        )
+
+
+def check_rows(info: BackendInfo, rows: NDArray[np.generic]) -> None:
+    """Check the row numbers of a tick: int32 ``[m]``, m at least 1, each in range and named once.
+
+    Raises:
+        UnsupportedError: they are not.
+    """
+    if rows.ndim != 1 or rows.dtype != np.int32 or not rows.size:
+        found = f"{rows.dtype} {list(rows.shape)}"
+        raise UnsupportedError(f"rows are {found}, but a step needs int32 [m], m at least 1")
+    ordered = rows.copy()
+    ordered.sort()
+    if ordered[0] < 0 or ordered[-1] >= info.slots:
+        raise UnsupportedError(
+            f"a step over rows {ordered[0]} to {ordered[-1]}, "
+            f"but backend {info.name} has rows 0 to {info.slots - 1}"
+        )
+    is_twice = ordered[1:] == ordered[:-1]
+    if np.count_nonzero(is_twice):
+        raise UnsupportedError(f"a step names row {ordered[1:][is_twice][0]} twice")
+
+
+def check_row(info: BackendInfo, row: int) -> None:
+    """Check that a row exists. Raises UnsupportedError when it does not."""
+    if not 0 <= row < info.slots:
+        raise UnsupportedError(
+            f"row {row} does not exist, backend {info.name} has rows 0 to {info.slots - 1}"
+        )
+
+
+def check_snapshot(info: BackendInfo, snapshot: RowSnapshot) -> None:
+    """Check that a snapshot came from a backend of the same name. Raises UnsupportedError otherwise."""
+    if snapshot.backend != info.name:
+        raise UnsupportedError(f"a snapshot of backend {snapshot.backend} cannot go into backend {info.name}")
+
+
+def check_slots(slots: int) -> None:
+    """Check a number of rows before a backend is made. Raises ConfigError when it is below 1."""
+    if slots < 1:
+        raise ConfigError(f"a backend needs at least 1 slot, not {slots}")

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from antiphon.backends.base import IntArray, PrimeProgress
-from antiphon.backends.executor import DeviceRows, PromptExecutor
+from antiphon.backends.base import DeviceRows, IntArray, PrimeProgress, PromptExecutor
 from antiphon.backends.snapshots import SnapshotCache, Tensors, size_of
 from antiphon.models.prompt import Prompt, check_prompt
 from antiphon.models.spec import LMSpec
@@ -146,6 +145,6 @@ class Primer:
         """The last step: what it samples is the session's own, but for tokens of the last frame still due."""
         own, count = 1 + self._lm.dep_q, reading.prompt.count
         last = reading.frames[count - 1]
-        self._executor.think_alone(row, last[own:], count)
+        self._executor.run_lm_row(row, last[own:], count)
         due = np.flatnonzero(self._delays[:own]).astype(np.int32)
         self._executor.write_tokens(row, due, np.full(due.size, count, np.int32), last[due])

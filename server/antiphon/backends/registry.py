@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.backends.base import Backend
-from antiphon.backends.checks import check_requires
+from antiphon.backends.host import check_slots
 from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
 from antiphon.install import install_command
@@ -57,7 +58,7 @@ class BackendEntry:
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
         "torch": BackendEntry(
-            "antiphon.backends.torch.factory:make",
+            "antiphon.backends.torch.loading:make",
             extra="torch",
             modules=("torch",),
             options={
@@ -71,13 +72,13 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             },
         ),
         "mlx": BackendEntry(
-            "antiphon.backends.mlx.factory:make",
+            "antiphon.backends.mlx.loading:make",
             extra="mlx",
             modules=("mlx",),
             options={"dtype": str, "kv": str, "compile": str},
         ),
         "onnx": BackendEntry(
-            "antiphon.backends.onnx.factory:make",
+            "antiphon.backends.onnx.executor:make",
             modules=("onnxruntime",),
             options={"threads": int, "spin": bool},
             needs_graphs=True,
@@ -126,6 +127,7 @@ def make_backend(
         MissingExtraError: something it needs is not installed.
         UnsupportedError: it cannot run this checkpoint, or not with what is installed.
     """
+    check_slots(slots)
     name = resolve_auto(checkpoint) if name == AUTO else name
     entry = backend_entry(name)
     wanted = checkpoint.backends.get(name)
@@ -270,3 +272,31 @@ def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:
 
 def _first_missing(entry: BackendEntry, find: ModuleFinder) -> str | None:
     return next((module for module in entry.modules if find(module) is None), None)
+
+
+def check_requires(
+    backend: str, requires: Mapping[str, str], find_version: Callable[[str], str] = version
+) -> None:
+    """Check the modules that a manifest wants for a backend, by least version ("" for any).
+
+    Raises:
+        UnsupportedError: one is not installed, or older; the message has both versions.
+    """
+    for module, least in requires.items():
+        try:
+            found = find_version(module)
+        except PackageNotFoundError:
+            wanted = f"{module} {least}".rstrip()
+            raise UnsupportedError(
+                f"this model on the {backend} backend needs {wanted}, which is not installed"
+            ) from None
+        if _release(found) < _release(least):
+            raise UnsupportedError(
+                f"this model on the {backend} backend needs {module} {least}, but {found} is installed"
+            )
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers a version begins with: (2, 13, 0) of "2.13.0rc1+cpu"."""
+    numbers = re.match(r"[0-9.]*", text)
+    return tuple(int(number) for number in numbers[0].split(".") if number) if numbers else ()

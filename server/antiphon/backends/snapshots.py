@@ -1,10 +1,13 @@
-"""Snapshots' tensors by name, whatever framework they are of: what is kept of them, and which fit a model."""
+"""A row's state by named tensors, of whatever framework: their description, and snapshots of them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
 
 from antiphon.errors import UnsupportedError
 
@@ -18,6 +21,56 @@ Form: TypeAlias = tuple[Sequence[int], Any]
 """A tensor's shape and dtype."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
+
+    ``is_kept``: a tick's reset leaves it as it is. So it is with what is large and cannot be seen by the next
+    session: rings, of which the position says what is there, and a voice, which is set, not lived. Of a ring,
+    ``position`` names the tensor that says how many positions its row has seen, and ``slot_axis`` is the axis
+    of ``shape`` along which they lie, or, where ``page_slots`` is above 1, pages of so many: the last axis is
+    the slots of a page.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    fill: int | float = 0
+    is_kept: bool = False
+    position: str | None = None
+    slot_axis: int = 1
+    page_slots: int = 1
+
+    def pair(self) -> TensorSpec:
+        """The same for a row that is two sequences."""
+        return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
+
+    def used(self, row: Tensors) -> int | None:
+        """The slots of a ring that hold something, or the pages that are begun, by the position in ``row``.
+
+        None: all of it, as of a tensor that is no ring, or has no position there.
+        """
+        if self.position is None or self.position not in row:
+            return None
+        return min(-(-int(row[self.position].max()) // self.page_slots), self.shape[self.slot_axis])
+
+    def cut(self, tensor: Any, row: Tensors) -> Any:
+        """What of a row's tensor is in use, where it lies."""
+        used = self.used(row)
+        return tensor if used is None else tensor[(*[slice(None)] * self.slot_axis, slice(used))]
+
+
+def check_state(tensors: Tensors, specs: Iterable[TensorSpec]) -> None:
+    """Raise UnsupportedError unless tensors are a row of this state, rings cut to their own positions."""
+    wanted: dict[str, Form] = {}
+    for spec in specs:
+        shape, used = list(spec.shape), spec.used(tensors)
+        if used is not None:
+            shape[spec.slot_axis] = used
+        wanted[spec.name] = shape, spec.dtype
+    check_tensors(tensors, wanted)
 
 
 def part(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
@@ -82,3 +135,24 @@ class SnapshotCache(Generic[T]):
         while self.bytes > self._capacity_bytes:
             _, oldest = self._kept.popitem(last=False)
             self.bytes -= self._size_of(oldest)
+
+
+class HostArrays:
+    """Part of :class:`antiphon.backends.base.DeviceRows`: snapshots are numpy's, and a CPU always answers."""
+
+    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """They are numpy's already."""
+        return dict(tensors)
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """They stay numpy's."""
+        return dict(arrays)
+
+    def age(self, frames: int) -> None:
+        """A tick takes as long for fresh rows."""
+
+    def choose_threads(self) -> None:
+        """There is one way, unless an executor has others."""
+
+    def probe(self) -> None:
+        """Errors of a device behind the arrays come back from every step, and the third in a row ends it."""

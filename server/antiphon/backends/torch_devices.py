@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from numpy.typing import NDArray
 
-from antiphon.backends.threads import model_threads
+from antiphon.backends.machine import model_threads
 from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
@@ -50,7 +50,7 @@ def open_device(name: str | None, threads: int | None) -> torch.device:
     """The device called ``name``; where that is a CPU, torch has so many threads there, process-wide.
 
     Raises:
-        ConfigError: as :func:`pick_device` and :func:`antiphon.backends.threads.model_threads`.
+        ConfigError: as :func:`pick_device` and :func:`antiphon.backends.machine.model_threads`.
     """
     device, cpu_threads = pick_device(name), model_threads(threads)
     if device.type == "cpu":

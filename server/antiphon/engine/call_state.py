@@ -45,7 +45,7 @@ MAX_HEADER_BYTES: Final = 4 << 20
 class StateIdentity:
     """What a row's state belongs to; it goes into no other.
 
-    ``model`` is a hash (:func:`antiphon.models.fingerprint.fingerprint`), ``backend`` its name and versions.
+    ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` its name and versions.
     """
 
     model: str

@@ -28,7 +28,7 @@ from antiphon.ipc.messages import Sent
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters, check_parameters
-from antiphon.models.words import MAX_WORD_TOKENS
+from antiphon.models.transcript import MAX_WORD_TOKENS
 
 MAX_CALLS: Final = 16_384
 """Of one front end, ended ones that it has not closed included: more than it can have connections."""

@@ -415,7 +415,7 @@ class EngineLoop:
             self._exchange_state(lease, action)
         inputs = tick.inputs
         physical = self._backend.plan(inputs.rows, is_fixed=self._is_fixed)
-        count = inputs.count
+        count = inputs.rows.size
         self._metrics.frames_taken.inc(count - tick.padding)
         if tick.padding:
             self._metrics.padding_frames.inc(tick.padding)

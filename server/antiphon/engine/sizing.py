@@ -14,14 +14,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Ageing, Backend, BackendInfo, Resizable, StepInputs, ThreadChoosing
+from antiphon.backends.base import Backend, BackendInfo, Resizable, StepInputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.memory import RingBytes
 from antiphon.log import Log
-from antiphon.models.cards import GpuCard, card_called
-from antiphon.models.costs import TickWork, rows_computed
+from antiphon.models.costs import GpuCard, TickWork, card_called, rows_computed
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 
@@ -182,7 +181,7 @@ def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> 
     card = card_called(info.device_name)
     if card is None or not info.work:
         return None
-    return slots_on(card, TickWork(**info.work), info.kind, info.spec.frame_ms, config, models)
+    return slots_on(card, TickWork(**info.work), info.spec.kind, info.spec.frame_ms, config, models)
 
 
 def slots_on(
@@ -277,7 +276,7 @@ def make_sized(
         for each in facts
     )
     expected = _expected(backend.info, config, share, fitting)
-    if not backend.info.kind.has_deadlines:
+    if not backend.info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, share)
         return _remake(backend, factory, min(fitting, expected or fitting, spoken))
     limit_s = tick_limit_s(
@@ -343,7 +342,7 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
 
 def _with_threads_chosen(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
     """The backend with one row, as it will run; its choice needs more rows, and lasts where it is resized."""
-    if not isinstance(backend, ThreadChoosing):
+    if not isinstance(backend, Resizable) or not backend.info.chooses_threads:
         return backend
     _remake(backend, factory, rows)
     backend.choose_threads()
@@ -432,7 +431,7 @@ def measure_ticks(
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
     spec = backend.info.spec
-    if isinstance(backend, Ageing):
+    if isinstance(backend, Resizable):
         backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
     noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
     ticks: list[TickTime] = []

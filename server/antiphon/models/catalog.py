@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.errors import CheckpointNotFoundError, hint
-from antiphon.models.builtin import BUILTIN
 from antiphon.models.checkpoint import CONFIG_NAME, Checkpoint, read_checkpoint
-from antiphon.models.hub import HUB_PREFIX, open_repository
 from antiphon.models.manifest import MANIFEST_NAME
 from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
-from antiphon.models.source import Folder
+from antiphon.models.source import BUILTIN, HUB_PREFIX, Folder, open_repository
 
 WEIGHTS_PACKAGE: Final = "antiphon_weights"
 

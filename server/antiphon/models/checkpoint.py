@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
-from antiphon.models.builtin import BUILTIN
-from antiphon.models.defaults import MOSHI_NAME
-from antiphon.models.graphs import GraphFormat
-from antiphon.models.hub import HUB_PREFIX
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
+    FileEntry,
+    GraphFormat,
     Manifest,
     QuantizationRecipe,
     file_entry,
     read_manifest,
     sha256,
 )
-from antiphon.models.mlx_layout import MLX_NAMES
-from antiphon.models.published import PublishedConfig, parse_config
+from antiphon.models.published import MOSHI_NAME, PublishedConfig, parse_config
 from antiphon.models.shapes import build_spec
-from antiphon.models.source import FileSource, resolve
+from antiphon.models.source import BUILTIN, HUB_PREFIX, FileSource, resolve
 from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import read_json_object
 from antiphon.models.tokenizer import Tokenizer, open_tokenizer
-from antiphon.models.weights import TensorInfo, read_header
+from antiphon.models.weights import MLX_NAMES, TensorInfo, read_header
+
+
+@contextmanager
+def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
+    """Turn what modules raise while they are built and filled into an error of the model called ``name``.
+
+    A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
+    Exceptions of the types ``unless`` go through.
+
+    Raises:
+        CheckpointFormatError: with the words of the exception.
+    """
+    try:
+        yield
+    except unless:
+        raise
+    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise CheckpointFormatError(
+            f"{name} cannot be loaded: its weights and configuration do not fit each other, or the program: "
+            f"{type(error).__name__}: {words:.500}"
+        ) from error
+
+
+SAMPLED_BYTES: Final = 1 << 20
+"""Of a large file the first and the last so many bytes are hashed, and its size: hashing 15 GB of weights
+takes longer than loading them. Files that differ in the middle alone look the same."""
+
+
+def fingerprint(files: Mapping[str, Path]) -> str:
+    """SHA-256 of a model's files by role, as hexadecimal digits: names, sizes and samples of the contents."""
+    digest = hashlib.sha256()
+    for role, path in sorted(files.items()):
+        size = path.stat().st_size
+        digest.update(f"{role}\n{size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(SAMPLED_BYTES))
+            if size > 2 * SAMPLED_BYTES:
+                file.seek(size - SAMPLED_BYTES)
+            digest.update(file.read(SAMPLED_BYTES))
+    return digest.hexdigest()
+
 
 CONFIG_NAME: Final = "config.json"
 SKIP_DIGESTS: Final = "antiphon serve --skip-digests"
@@ -229,17 +270,25 @@ def describe(
     *,
     name: str | None = None,
     description: str = "",
-    license_name: str = "",
+    license_name: str | None = None,
     examples: tuple[str, ...] = (),
+    files: Mapping[str, FileEntry] | None = None,
+    graphs: Mapping[str, GraphFormat] | None = None,
     backends: Mapping[str, BackendFormat] | None = None,
     quantization: QuantizationRecipe | None = None,
 ) -> Manifest:
-    """The manifest of a checkpoint that was read in the published layout. Reads and hashes every file."""
+    """The manifest of a checkpoint, or, given ``files`` and ``graphs``, of one that is made of it.
+
+    Without ``files`` every file of the checkpoint is read and hashed. The license is its own by default.
+    """
     spec = checkpoint.spec
-    files = {
-        role: file_entry(checkpoint.root, Path(os.path.relpath(path, checkpoint.root)).as_posix())
-        for role, path in checkpoint.files.items()
-    }
+    if license_name is None:
+        license_name = "" if checkpoint.manifest is None else checkpoint.manifest.license
+    if files is None:
+        files = {
+            role: file_entry(checkpoint.root, Path(os.path.relpath(path, checkpoint.root)).as_posix())
+            for role, path in checkpoint.files.items()
+        }
     return Manifest(
         name=name or spec.name,
         family=spec.family,
@@ -250,7 +299,7 @@ def describe(
         generation=spec.generation,
         parameters=spec.parameters,
         backends=backends or {},
-        graphs=checkpoint.graphs,
+        graphs=checkpoint.graphs if graphs is None else graphs,
         quantization=quantization,
         description=description,
         license=license_name,

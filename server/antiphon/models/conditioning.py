@@ -1,19 +1,165 @@
-"""Conditions of a model: how they join its inputs, and their default values. Backends compute them.
+"""What a model takes besides audio and text: voices, conditions, guidance. Backends compute them.
 
-``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
-is the source of cross-attention, a choice from a table is added to every input.
+**Voices**: embeddings of a recording, as Kyutai publishes them. A file holds ``speaker_wavs`` float ``[1,
+width, T]``: T vectors of about ten seconds of one voice. Models were trained with up to five voices, all of
+the same T (``make_condition_attributes`` in ``moshi/models/tts.py`` of kyutai-labs/moshi); where there are
+fewer, something learnt stands in their place.
+
+**Conditions**: ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` are the rule: a voice is the
+source of cross-attention, a choice from a table is added to every input.
+
+**Guidance**, classifier-free: how closely a tts model follows its text and voice. Ho and Salimans 2022,
+"Classifier-free diffusion guidance". Some models were trained to be told a coefficient; of the others, one
+that was trained with its text and voice left out now and then can be run twice, told and not told, and be
+guided by the difference: ``cfg_coef`` of ``TTSModel``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
-from antiphon.errors import UnsupportedError
-from antiphon.models.speaker import CONDITION
+from antiphon.arrays import FloatArray
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.models.prompt import Prompt
+from antiphon.models.spec import ModelSpec
+from antiphon.models.strict import check_type
+
+MAX_BYTES: Final = 1 << 28
+"""The largest voice of Pocket-TTS, half a minute, takes about 75 MB."""
+
+_FLOATS: Final = ("F64", "F32", "F16")
+_INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+
+
+def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors in a file, by name: float32, or int64 of whole numbers.
+
+    The format itself says that a tensor is as large as its part of the file, which bounds their number of
+    elements; what they take as float32 and int64 is bounded too.
+
+    Raises:
+        CheckpointFormatError: it is no such file, too large, or holds tensors of another kind.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise CheckpointFormatError(f"{path.name} has {size} bytes, a voice has at most {MAX_BYTES}")
+        with safe_open(path, framework="np") as file, np.errstate(over="ignore"):
+            names = list(file.keys())
+            taken_bytes = sum(_taken_bytes(file.get_slice(name)) for name in names)
+            if taken_bytes > MAX_BYTES:
+                raise CheckpointFormatError(
+                    f"the tensors of {path.name} take {taken_bytes} bytes, a voice's at most {MAX_BYTES}"
+                )
+            return {name: _read(file, name, path) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointFormatError(f"{path.name} is no file of a voice: {error}") from error
+
+
+def _taken_bytes(part: Any) -> int:
+    """What :func:`_read` returns of a tensor takes."""
+    size: int = math.prod(part.get_shape())
+    return size * (8 if part.get_dtype() in _INTEGERS else 4)
+
+
+def _read(file: Any, name: str, path: Path) -> NDArray[Any]:
+    kind = file.get_slice(name).get_dtype()
+    if kind not in _FLOATS + _INTEGERS:
+        raise CheckpointFormatError(
+            f"{path.name} is no file of a voice: {name[:80]} is {kind}, "
+            f"there are: {', '.join(_FLOATS + _INTEGERS)}"
+        )
+    values: NDArray[Any] = file.get_tensor(name)
+    return values.astype(np.float32 if kind in _FLOATS else np.int64, copy=False)
+
+
+CONDITION: Final = "speaker_wavs"
+MAX_SPEAKERS: Final = 5
+SPEAKER_FRAMES: Final = 125
+"""Ten seconds at 12.5 Hz, what all published voices have; ``tts_config.speaker_frames`` is ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerShape:
+    """``frames`` vectors of ``width`` for each voice."""
+
+    frames: int
+    width: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> SpeakerShape | None:
+        """The shape a model needs; None for one that has a voice of its own.
+
+        Raises:
+            CheckpointFormatError: a configuration without the width.
+        """
+        conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
+        if CONDITION not in conditioners:
+            return None
+        width = conditioners[CONDITION].get("tensor", {}).get("dim")
+        frames = spec.generation.get("tts_config", {}).get("speaker_frames", SPEAKER_FRAMES)
+        check_type(width, int, f"conditioners.{CONDITION}.tensor.dim")
+        check_type(frames, int, "tts_config.speaker_frames")
+        if frames < 1:
+            raise CheckpointFormatError(f"tts_config.speaker_frames is {frames}, it must be at least 1")
+        return cls(frames, width)
+
+    @property
+    def positions(self) -> int:
+        """What cross-attention looks at, however many voices there are."""
+        return MAX_SPEAKERS * self.frames
+
+    def check(self, prompt: Prompt) -> FloatArray:
+        """The voices of a prompt, float32 ``[V, T, width]``.
+
+        Raises:
+            UnsupportedError: it has none, or too many, or of another shape.
+        """
+        speakers = prompt.speakers
+        wanted = f"float32 [1 to {MAX_SPEAKERS}, {self.frames}, {self.width}]"
+        if speakers is None or speakers.dtype != np.float32 or speakers.ndim != 3:
+            raise UnsupportedError(f"a tts model takes voices, {wanted}, and no other prompt")
+        if not 1 <= len(speakers) <= MAX_SPEAKERS or speakers.shape[1:] != (self.frames, self.width):
+            raise UnsupportedError(f"voices {list(speakers.shape)}, but this model needs {wanted}")
+        return speakers
+
+    def prompt(self, embeddings: FloatArray) -> Prompt:
+        """The prompt of one voice, ``[1, width, T]`` or ``[width, T]`` as published.
+
+        Raises:
+            UnsupportedError: another shape, or a number that is not finite.
+        """
+        shape = embeddings.shape[1:] if embeddings.ndim == 3 and len(embeddings) == 1 else embeddings.shape
+        if shape != (self.width, self.frames):
+            raise UnsupportedError(
+                f"a voice of shape {list(embeddings.shape)}, this model needs "
+                f"[1, {self.width}, {self.frames}]"
+            )
+        if not np.isfinite(embeddings).all():
+            raise UnsupportedError("a voice holds numbers that are not finite")
+        speaker = embeddings.astype(np.float32, copy=False).reshape(self.width, self.frames).T
+        return Prompt(np.zeros((0, 0), np.int32), speakers=np.ascontiguousarray(speaker)[None])
+
+
+def read_speaker(path: Path) -> FloatArray:
+    """The embeddings in a voice's file, float32 as published.
+
+    Raises:
+        CheckpointFormatError: no safetensors file, or none of a voice, or too large.
+    """
+    found = read_voice_file(path)
+    if CONDITION not in found:
+        raise CheckpointFormatError(f"{path.name} has {sorted(found)[:3]}, a voice has {CONDITION}")
+    return found[CONDITION].astype(np.float32, copy=False)
+
 
 GUIDANCE: Final = 2.0
 """How closely models follow text and voice that take it as an input (upstream's default)."""
@@ -76,3 +222,35 @@ def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray
     phase = np.arange(count, dtype=np.float32)[:, None] / np.float32(10000.0) ** exponents
     sines: NDArray[np.float32] = np.float32(scale) * np.concatenate([np.cos(phase), np.sin(phase)], axis=-1)
     return sines
+
+
+UNGUIDED: Final = 1.0
+MAX_GUIDANCE: Final = 10.0
+"""Far above what is of use, which is 1.5 to 4: a larger number is a mistake."""
+
+_TOLD: Final = "cfg"
+
+
+def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
+    """The coefficient a tts model is guided by: ``asked``, else its ``tts_config.cfg_coef``, else 1 (not).
+
+    Raises:
+        CheckpointFormatError: a coefficient out of range in the configuration.
+        UnsupportedError: one out of range was asked for, or the model takes its own as an input.
+    """
+    published = spec.generation.get("tts_config", {}).get("cfg_coef", UNGUIDED)
+    check_type(published, float, "tts_config.cfg_coef")
+    if not UNGUIDED <= published <= MAX_GUIDANCE:
+        raise CheckpointFormatError(
+            f"tts_config.cfg_coef is {published:g}, it must be {UNGUIDED:g} to {MAX_GUIDANCE:g}"
+        )
+    guidance = float(published if asked is None else asked)
+    if not UNGUIDED <= guidance <= MAX_GUIDANCE:
+        raise UnsupportedError(f"guidance is {guidance:g}, it can be {UNGUIDED:g} to {MAX_GUIDANCE:g}")
+    conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
+    if guidance != UNGUIDED and conditioners.get(_TOLD, {}).get("lut", {}).get("possible_values"):
+        raise UnsupportedError(
+            f"{spec.name} has its guidance as a trained input; guidance of {guidance:g} on top of "
+            "that would be another model"
+        )
+    return guidance

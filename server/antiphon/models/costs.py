@@ -1,7 +1,10 @@
-"""What a tick should take on a card: bytes, arithmetic and launches to milliseconds.
+"""What a tick should take on a GPU: bytes, arithmetic and launches to milliseconds.
 
-Everything here is computed, from constants that no run on a card has confirmed (``GpuCard.is_measured``). A
+Everything here is computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). A
 stage takes its launches, with the instructions of their kernels, and the longer of its bytes and arithmetic.
+The kernels (``backends/torch/kernels/rows.py``) take their tiles from here too: how they cut the products of
+linear layers, and from how many rows on they do it otherwise, chosen by arithmetic and counted in machine
+code.
 """
 
 from __future__ import annotations
@@ -9,8 +12,107 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.models.cards import GpuCard
-from antiphon.models.tiles import FEW_ROWS, MANY_COLUMNS, SHORT_ROWS, tile_of
+
+@dataclass(frozen=True, slots=True)
+class GpuCard:
+    """A card's constants.
+
+    ``memory_bytes`` are all that a program sees, ``cache_bytes_per_s`` is of its second cache. Kernels run
+    on ``units`` at ``clock_hz``. ``node_s`` is what one more kernel in a graph costs: 1.2 us between kernels
+    and 1.6 us of its own latency. ``host_s`` is what the host adds to a tick. ``is_measured``: a run on this
+    card has confirmed them.
+    """
+
+    name: str
+    memory_bytes: float
+    copy_bytes_per_s: float
+    cache_bytes_per_s: float
+    float32_flop_per_s: float
+    units: int
+    clock_hz: float
+    node_s: float = 2.8e-6
+    host_s: float = 0.35e-3
+    is_measured: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a number made of these constants is."""
+        return f"on {self.name}'s measured constants" if self.is_measured else "computed, not measured"
+
+
+H200: Final = GpuCard("H200", 150.0e9, 4.3e12, 5.5e12, 30e12, 132, 1.755e9)
+H100: Final = GpuCard("H100", 85.0e9, 3.0e12, 5.5e12, 30e12, 132, 1.755e9)
+A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 8.7e12, 108, 1.41e9)
+L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 41e12, 142, 2.52e9)
+RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 37e12, 128, 2.52e9)
+L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 13.6e12, 58, 2.04e9)
+"""Of datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The rates of
+second caches are estimates."""
+
+DRIVER_NAMES: Final = {
+    "NVIDIA H200": H200,
+    "NVIDIA H100 80GB HBM3": H100,
+    "NVIDIA A100-SXM4-80GB": A100,
+    "NVIDIA L40S": L40S,
+    "NVIDIA GeForce RTX 4090": RTX_4090,
+    "NVIDIA L4": L4,
+}
+"""By the driver's whole name. Of an H100 PCIe, an H100 NVL, a GH200 or a slice of MIG other rates hold."""
+
+CARDS: Final = tuple(DRIVER_NAMES.values())
+"""Those whose constants are written down, the largest first."""
+
+
+def card_called(name: str) -> GpuCard | None:
+    """The card of a device of this name, as the driver gives it; None where its constants are not known."""
+    return DRIVER_NAMES.get(name)
+
+
+FEW_ROWS: Final = 4
+"""Rows up to which a product makes them itself, however long. Of four rows its programs issue up to 32
+instructions a KiB of weights, and memory's full rate leaves time for 33."""
+
+SHORT_DEPTH: Final = 1024
+SHORT_ROWS: Final = 16
+"""Of rows of at most so many elements (the depformer's), a product makes up to so many itself: its weights
+are few, and another launch costs more than rounding 16,384 elements in every program."""
+
+LEAST_ROWS: Final = 16
+"""Rows of a tile: what the matrix units take at least."""
+
+MOST_ROWS: Final = 128
+"""Rows of a tile at most, up to which no weight is read twice."""
+
+MANY_COLUMNS: Final = 2048
+"""Columns of a product above which a tile of few rows takes 32 of them, else 16: 4096 then make 128 programs,
+about one for each of a card's 132 units, and 1024 make 64."""
+
+DEPTH_BYTES: Final = 256
+"""Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a product is cut: ``rows`` by ``columns``, ``depth`` bytes of both a stage."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+
+
+def tile_of(rows: int, columns: int) -> Tile:
+    """The tile for so many rows and a weight of so many columns."""
+    if rows > MOST_ROWS // 2:
+        return Tile(MOST_ROWS, 64, DEPTH_BYTES // 2, 8)
+    tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
+    return Tile(tile_rows, 32 if columns > MANY_COLUMNS else 16, DEPTH_BYTES, 4)
+
+
+def makes_rows(count: int, depth: int) -> bool:
+    """Whether a product of so many rows, of so many elements each, norms and rounds them itself."""
+    return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
+
 
 CODEC_FLOP: Final = 0.43e9
 """Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each

@@ -26,12 +26,11 @@ from antiphon.errors import (
     hint,
 )
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.hub import HUB_PREFIX, get_reference
+from antiphon.models.conditioning import read_voice_file
 from antiphon.models.prompt import Prompt
-from antiphon.models.source import Folder
+from antiphon.models.source import HUB_PREFIX, Folder, get_reference
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import check_type
-from antiphon.models.voice_file import read_voice_file
 from antiphon.models.weights import count_parameters, read_header
 from antiphon.values import Types
 

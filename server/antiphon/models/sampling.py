@@ -1,19 +1,68 @@
-"""Sampling of a token from logits: the numpy reference of docs/sampling.md."""
+"""Sampling of tokens from logits, the numpy reference of docs/sampling.md, and the parameters of S rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
-from antiphon.models.philox import gumbel, random_words
+from antiphon.models.philox import gumbel, gumbel_table, random_words
+from antiphon.models.spec import LMSpec
 from antiphon.values import ValueRule
+
+RECENT_WORDS: Final = 256
+"""Words that samplers remember for the repetition penalty; a session may ask for 200."""
+
+
+class RowParameters:
+    """What each row was asked to sample with; see docs/sampling.md.
+
+    Columns by name, by text and audio, by row. ``floats`` float32 ``[4, 2, S]`` are temperature, its inverse
+    (1 where it is 0), the penalty and its inverse, and the text's pad_mult. ``integers`` int64 ``[3, 2, S]``
+    are top-k, the seed's 64 bits, and how far the text's penalty looks back.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """Give every row the default parameters."""
+        self.floats: NDArray[np.float32] = np.zeros((4, 2, rows), np.float32)
+        self.integers: NDArray[np.int64] = np.zeros((3, 2, rows), np.int64)
+        for row in range(rows):
+            self.set(row, SamplingParameters())
+
+    def set(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its parameters.
+
+        Raises:
+            UnsupportedError: a repetition penalty that looks back further than is remembered.
+        """
+        p = parameters
+        if p.repetition_penalty_context > RECENT_WORDS:
+            raise UnsupportedError(
+                f"a repetition penalty over {p.repetition_penalty_context} words, "
+                f"but only {RECENT_WORDS} are remembered"
+            )
+        temperature = np.array((p.text_temperature, p.audio_temperature), np.float32)
+        penalty = np.float32(p.repetition_penalty)
+        self.floats[0, :, row] = temperature
+        self.floats[1, :, row] = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
+        self.floats[2, :, row] = penalty, np.float32(1) / penalty
+        self.floats[3, 0, row] = p.pad_mult
+        self.integers[0, :, row] = p.text_topk, p.audio_topk
+        self.integers[1, :, row] = np.array((p.text_seed, p.audio_seed), np.uint64).view(np.int64)
+        self.integers[2, 0, row] = p.repetition_penalty_context
+
+    @property
+    def seeds(self) -> NDArray[np.uint64]:
+        """The seeds ``[2, S]``."""
+        seeds: NDArray[np.uint64] = self.integers[1].view(np.uint64)
+        return seeds
+
 
 IntArray: TypeAlias = NDArray[np.int32]
 
@@ -160,3 +209,106 @@ def largest(values: FloatArray, k: int) -> NDArray[np.int64]:
         ties = np.flatnonzero(values[row] == threshold[row])
         keep[row, ties[len(ties) - excess[row] :]] = False
     return np.flatnonzero(keep).reshape(rows, k) % width
+
+
+TEXT, AUDIO = 0, 1
+"""Columns of parameters."""
+
+
+class RowSampler:
+    """Chooses the tokens of each row by that row's own parameters, seeds and step.
+
+    A call names its rows, int32 ``[m]``, each once; all arrays are in their order.
+
+    State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``, the newest last, -1 where there is
+    none yet: the text that counts for the repetition penalty (docs/sampling.md, section 4).
+    """
+
+    def __init__(self, spec: LMSpec, rows: int) -> None:
+        """Make ``rows`` fresh rows with default parameters."""
+        self._no_words = (spec.text_padding_id, spec.text_end_padding_id, spec.text_card)
+        self._pad_id = spec.text_padding_id
+        self._given = RowParameters(rows)
+        self._words: IntArray = np.full((rows, RECENT_WORDS), -1, dtype=np.int32)
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its parameters; see :meth:`RowParameters.set`."""
+        self._given.set(row, parameters)
+
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
+        """Forget what rows have said; their parameters stay."""
+        self._words[list(rows)] = -1
+
+    def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
+        """Choose a text token for each row, int32 ``[m]``, and remember the words.
+
+        ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` the rows' steps since their reset.
+        """
+        given = self._given
+        chosen = sample(
+            self._penalised(logits, rows),
+            temperature=given.floats[0, TEXT, rows],
+            topk=given.integers[0, TEXT, rows],
+            seed=given.seeds[TEXT, rows],
+            step=steps,
+            stream=TEXT_STREAM,
+            pad_id=self._pad_id,
+            pad_mult=given.floats[3, TEXT, rows],
+        )
+        said = ~np.isin(chosen, self._no_words)
+        speaking = rows[said]
+        self._words[speaking, :-1] = self._words[speaking, 1:]
+        self._words[speaking, -1] = chosen[said]
+        return chosen
+
+    def voice(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64], codebook: int) -> IntArray:
+        """Choose a token of one codebook for each row, int32 ``[m]``."""
+        return sample(
+            logits,
+            temperature=self._given.floats[0, AUDIO, rows],
+            topk=self._given.integers[0, AUDIO, rows],
+            seed=self._given.seeds[AUDIO, rows],
+            step=steps,
+            stream=TEXT_STREAM + 1 + codebook,
+        )
+
+    def voice_race(
+        self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
+    ) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Everything a frame's audio tokens depend on but the logits, for choosing them elsewhere.
+
+        ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
+        and top-k int64 from 1 to ``card``. The token is the one with the largest
+        ``logit / temperature + noise`` of the top k; a greedy row's is the top one, without noise.
+        """
+        _, codebooks, card = noise.shape
+        topk = self._given.integers[0, AUDIO, rows]
+        is_greedy = self._given.floats[0, AUDIO, rows] == 0
+        noise[is_greedy] = 0
+        streams = TEXT_STREAM + 1 + np.arange(codebooks)
+        drawn = ~is_greedy
+        if drawn.any():
+            noise[drawn] = gumbel_table(self._given.seeds[AUDIO, rows[drawn]], steps[drawn], streams, card)
+        topk = np.where((topk == 0) | (topk > card), card, topk)
+        return self._given.floats[1, AUDIO, rows], np.where(is_greedy, 1, topk)
+
+    def snapshot(self, row: int) -> dict[str, NDArray[np.generic]]:
+        """Copy one row's state, by name, without the row axis."""
+        return {"words": self._words[row].copy()}
+
+    def restore(self, row: int, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Put a copied state into a row."""
+        self._words[row] = state["words"]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return self._words.nbytes
+
+    def _penalised(self, logits: FloatArray, rows: IntArray) -> FloatArray:
+        penalty, context = self._given.floats[2, 0, rows], self._given.integers[2, 0, rows]
+        if np.all((penalty == 1) | (context == 0)):
+            return logits
+        age = np.arange(RECENT_WORDS)[::-1]
+        recent = np.where(age < context[:, None], self._words[rows], -1)
+        return penalise(logits, recent, penalty)

@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models import defaults
-from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES, is_mlx_layout, unrounded_parameters
-from antiphon.models.published import FAMILIES, PublishedConfig
+from antiphon.models.published import CODEC_CODEBOOKS, FAMILIES, MIMI_CONFIG, PublishedConfig
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import check_keys, check_type
-from antiphon.models.weights import TensorInfo, count_modules, count_parameters
+from antiphon.models.weights import (
+    AUDIO_EMBEDDINGS,
+    SLICES,
+    TensorInfo,
+    count_modules,
+    count_parameters,
+    is_mlx_layout,
+    unrounded_parameters,
+)
 from antiphon.values import Types
 
 _NUMBERS: Final = ("dim", "num_layers", "num_heads", "context", "n_q", "card", "text_card")
@@ -53,7 +59,7 @@ def build_spec(
     the count (packed weights hold fewer numbers than the model has parameters). Raises
     CheckpointFormatError, with both numbers, where the configuration and the weights disagree.
     """
-    mimi_config = defaults.MIMI_CONFIG if mimi_config is None else mimi_config
+    mimi_config = MIMI_CONFIG if mimi_config is None else mimi_config
     _check_generation(config.generation.get("lm_gen_config", {}), name)
     if parameters is None:
         dim = (config.lm or {}).get("dim")
@@ -204,7 +210,7 @@ def mimi_spec(
         raise CheckpointFormatError(
             f"{where}: {sample_rate} samples at {frame_rate} frames a second is no whole frame"
         )
-    codebooks = min(defaults.CODEC_CODEBOOKS, levels) if codebooks is None else codebooks
+    codebooks = min(CODEC_CODEBOOKS, levels) if codebooks is None else codebooks
     if not 1 <= codebooks <= levels:
         raise CheckpointFormatError(f"{where}: {codebooks} codebooks are needed, it has {levels}")
     if header is not None:

@@ -1,13 +1,164 @@
-"""The source of a checkpoint's files: a local folder, or a repository of the hub."""
+"""The names of models, and the source of a checkpoint's files: a local folder, or a repository of the hub.
+
+Of the hub only the files that are needed are fetched, at one commit, offline once they are here.
+``huggingface_hub`` is imported when it is needed, so that nothing else depends on it. Its cache, and
+its environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``), are used as they are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import Final, Protocol
 
-from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
-from antiphon.models.hub import HUB_PREFIX, get_reference
+from antiphon.errors import AntiphonError, CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
+
+BUILTIN: Final = ("tiny", "tiny-stt", "tiny-tts", "echo")
+"""Each is a folder of ``antiphon/assets``."""
+
+DEFAULT_MODEL: Final = "tiny"
+
+
+HUB_PREFIX: Final = "hf://"
+_CONFIGURATION: Final = ("config.json", "antiphon.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """One commit of a repository on the hub, in the local cache as far as it was needed.
+
+    ``revision`` is the full commit hash, ``snapshot`` the cache's folder for it.
+    """
+
+    repo: str
+    revision: str
+    snapshot: Path
+
+    @property
+    def name(self) -> str:
+        """The repository's name without its owner."""
+        return self.repo.rpartition("/")[2]
+
+    def find(self, name: str) -> Path | None:
+        """The file's path in the cache, fetched if need be; None when the repository has no such file.
+
+        When the hub cannot be reached, a file that is not cached counts as one there is not.
+        """
+        if name in _CONFIGURATION and not (self.snapshot / name).is_file():
+            return None  # it was asked for when the repository was opened
+        try:
+            return self._fetch(name)
+        except _errors().EntryNotFoundError:  # covers "not cached, and offline" too
+            return None
+
+    def get(self, name: str) -> Path:
+        """The file's path in the cache, fetched if need be. Raises CheckpointNotFoundError."""
+        errors = _errors()
+        try:
+            return self._fetch(name)
+        except errors.LocalEntryNotFoundError as error:
+            raise CheckpointNotFoundError(
+                f"{self.repo} needs '{name}', which is not in the cache, and the hub cannot be reached; "
+                f"when online, run: hf download {self.repo} {name} --revision {self.revision}"
+            ) from error
+        except errors.EntryNotFoundError as error:
+            raise CheckpointNotFoundError(
+                f"{self.repo} at {self.revision} has no file '{name}', which its configuration names"
+            ) from error
+
+    def _fetch(self, name: str) -> Path:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "://" in name:
+            raise CheckpointFormatError(f"{self.repo} names the file '{name}', which lies outside of it")
+        cached = self.snapshot / path
+        if cached.is_file():
+            return cached
+        with _explained(self.repo, self.revision):
+            return Path(_client().hf_hub_download(self.repo, name, revision=self.revision))
+
+
+def open_repository(ref: str) -> Repository:
+    """Find ``hf://owner/repo[@revision]``, fetch its configuration, and pin it to its commit.
+
+    Raises CheckpointFormatError for a malformed name, MissingExtraError without the hub's client, and
+    CheckpointNotFoundError when there is no such repository or it cannot be reached.
+    """
+    repo, _, revision = ref.removeprefix(HUB_PREFIX).partition("@")
+    if repo.count("/") != 1 or not all(repo.split("/")):
+        raise CheckpointFormatError(f"'{ref}' is not of the form {HUB_PREFIX}owner/repo[@revision]")
+    with _explained(repo, revision or "main"):
+        try:
+            snapshot = Path(
+                _client().snapshot_download(
+                    repo, revision=revision or None, allow_patterns=list(_CONFIGURATION)
+                )
+            )
+        except _errors().LocalEntryNotFoundError as error:
+            raise CheckpointNotFoundError(
+                f"{HUB_PREFIX}{repo} is not in the cache, and the hub cannot be reached ({_reason(error)}); "
+                f"when online, run: hf download {repo}"
+            ) from error
+    return Repository(repo, snapshot.name, snapshot)
+
+
+def get_reference(name: str) -> Path:
+    """The file that ``hf://owner/repo/path[@revision]`` names in another repository's configuration."""
+    owner, _, rest = name.removeprefix(HUB_PREFIX).partition("/")
+    repo, _, path = rest.partition("/")
+    path, at, revision = path.partition("@")
+    if not path:
+        raise CheckpointFormatError(f"'{name}' is not of the form {HUB_PREFIX}owner/repo/file")
+    return open_repository(f"{HUB_PREFIX}{owner}/{repo}{at}{revision}").get(path)
+
+
+@contextmanager
+def _explained(repo: str, revision: str) -> Iterator[None]:
+    """Turn the client's errors about whole repositories into ours."""
+    errors = _errors()
+    try:
+        yield
+    except (AntiphonError, errors.EntryNotFoundError):
+        raise  # about one file: the caller explains
+    except errors.GatedRepoError as error:
+        raise CheckpointNotFoundError(
+            f"{repo} is gated: accept its terms on its page on the hub, then run: hf auth login"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise CheckpointNotFoundError(f"{repo} has no revision '{revision}'") from error
+    except errors.RepositoryNotFoundError as error:
+        raise CheckpointNotFoundError(
+            f"the hub has no repository '{repo}' that you may read; if it is private, run: hf auth login"
+        ) from error
+    except errors.HFValidationError as error:
+        raise CheckpointFormatError(f"'{repo}' cannot be a repository: {_reason(error)}") from error
+    except Exception as error:  # whatever its transport raises: requests or httpx, by version
+        raise CheckpointNotFoundError(f"fetching from {repo} failed: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause of an error, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _client() -> ModuleType:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtraError("a model from the hub", extra="torch", module="huggingface_hub") from error
+    return huggingface_hub
+
+
+def _errors() -> ModuleType:
+    _client()
+    from huggingface_hub import errors
+
+    return errors
+
 
 FILE_PREFIX: Final = "file://"
 

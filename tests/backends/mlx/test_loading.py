@@ -14,19 +14,15 @@ import pytest
 from antiphon import cli
 from antiphon.backends.base import Backend, StepInputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.mlx.backend import MlxFrames
-from antiphon.backends.mlx.factory import make
-from antiphon.backends.mlx.files import load_arrays
-from antiphon.backends.mlx.lm_weights import cut
-from antiphon.backends.mlx.loading import device_bytes
-from antiphon.backends.mlx.matrix import Matrix, Weights, stack
-from antiphon.backends.mlx.mimi_weights import mimi_arrays
-from antiphon.backends.mlx.rows import tick_size
+from antiphon.backends.mlx.executor import MlxFrames, device_bytes, tick_size
+from antiphon.backends.mlx.layers import Matrix, Weights, load_arrays, stack
+from antiphon.backends.mlx.lm import cut
+from antiphon.backends.mlx.loading import make
+from antiphon.backends.mlx.mimi import mimi_arrays
 from antiphon.errors import CheckpointFormatError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.mlx_layout import find_sources
 from antiphon.models.prompt import Prompt
-from antiphon.models.weights import read_header
+from antiphon.models.weights import find_sources, read_header
 from tests.backends.contract import GREEDY, Driver, voice
 from tests.support.make_checkpoint import make_checkpoint
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
-from antiphon.backends.mlx.factory import make as make_mlx
+from antiphon.backends.mlx.loading import make as make_mlx
 from antiphon.backends.torch import sampling as torch_sampling
-from antiphon.backends.torch.factory import make as make_torch
+from antiphon.backends.torch.loading import make as make_torch
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters

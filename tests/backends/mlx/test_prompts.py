@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.mlx import backend as mlx_backend
-from antiphon.backends.mlx.factory import make as make_mlx
-from antiphon.backends.torch.factory import make as make_torch
+from antiphon.backends.mlx import executor
+from antiphon.backends.mlx.loading import make as make_mlx
+from antiphon.backends.torch.loading import make as make_torch
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
@@ -57,7 +57,7 @@ def test_a_primed_row_goes_on_as_torchs(
     pass_frames: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mlx_backend, "PASS_FRAMES", pass_frames)
+    monkeypatch.setattr(executor, "PASS_FRAMES", pass_frames)
     ours = answered(make_mlx(checkpoint, slots=2, device="cpu", dtype="float32"), prompts[which])
     theirs = answered(make_torch(checkpoint, slots=2, device="cpu", dtype="float32"), prompts[which])
     assert_same(ours, theirs, TOLERANCE)

@@ -13,8 +13,7 @@ from antiphon.backends.mlx.sampling import Sampler
 from antiphon.backends.mlx.state import Packing, State, Step
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
-from antiphon.models.row_parameters import RECENT_WORDS
-from antiphon.models.sampling import SamplingParameters
+from antiphon.models.sampling import RECENT_WORDS, SamplingParameters
 from antiphon.models.spec import LMSpec
 
 SPEC = LMSpec(

@@ -11,10 +11,11 @@ import pytest
 
 from antiphon.backends.base import Backend, StepInputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.mlx.backend import MlxFrames
-from antiphon.backends.mlx.factory import make
-from antiphon.backends.mlx.kv import KVRing, kv_group_size
-from antiphon.backends.mlx.state import Packing, State, Step, TensorSpec
+from antiphon.backends.mlx.executor import MlxFrames
+from antiphon.backends.mlx.loading import make
+from antiphon.backends.mlx.state import Packing, State, Step
+from antiphon.backends.mlx.transformer import KVRing, kv_group_size
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.errors import UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.contract import GREEDY, Driver, voice

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.mlx.factory import make
-from antiphon.backends.mlx.tts import MlxTts
+from antiphon.backends.mlx.executor import MlxTts
+from antiphon.backends.mlx.loading import make
 from antiphon.backends.tts import TtsBackend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -112,7 +112,7 @@ def test_a_reset_keeps_the_voices_memory_and_gives_nobodys(
     with executor.on_device():
         for name in ("lm.0.cross_k", "lm.0.k"):
             executor.state.tensors[name][2] = mx.array(3.0)
-        executor.renew(np.array([2], np.int32))
+        executor.reset_rows(np.array([2], np.int32))
         tensors = executor.state.tensors
         assert float(np.array(tensors["lm.0.cross_k"][2].min())) == 3.0
         assert float(np.array(tensors["lm.0.k"][2].max())) == 0.0

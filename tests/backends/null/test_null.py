@@ -15,15 +15,15 @@ from antiphon.backends.base import Backend, FloatArray, StepInputs, TextEntry
 from antiphon.backends.host import HostBackend
 from antiphon.backends.null import (
     STAMP_SAMPLES,
-    NullBackend,
     NullFaults,
     NullRows,
+    Stamp,
+    WordArray,
     extend_history,
     hash_frames,
     make,
     read_stamp,
 )
-from antiphon.backends.null.stamp import Stamp, WordArray
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
@@ -32,6 +32,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 from tests.backends.contract import GREEDY, Driver, Reply, voice
 from tests.backends.subjects import make_null, null_spec
+from tests.support.null_backend import NullBackend
 
 CODEC, DUPLEX = null_spec(PipelineKind.CODEC), null_spec(PipelineKind.DUPLEX)
 STT, TTS = null_spec(PipelineKind.STT), null_spec(PipelineKind.TTS)
@@ -154,11 +155,6 @@ def test_a_planned_slow_tick_takes_longer() -> None:
     driver = Driver(NullBackend(CODEC, 1, step_ms=5, faults=faults, clock=fake.clock, sleep=fake.sleep))
     driver.run(0, voice(1, 3, driver.info))
     assert fake.slept_s == pytest.approx([0.005, 0.305, 0.005])
-
-
-def test_a_model_that_takes_text_runs_on_another_host() -> None:
-    with pytest.raises(UnsupportedError, match="NullBackend runs frames, and null tts is a tts model"):
-        NullBackend(TTS, 1)
 
 
 def spoken(backend: Backend, words: Sequence[tuple[int, ...]], parameters: SamplingParameters) -> FloatArray:

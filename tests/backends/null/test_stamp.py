@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null.stamp import (
+from antiphon.backends.null import (
     STAMP_SAMPLES,
     Stamp,
     WordArray,

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from antiphon import cli
-from antiphon.backends.onnx.factory import stages
+from antiphon.backends.onnx.executor import stages
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest

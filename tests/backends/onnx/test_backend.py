@@ -9,14 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antiphon.backends.base import Resizable, StepInputs, ThreadChoosing
+from antiphon.backends.base import StepInputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.onnx.executor import OnnxFrames, thread_words
-from antiphon.backends.onnx.factory import make
+from antiphon.backends.onnx.autotune import RunCost, ThreadMode, Times
+from antiphon.backends.onnx.executor import OnnxFrames, make, thread_words
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.onnx.trial import Times, Way
-from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
@@ -102,7 +100,6 @@ def test_a_resized_backend_equals_one_that_was_made_so() -> None:
     resized.step(tick(1, reset=True))
     sessions = [stage.graph._session for stage in executor_of(resized).stages.values()]
     resized.resize(3)
-    assert isinstance(resized, Resizable)
     for stage, session in zip(executor_of(resized).stages.values(), sessions, strict=True):
         assert stage.graph._session is session  # nothing is loaded anew
     assert resized.info == made.info
@@ -173,8 +170,8 @@ def test_parts_of_a_tick_have_a_thread_each_until_the_backend_is_closed() -> Non
     assert isinstance(backend, HostBackend)
     assert backend.info.memory["weights"] == 2 * plain.info.memory["weights"]
     for stage in executor_of(backend).stages.values():
-        stage.open_apart()
-        stage.apart_from = 2
+        stage.open_split()
+        stage.split_from = 2
     before = set(threading.enumerate())
     outputs = backend.step(tick(3, reset=True))
     assert outputs.pcm is not None
@@ -197,26 +194,25 @@ def test_threads_may_spin_and_say_the_same() -> None:
 
 
 def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, set[Way]]] = []
+    asked: list[tuple[int, set[ThreadMode]]] = []
 
-    def timed(runs: Mapping[Way, object], slots: int, counts: Sequence[int]) -> Times:
+    def timed(runs: Mapping[ThreadMode, object], slots: int, counts: Sequence[int]) -> Times:
         asked.append((slots, set(runs)))
-        ms = {Way.SLEEPING: 2.0, Way.SPINNING: 1.0, Way.PARTS: 3.0}
+        ms = {ThreadMode.SLEEPING: 2.0, ThreadMode.SPINNING: 1.0, ThreadMode.PARTS: 3.0}
         return {way: {count: [ms[way]] for count in counts} for way in runs}
 
-    monkeypatch.setattr("antiphon.backends.onnx.stage.time_ways", timed)
+    monkeypatch.setattr("antiphon.backends.onnx.stage.time_modes", timed)
     backend = make(load_checkpoint("echo"), slots=1, threads=2)
-    assert isinstance(backend, ThreadChoosing)
     backend.resize(4)
     backend.choose_threads()
     backend.resize(7)
     backend.warm_up(lambda *_: None)
-    assert asked == 2 * [(4, set(Way))] + 2 * [(7, {Way.SPINNING})]
+    assert asked == 2 * [(4, set(ThreadMode))] + 2 * [(7, {ThreadMode.SPINNING})]
     assert backend.info.threads == "2 threads, spinning; no stage in parts"
     backend.close()
     asked.clear()
     alone = make(load_checkpoint("echo"), slots=4, threads=1)
-    assert isinstance(alone, ThreadChoosing)
+    assert not alone.info.chooses_threads
     alone.choose_threads()  # one thread has no choice
     assert asked == []
 
@@ -226,10 +222,9 @@ def test_a_graph_without_parts_whose_threads_wait_as_asked_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, spin: bool | None, timed: list[int]
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("antiphon.backends.onnx.factory.APART_BYTES", 0)
+    monkeypatch.setattr("antiphon.backends.onnx.executor.SPLIT_BYTES", 0)
     monkeypatch.setattr(Stage, "warm_up", lambda stage, counts: asked.append(stage.slots))
     backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=spin)
-    assert isinstance(backend, ThreadChoosing)
     backend.choose_threads()
     assert asked == timed
     backend.close()
@@ -241,11 +236,11 @@ def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.
     stages = executor_of(backend).stages
     parts_ms = iter((1.0, 3.0))
 
-    def timed(runs: Mapping[Way, object], slots: int, counts: Sequence[int]) -> Times:
-        ms = {Way.SPINNING: 2.0, Way.PARTS: next(parts_ms)}
+    def timed(runs: Mapping[ThreadMode, object], slots: int, counts: Sequence[int]) -> Times:
+        ms = {ThreadMode.SPINNING: 2.0, ThreadMode.PARTS: next(parts_ms)}
         return {way: {count: [ms[way]] for count in counts} for way in runs}
 
-    monkeypatch.setattr("antiphon.backends.onnx.stage.time_ways", timed)
+    monkeypatch.setattr("antiphon.backends.onnx.stage.time_modes", timed)
     before = backend.info
     assert before.threads == ""
     backend.warm_up(lambda *_: None)
@@ -253,9 +248,9 @@ def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.
     freed = before.memory["weights"] - backend.info.memory["weights"]
     assert 0 < freed < before.memory["weights"] / 2
     stages["decode"].is_spinning = False
-    stages["encode"].apart_from = None
+    stages["encode"].split_from = None
     assert thread_words(stages) == "2 threads, spinning in encode; no stage in parts"
-    stages["decode"].apart_from = 4
+    stages["decode"].split_from = 4
     assert thread_words(stages) == "2 threads, spinning in encode; in parts: decode from 4 rows on"
     backend.close()
 

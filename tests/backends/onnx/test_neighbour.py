@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from antiphon.backends.onnx.neighbour import neighbour
+from antiphon.backends.onnx.autotune import load
 
-NAME = "antiphon-neighbour"
-CORES = "antiphon.backends.onnx.neighbour.usable_cores"
+NAME = "antiphon-load"
+CORES = "antiphon.backends.onnx.autotune.usable_cores"
 
 
 def names() -> list[str]:
@@ -23,7 +23,7 @@ def test_a_neighbour_works_where_threads_leave_no_core(
     monkeypatch.setattr(CORES, lambda: 4)
     bursts = threading.Semaphore(0)
     monkeypatch.setattr("zlib.crc32", lambda data: bursts.release())
-    with neighbour(threads) as found:
+    with load(threads) as found:
         assert found is is_there
         assert (NAME in names()) is is_there
         if is_there:
@@ -33,12 +33,12 @@ def test_a_neighbour_works_where_threads_leave_no_core(
 
 def test_one_thread_on_one_core_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CORES, lambda: 1)
-    with neighbour(1) as found:
+    with load(1) as found:
         assert not found
 
 
 def test_a_measurement_that_fails_leaves_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CORES, lambda: 2)
-    with pytest.raises(RuntimeError, match="out of memory"), neighbour(2):
+    with pytest.raises(RuntimeError, match="out of memory"), load(2):
         raise RuntimeError("out of memory")
     assert NAME not in names()

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from antiphon.backends.base import Backend, StepInputs, StepOutputs
-from antiphon.backends.onnx.factory import make as make_onnx
-from antiphon.backends.torch.factory import make as make_torch
+from antiphon.backends.onnx.executor import make as make_onnx
+from antiphon.backends.torch.loading import make as make_torch
+from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.speaker import SpeakerShape
 from tests.backends.contract import GREEDY, SAMPLED, step_inputs, voice
 from tests.backends.onnx.exports import exported, source
 

@@ -13,14 +13,13 @@ import pytest
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx import sessions
 from antiphon.backends.onnx import stage as module
+from antiphon.backends.onnx.autotune import Prepare, RunCost, ThreadMode, Times
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.sessions import Opener, pick_provider
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.onnx.trial import Prepare, Times, Way
-from antiphon.backends.onnx.windows import RunCost
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.graphs import Array
+from antiphon.models.manifest import Array
 
 ROWS, TICKS = 7, 12
 FILE_BYTES = 1000
@@ -108,8 +107,8 @@ def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPa
 def stage_in_parts(name: str, pool: Pool, *, spin: bool | None = False) -> Stage:
     opener = opener_of(name, 2, spin=spin, pool=pool)
     stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs[name], ROWS, opener)
-    stage.open_apart()
-    stage.apart_from = 2
+    stage.open_split()
+    stage.split_from = 2
     return stage
 
 
@@ -120,13 +119,13 @@ def test_parts_at_the_same_time_compute_what_one_run_does(
     if lies:
         monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
     seen: list[Sequence[range]] = []
-    run_apart = Graph.run_apart
+    run_split = Graph.run_split
 
     def watched(self: Graph, parts: Sequence[Sequence[range]]) -> None:
         seen.extend(parts)
-        run_apart(self, parts)
+        run_split(self, parts)
 
-    monkeypatch.setattr(Graph, "run_apart", watched)
+    monkeypatch.setattr(Graph, "run_split", watched)
     with Pool(1) as pool:
         stage, plain = stage_in_parts("decode", pool), stage_of("decode")
         for stage_or_plain in (stage, plain):
@@ -159,91 +158,95 @@ def test_a_part_that_fails_is_raised_when_no_other_runs(monkeypatch: pytest.Monk
         assert ended == [2]
 
 
-def given(monkeypatch: pytest.MonkeyPatch, ms: dict[Way, float]) -> list[set[Way]]:
+def given(monkeypatch: pytest.MonkeyPatch, ms: dict[ThreadMode, float]) -> list[set[ThreadMode]]:
     """Let every run of a way take so long; which ways were timed."""
-    asked: list[set[Way]] = []
+    asked: list[set[ThreadMode]] = []
 
-    def timed(runs: Mapping[Way, Prepare], slots: int, counts: Sequence[int]) -> Times:
+    def timed(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[int]) -> Times:
         asked.append(set(runs))
         for run in runs.values():
             run(range(slots))()
         return {way: {count: [ms[way]] for count in counts} for way in runs}
 
-    monkeypatch.setattr(module, "time_ways", timed)
+    monkeypatch.setattr(module, "time_modes", timed)
     return asked
 
 
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    ms = {Way.SLEEPING: 2.0, Way.PARTS: 3.0}
+    ms = {ThreadMode.SLEEPING: 2.0, ThreadMode.PARTS: 3.0}
     given(monkeypatch, ms)
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         second = weakref.ref(second_session(stage))
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)
+        assert (stage.split_from, stage.spare_bytes) == (None, FILE_BYTES)
         assert second() is None
-        ms[Way.PARTS] = 1.0
+        ms[ThreadMode.PARTS] = 1.0
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (None, FILE_BYTES)  # what was let go stays so
+        assert (stage.split_from, stage.spare_bytes) == (None, FILE_BYTES)  # what was let go stays so
         assert run(stage)[-1].shape == (5, 1920)
 
 
 def test_parts_that_won_go_on_where_they_lose_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots were counted with them."""
-    ms = {Way.SLEEPING: 2.0, Way.PARTS: 1.0}
+    ms = {ThreadMode.SLEEPING: 2.0, ThreadMode.PARTS: 1.0}
     asked = given(monkeypatch, ms)
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         stage.warm_up((2, 4))
-        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
-        ms[Way.PARTS] = 3.0
+        assert (stage.split_from, stage.spare_bytes) == (2, 0)
+        ms[ThreadMode.PARTS] = 3.0
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (2, 0)
-        ms[Way.PARTS] = 1.0
+        assert (stage.split_from, stage.spare_bytes) == (2, 0)
+        ms[ThreadMode.PARTS] = 1.0
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.apart_from, stage.spare_bytes) == (1, 0)
-        assert asked == 3 * [{Way.SLEEPING, Way.PARTS}]
+        assert (stage.split_from, stage.spare_bytes) == (1, 0)
+        assert asked == 3 * [{ThreadMode.SLEEPING, ThreadMode.PARTS}]
         assert run(stage)[-1].shape == (5, 1920)
 
 
 def second_session(stage: Stage) -> object:
     """What runs the parts of a stage."""
-    assert stage._apart is not None
-    return stage._apart.session
+    assert stage._split is not None
+    return stage._split.session
 
 
 @pytest.mark.parametrize(("spinning_ms", "is_spinning"), [(1.8, True), (1.95, False), (3.0, False)])
 def test_threads_spin_where_that_was_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, spinning_ms: float, is_spinning: bool
 ) -> None:
-    asked = given(monkeypatch, {Way.SLEEPING: 2.0, Way.SPINNING: spinning_ms, Way.PARTS: 9.0})
+    asked = given(
+        monkeypatch, {ThreadMode.SLEEPING: 2.0, ThreadMode.SPINNING: spinning_ms, ThreadMode.PARTS: 9.0}
+    )
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool, spin=None)
         stage.warm_up((1, 2, 4))
         stage.allocate(ROWS - 2)
         stage.warm_up((1, 2, 4, 5))  # with other rows, in the way that was chosen
         assert stage.is_spinning is is_spinning
-        assert asked == [set(Way), {Way.SPINNING if is_spinning else Way.SLEEPING}]
+        assert asked == [set(ThreadMode), {ThreadMode.SPINNING if is_spinning else ThreadMode.SLEEPING}]
         stage.allocate(ROWS)
         assert run(stage)[-1].shape == (5, 1920)
 
 
-@pytest.mark.parametrize(("spin", "way"), [(False, Way.SLEEPING), (True, Way.SPINNING)])
-def test_what_was_asked_for_is_not_measured(monkeypatch: pytest.MonkeyPatch, spin: bool, way: Way) -> None:
-    asked = given(monkeypatch, {way: 1.0, Way.PARTS: 2.0})
+@pytest.mark.parametrize(("spin", "way"), [(False, ThreadMode.SLEEPING), (True, ThreadMode.SPINNING)])
+def test_what_was_asked_for_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, spin: bool, way: ThreadMode
+) -> None:
+    asked = given(monkeypatch, {way: 1.0, ThreadMode.PARTS: 2.0})
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool, spin=spin)
         stage.warm_up((1, 2))
-        assert (stage.is_spinning, asked) == (spin, [{way, Way.PARTS}])
+        assert (stage.is_spinning, asked) == (spin, [{way, ThreadMode.PARTS}])
 
 
 def test_a_graph_that_a_machine_may_hold_once_is_not_opened_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRIED_BYTES", FILE_BYTES - 1)
-    asked = given(monkeypatch, {Way.SLEEPING: 1.0})
+    asked = given(monkeypatch, {ThreadMode.SLEEPING: 1.0})
     opener = opener_of("decode", 2, spin=None)
     stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
     stage.warm_up((1, 2))
-    assert (stage.is_spinning, asked) == (False, [{Way.SLEEPING}])
+    assert (stage.is_spinning, asked) == (False, [{ThreadMode.SLEEPING}])
 
 
 def test_a_second_session_that_cannot_be_opened_is_done_without(
@@ -252,13 +255,13 @@ def test_a_second_session_that_cannot_be_opened_is_done_without(
     def full(*arguments: object, **options: object) -> None:
         raise CheckpointFormatError("decode.onnx cannot be run: bad allocation")
 
-    asked = given(monkeypatch, {Way.SLEEPING: 1.0})
+    asked = given(monkeypatch, {ThreadMode.SLEEPING: 1.0})
     with Pool(1) as pool:
         opener = opener_of("decode", 2, spin=None, pool=pool)
         stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
         monkeypatch.setattr(sessions, "open_session", full)
         stage.warm_up((1, 2))
-        assert (stage.is_spinning, stage.apart_from, asked) == (False, None, [{Way.SLEEPING}])
+        assert (stage.is_spinning, stage.split_from, asked) == (False, None, [{ThreadMode.SLEEPING}])
         assert stage.spare_bytes == FILE_BYTES
         assert run(stage)[-1].shape == (5, 1920)
     assert caplog.text.count("graph not opened twice") == 2

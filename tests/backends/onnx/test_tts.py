@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.onnx.executor import OnnxTexts
-from antiphon.backends.onnx.factory import make
+from antiphon.backends.onnx.executor import OnnxTexts, make
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.tts import TtsBackend
-from antiphon.backends.voices import VoiceCache
+from antiphon.backends.tts import TtsBackend, VoiceCache
 from antiphon.errors import StepError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.prompt import Prompt
-from antiphon.models.speaker import SpeakerShape
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import load_recipe
 from tests.backends.contract import GREEDY, Driver, differ, silent_ticks, voice

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends.onnx.windows import RunCost, cut, split
+from antiphon.backends.onnx.autotune import RunCost, cut, split
 
 rows_of_nine = st.sets(st.integers(0, 8), min_size=1, max_size=6).map(sorted)
 costs = st.builds(RunCost, st.sampled_from([0.0, 0.4, 1.0, 2.5, 9.0]), st.sampled_from([0.0, 0.5, 1.0, 3.0]))

@@ -12,7 +12,7 @@ from antiphon.backends.base import NO_TOKEN, Backend, FloatArray, StepInputs, Te
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spoken_text import TextReader
+from antiphon.models.script import TextReader
 
 SAMPLED = SamplingParameters(audio_temperature=0.5, audio_seed=7)
 GREEDY = SamplingParameters(audio_temperature=0.0)

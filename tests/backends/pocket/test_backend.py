@@ -19,8 +19,7 @@ from antiphon.backends import registry
 from antiphon.backends.base import Backend, BackendInfo, StepInputs, TextEntry
 from antiphon.backends.host import RowHost
 from antiphon.backends.pocket.backend import PocketBackend
-from antiphon.backends.pocket.noise import normal
-from antiphon.backends.pocket.row import Frame, PocketRow
+from antiphon.backends.pocket.row import Frame, PocketRow, normal
 from antiphon.backends.registry import make_backend, resolve_auto
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import make_sized

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, ChunkWord
-from antiphon.backends.pocket.workers import undisturbed
+from antiphon.backends.pocket.factory import undisturbed
 
 with undisturbed():
     from pocket_tts.models.text_chunking import split_into_best_sentences

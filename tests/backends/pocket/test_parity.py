@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.pocket.noise import normal
+from antiphon.backends.pocket.row import normal
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt

@@ -13,10 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.pocket.backend import PocketBackend, PocketRows
-from antiphon.backends.pocket.model import PocketModel
-from antiphon.backends.pocket.together import BLOCK_NUMBERS, Together, multiply
-from antiphon.backends.pocket.workers import deal
+from antiphon.backends.pocket.backend import PocketBackend, PocketRows, deal
+from antiphon.backends.pocket.model import BLOCK_NUMBERS, PocketModel, Together, multiply
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.pocket.small import LONG, SAMPLED, Talk, entries_of, small_backend, speak, tick
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from antiphon.backends.pocket.backend import Voices
 from antiphon.backends.pocket.model import State
-from antiphon.backends.pocket.voices import Voices
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.places import Layout, Places, place_rows
+from antiphon.backends.torch.pipeline import BatchLayout, LayoutKind, Pipeline, place_rows
 
 HOST_WAITS = frozenset(
     {
@@ -53,21 +52,21 @@ HOST_WAITS = frozenset(
 """Operations that wait for the device, whose results' shapes are data, or that draw from a generator."""
 
 
-def places_of(layout: Layout, rows: int, filled: int) -> Places:
+def places_of(layout: LayoutKind, rows: int, filled: int) -> BatchLayout:
     """All rows of so many, which have seen ``filled`` frames."""
     return place_rows(layout, rows, np.arange(rows, dtype=np.int32), np.full(rows, filled - 1))
 
 
-def stages_of(pipeline: Pipeline, places: Places) -> dict[str, Callable[[], None]]:
+def stages_of(pipeline: Pipeline, places: BatchLayout) -> dict[str, Callable[[], None]]:
     """A tick's stages as they are captured."""
     found: dict[str, Callable[[], None]] = {
-        "renew": pipeline.renew,
+        "reset_rows": pipeline.reset_rows,
         "encode": lambda: pipeline.encode(places),
     }
     if pipeline.generator is not None:
-        found["think"] = lambda: pipeline.think(places)
+        found["lm"] = lambda: pipeline.run_lm(places)
     if pipeline.spec.kind == "duplex":
-        found["forget"] = pipeline.forget
+        found["reset_encoders"] = pipeline.reset_encoders
     if pipeline.spec.kind != "stt":
         found["decode"] = lambda: pipeline.decode(places)
     return found

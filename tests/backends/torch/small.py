@@ -19,9 +19,8 @@ from torch import Tensor
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.step import Step
-from antiphon.backends.torch.weights.lm_weights import load_lm
-from antiphon.backends.torch.weights.mimi_weights import assign, mimi_tensors
+from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.weights import assign, load_lm, mimi_tensors
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec
 from tests.support.make_checkpoint import make_checkpoint

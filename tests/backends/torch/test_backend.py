@@ -15,22 +15,21 @@ from moshi.models.compression import MimiModel
 from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 
-from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs
-from antiphon.backends.executor import Work
+from antiphon.backends.base import NO_TOKEN, FloatArray, Resizable, StepInputs, StepOutputs, Work
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.executor import TorchRows
-from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
-from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.backends.torch.places import (
+from antiphon.backends.torch.loading import make
+from antiphon.backends.torch.pipeline import (
     WHOLE_RING,
-    Layout,
+    LayoutKind,
+    Pipeline,
     captured_frames,
     place_rows,
     read_bucket,
     row_buckets,
 )
-from antiphon.backends.torch.step import Run
+from antiphon.backends.torch.state import Run
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -169,7 +168,7 @@ def test_a_failing_stage_names_its_rows_and_leaves_the_others(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(Pipeline, "think", fail)
+    monkeypatch.setattr(Pipeline, "run_lm", fail)
     with pytest.raises(
         StepError, match=r"a step over rows \[0\] failed: RuntimeError: no such kernel"
     ) as caught:
@@ -187,7 +186,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
 
     def failing_step() -> type[Exception]:
         with monkeypatch.context() as patch:
-            patch.setattr(Pipeline, "think", fail)
+            patch.setattr(Pipeline, "run_lm", fail)
             with pytest.raises(BackendError) as caught:
                 backend.step(tick)
         return caught.type
@@ -283,8 +282,8 @@ def test_buckets() -> None:
     assert row_buckets(13) == (1, 2, 4, 8, 13)
     assert row_buckets(150) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 150)
     assert [read_bucket(frames) for frames in (1, 64, 65, 129, 3000)] == [64, 64, 128, 256, 4096]
-    assert captured_frames(Layout.WHOLE, 3000) == (64, 128, 256, 512, 1024, 2048, 4096)
-    assert captured_frames(Layout.PADDED, 3000) == captured_frames(Layout.EAGER, 3000) == (64,)
+    assert captured_frames(LayoutKind.WHOLE, 3000) == (64, 128, 256, 512, 1024, 2048, 4096)
+    assert captured_frames(LayoutKind.PADDED, 3000) == captured_frames(LayoutKind.EAGER, 3000) == (64,)
 
 
 def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) -> None:
@@ -300,26 +299,26 @@ def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) 
 
 def test_a_layout_gives_each_row_a_place() -> None:
     rows, frames = np.array([6, 2, 3], np.int32), np.array([9, 70, 4])
-    eager = place_rows(Layout.EAGER, 9, rows, frames)
+    eager = place_rows(LayoutKind.EAGER, 9, rows, frames)
     assert (eager.rows.tolist(), eager.at.tolist(), eager.is_padded) == ([6, 2, 3], [0, 1, 2], False)
     assert eager.runs == (Run(0, 6, 1, 10), Run(1, 2, 2, 71))
-    apart = place_rows(Layout.EAGER, 9, rows, frames, is_fixed=True)
+    apart = place_rows(LayoutKind.EAGER, 9, rows, frames, is_fixed=True)
     assert apart.rows.tolist() == [-1, -1, 2, 3, -1, -1, 6, -1, -1]
     assert apart.runs == (Run(2, 2, 1, 71), Run(3, 3, 1, 5), Run(6, 6, 1, 10))
-    padded = place_rows(Layout.PADDED, 9, rows, frames)
+    padded = place_rows(LayoutKind.PADDED, 9, rows, frames)
     assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), WHOLE_RING)
     assert padded.key(100) == (4, 100, True)
     for context_frames in (100, 3000):  # kernels bound each row by itself: calls of any age have one graph
-        young = place_rows(Layout.PADDED, 9, rows, np.zeros(3, np.int64))
+        young = place_rows(LayoutKind.PADDED, 9, rows, np.zeros(3, np.int64))
         assert young.key(context_frames) == padded.key(context_frames)
-    whole = place_rows(Layout.WHOLE, 9, rows, frames)
+    whole = place_rows(LayoutKind.WHOLE, 9, rows, frames)
     assert (whole.rows.tolist(), whole.at.tolist()) == (apart.rows.tolist(), [6, 2, 3])
     assert whole.runs == (Run(0, 0, 9, 128),)
 
 
 def test_in_a_fixed_tick_of_whole_layout_the_age_of_others_changes_no_read() -> None:
-    alone = place_rows(Layout.WHOLE, 9, np.array([6], np.int32), np.array([9]), is_fixed=True)
-    beside = place_rows(Layout.WHOLE, 9, np.array([6, 2], np.int32), np.array([9, 4000]), is_fixed=True)
+    alone = place_rows(LayoutKind.WHOLE, 9, np.array([6], np.int32), np.array([9]), is_fixed=True)
+    beside = place_rows(LayoutKind.WHOLE, 9, np.array([6, 2], np.int32), np.array([9, 4000]), is_fixed=True)
     assert (alone.runs, alone.filled) == (beside.runs, beside.filled)
     assert alone.key(3000) == beside.key(3000) == (9, 3000, True)
 

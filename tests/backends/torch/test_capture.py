@@ -20,11 +20,9 @@ from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch import executor as executor_module
 from antiphon.backends.torch.executor import TorchRows
-from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.pipeline import EMITTING, ROW, Pipeline
-from antiphon.backends.torch.places import Layout
+from antiphon.backends.torch.loading import make
+from antiphon.backends.torch.pipeline import EMITTING, ROW, LayoutKind, Pipeline, StageRunner
 from antiphon.backends.torch.sampling import Sampler
-from antiphon.backends.torch.stages import StageRunner
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
@@ -44,7 +42,6 @@ KINDS = ("moshi", "stt")
 ROWS = 4
 SAMPLED = SamplingParameters(text_seed=3, audio_seed=4, repetition_penalty=1.3, repetition_penalty_context=9)
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
-STAGES = ("encode", "think", "decode")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -82,7 +79,7 @@ def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkp
     pipeline = backend.executor.pipeline
     lists = pipeline.buffers.arrived.view(torch.int32)
     lists[:, ROW] = lists[:, EMITTING] = torch.tensor([0, -1, 2, 3], dtype=torch.int32)
-    for name, stage in stages_of(pipeline, places_of(Layout.WHOLE, ROWS, 64)).items():
+    for name, stage in stages_of(pipeline, places_of(LayoutKind.WHOLE, ROWS, 64)).items():
         with torch.inference_mode():
             assert left_behind(stage) == [], name
             with Recorder() as recorder:
@@ -187,7 +184,7 @@ def test_sessions_of_replays_equal_sessions_of_runs(
         if got.text_tokens is not None and want.text_tokens is not None:
             assert np.array_equal(got.text_tokens, want.text_tokens), index
     assert isinstance(run.executor, TorchRows)
-    stages = len(stages_of(run.executor.pipeline, places_of(Layout.WHOLE, ROWS, 64)))
+    stages = len(stages_of(run.executor.pipeline, places_of(LayoutKind.WHOLE, ROWS, 64)))
     assert stages <= len(without_cuda) <= 2 * stages
     assert all(graph.operations for graph in without_cuda)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
-from antiphon.backends.torch.kernels.decode_attention import (
+from antiphon.backends.torch.kernels.steps import (
     LEAST_QUERIES,
     SPLIT_SLOTS,
     block_slots_of,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antiphon.backends.torch.modules import linear
-from antiphon.backends.torch.modules.linear import Linear, can_pack
+from antiphon.backends.torch.modules import layers
+from antiphon.backends.torch.modules.layers import Linear, can_pack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -16,7 +16,7 @@ def test_a_linear_multiplies_the_same_packed_or_not(
     weight, x = torch.randn(24, 40).to(dtype), torch.randn(3, 40).to(dtype)
     wanted = x.float() @ weight.float().T
     for packs in {False, can_pack(dtype)}:
-        monkeypatch.setattr(linear, "can_pack", lambda _, packs=packs: packs)
+        monkeypatch.setattr(layers, "can_pack", lambda _, packs=packs: packs)
         layer = Linear.around(weight.clone())
         layer.pack()
         assert (layer.packed is not None) == packs

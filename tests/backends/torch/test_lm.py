@@ -18,9 +18,9 @@ from torch import Tensor
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.quantised.int8 import int8_linears
+from antiphon.backends.torch.quantised import int8_linears
 from antiphon.backends.torch.state import State
-from antiphon.backends.torch.weights.lm_weights import load_lm, merge_lora
+from antiphon.backends.torch.weights import load_lm, merge_lora
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from tests.backends.torch.small import SHAPES, Alone, Greedy, LMPair, make_lm_pair

@@ -12,13 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from antiphon.backends.torch.modules.conv import CausalConvTranspose1d
-from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.state import State, row_bytes
-from antiphon.backends.torch.step import NO_ROW, MaskedStep
-from antiphon.backends.torch.weights.mimi_weights import load_mimi
+from antiphon.backends.torch.modules.mimi import CausalConvTranspose1d, Mimi
+from antiphon.backends.torch.state import NO_ROW, MaskedStep, State, row_bytes
+from antiphon.backends.torch.weights import load_mimi
 from antiphon.errors import CheckpointFormatError, UnsupportedError
-from antiphon.models.codec_architecture import ConvShape
+from antiphon.models.architecture import ConvShape
 from tests.backends.torch.small import MimiPair
 
 FRAME = 1920

@@ -17,11 +17,10 @@ from torch import Tensor
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.snapshots import SnapshotCache, size_of
-from antiphon.backends.torch.factory import make
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
-from antiphon.backends.torch.state import row_bytes
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.loading import make
+from antiphon.backends.torch.state import Step, row_bytes
 from antiphon.errors import StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -133,7 +132,7 @@ def force_frame_by_frame(backend: HostBackend, row: int, prompt: Prompt, lm: LMS
 
     generator.step = forced  # type: ignore[method-assign, assignment]
     for index, frame in enumerate(prompt.frames):
-        executor.think_alone(row, frame[1 + lm.dep_q :], index + 1)
+        executor.run_lm_row(row, frame[1 + lm.dep_q :], index + 1)
     generator.step = step  # type: ignore[method-assign]
     backend._frames[row] = prompt.count
 

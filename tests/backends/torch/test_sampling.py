@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antiphon.backends.torch.sampling import Sampler
-from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import NO_ROW
+from antiphon.backends.torch.state import NO_ROW, State
 from antiphon.errors import UnsupportedError
 from antiphon.models import sampling as norm
-from antiphon.models.row_parameters import RECENT_WORDS
-from antiphon.models.sampling import SamplingParameters
+from antiphon.models.sampling import RECENT_WORDS, SamplingParameters
 from antiphon.models.spec import LMSpec
 
 SPEC = LMSpec(

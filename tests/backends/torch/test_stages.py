@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.backends.torch.stages import StageRunner
+from antiphon.backends.torch.pipeline import StageRunner
 
 CUDA = torch.device("cuda", 1)
 CUDNN: Any = torch.backends.cudnn

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from antiphon.backends.torch.modules.kv import KVRing
-from antiphon.backends.torch.state import State, TensorSpec
-from antiphon.backends.torch.step import MaskedStep, Run
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.modules.attention import KVRing
+from antiphon.backends.torch.state import Run, State
 
 SPECS = (
     TensorSpec("encoder.past", (3, 2), torch.float32),
@@ -36,7 +36,7 @@ def is_fresh(state: State, name: str, row: int) -> bool:
 @pytest.mark.parametrize("prefix", ["", "encoder"])
 def test_renewed_rows_are_fresh_but_for_what_is_kept(prefix: str) -> None:
     state = lived()
-    state.renew(torch.tensor([True, False, True, False]), prefix)
+    state.reset_rows(torch.tensor([True, False, True, False]), prefix)
     for name, spec in state.specs.items():
         for row in range(4):
             is_chosen = row in (0, 2) and not spec.is_kept and name.startswith(prefix)
@@ -79,17 +79,3 @@ def test_a_snapshot_of_values_in_pages_holds_this_session_alone(positions: int) 
         strict=True,
     ):
         assert torch.equal(want, got)
-
-
-def test_values_in_pages_are_written_alike_in_place_and_as_a_pure_function() -> None:
-    ring = KVRing("ring", 2, 100, 16, torch.float32, "position", int8=True)
-    state = State(ring.specs(), 2)
-    pure = MaskedStep(
-        {name: tensor.clone() for name, tensor in state.tensors.items()}, torch.tensor([False, True])
-    )
-    k, v = torch.randn(2, 2, 2, 3, 16)
-    slots = torch.tensor([[1, 2, 3], [98, 99, 0]])
-    ring.write(pure, slots, k, v)
-    ring.write(state.step([1]), slots[1:], k[1:], v[1:])
-    for name, tensor in state.tensors.items():
-        assert torch.equal(pure.tensors[name], tensor), name

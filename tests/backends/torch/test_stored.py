@@ -10,12 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antiphon.backends.torch.modules.linear import Linear
-from antiphon.backends.torch.quantised.fp8 import Fp8Linear, expand_fp8
-from antiphon.backends.torch.quantised.int4 import Int4Linear, int4_values, pack_nibbles, unpack_nibbles
-from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.backends.torch.quantised.stored import expect_stored
-from antiphon.backends.torch.weights.lm_weights import dequantized, parts_of
+from antiphon.backends.torch.modules.layers import Linear
+from antiphon.backends.torch.quantised import (
+    Fp8Linear,
+    Int4Linear,
+    Int8Linear,
+    expand_fp8,
+    expect_stored,
+    int4_values,
+    pack_nibbles,
+    unpack_nibbles,
+)
+from antiphon.backends.torch.weights import dequantized, parts_of
 from antiphon.errors import CheckpointFormatError
 
 

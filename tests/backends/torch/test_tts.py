@@ -19,17 +19,16 @@ from safetensors.torch import save_file
 
 from antiphon.backends.base import NO_TOKEN, FloatArray, StepInputs
 from antiphon.backends.torch.executor import TorchRows
-from antiphon.backends.torch.factory import make
-from antiphon.backends.torch.places import Layout, place_rows
+from antiphon.backends.torch.loading import make
+from antiphon.backends.torch.pipeline import LayoutKind, place_rows
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.script import TextEntry
-from antiphon.models.speaker import SpeakerShape, read_speaker
-from antiphon.models.spoken_text import TextReader
+from antiphon.models.script import TextEntry, TextReader
 from tests.support.make_checkpoint import NOT_LM, make_checkpoint
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
@@ -335,5 +334,5 @@ def test_bits_of_every_token_arrive(backend: TtsBackend) -> None:
     assert isinstance(executor, TorchRows)
     tokens = torch.tensor([0, 3, 2**24 + 1, 2**31 - 1, -2])
     executor.pipeline.write_text(tokens)
-    places = place_rows(Layout.EAGER, 5, rows[::-1].copy(), np.zeros(5, np.int64), is_fixed=True)
+    places = place_rows(LayoutKind.EAGER, 5, rows[::-1].copy(), np.zeros(5, np.int64), is_fixed=True)
     assert executor._text(places).tolist() == tokens.tolist()[::-1]

@@ -13,12 +13,12 @@ import pytest
 from antiphon.backends.base import FloatArray
 from antiphon.backends.registry import make_backend
 from antiphon.backends.torch.executor import TorchRows
-from antiphon.backends.torch.factory import make
+from antiphon.backends.torch.loading import make
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.guidance import guidance_of
+from antiphon.models.conditioning import guidance_of
 from tests.backends.torch.test_tts import (
     GREEDY,
     TEXTS,

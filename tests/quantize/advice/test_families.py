@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from antiphon.backends.pocket.workers import undisturbed
+from antiphon.backends.pocket.factory import undisturbed
 from antiphon_quantize.advice.families import MIMI_BYTES, load_families
 
 with undisturbed():

@@ -17,21 +17,21 @@ from antiphon.backends.registry import options_of
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import tick_limit_s
 from antiphon.errors import ConfigError
-from antiphon.models.cards import CARDS
+from antiphon.models.costs import CARDS
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon_quantize.advice.families import AudioFamily, SpeechFamily, load_families
 from antiphon_quantize.advice.fit import (
     FitRequest,
     calls_on,
     card_named,
+    frame_on_cpu_ms,
+    hub_cache,
     parse_bytes,
     speech_facts,
     speech_that_fits,
     text_that_fits,
 )
-from antiphon_quantize.advice.here import frame_on_cpu_ms, hub_cache
-from antiphon_quantize.advice.main import main
-from antiphon_quantize.advice.override import compose_override
+from antiphon_quantize.advice.main import compose_override, main
 from antiphon_quantize.advice.show import speech_advice
 from tests.support.stack.composefile import read_compose, services
 

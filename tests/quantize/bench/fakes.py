@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from antiphon.backends.base import Backend, BackendInfo, IntArray, StepInputs, StepOutputs
-from antiphon.backends.null import NullBackend
 from antiphon.models.catalog import load_checkpoint
-from antiphon_quantize.bench.card import SCHEMA, Card, Entry, MeasuredMemory, SubjectFacts
-from antiphon_quantize.bench.player import NearPlayer
-from antiphon_quantize.bench.quality import Metric, Quality
+from antiphon_quantize.bench.card import (
+    SCHEMA,
+    Card,
+    Entry,
+    MeasuredMemory,
+    Metric,
+    Quality,
+    SubjectFacts,
+    TickPlan,
+)
+from antiphon_quantize.bench.player import NearPlayer, TickTurn
+from antiphon_quantize.bench.run import summarise, timely_rows
 from antiphon_quantize.bench.subject import describe
-from antiphon_quantize.bench.summary import summarise, timely_rows
-from antiphon_quantize.bench.ticks import TickPlan, TickTurn
+from tests.support.null_backend import NullBackend
 
 FRAME_MS = 80.0
+
+
+def read_card(path: Path) -> Card:
+    return msgspec.json.decode(path.read_bytes(), type=Card, strict=False)
 
 
 @dataclass

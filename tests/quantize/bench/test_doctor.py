@@ -10,8 +10,8 @@ import pytest
 from antiphon import cli
 from antiphon.backends.machine import Gpu
 from antiphon.errors import AudioError
-from antiphon_quantize.bench import doctor_checks, doctor_speed
-from antiphon_quantize.bench.doctor_checks import (
+from antiphon_quantize.bench import doctor
+from antiphon_quantize.bench.doctor import (
     DoctorLine,
     DoctorState,
     check_cores,
@@ -24,8 +24,8 @@ from antiphon_quantize.bench.doctor_checks import (
     check_python,
     check_sound,
 )
+from antiphon_quantize.bench.player import TickTurn
 from antiphon_quantize.bench.slots import Found
-from antiphon_quantize.bench.ticks import TickTurn
 from tests.clients.fake_sounddevice import FakeSoundDevice
 
 
@@ -66,8 +66,8 @@ def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_default_model_is_run_and_its_calls_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_speed, "SECONDS", 0.3)
-    finding = doctor_speed.check_default("echo", is_timed=True)
+    monkeypatch.setattr(doctor, "SECONDS", 0.3)
+    finding = doctor.check_default("echo", is_timed=True)
     assert finding.state in (DoctorState.OK, DoctorState.NOTE)  # a busy machine may be late
     assert "calls at once; a tick of their ready rows takes" in finding.words
 
@@ -75,7 +75,7 @@ def test_the_default_model_is_run_and_its_calls_counted(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("tick_s", "state"), [(0.01, DoctorState.OK), (0.06, DoctorState.NOTE)])
 def test_late_ticks_get_fewer_slots(tick_s: float, state: DoctorState) -> None:
     found = Found(8, 80.0, TickTurn(8, (tick_s,) * 10, 0, 80, 1.0))
-    finding = doctor_speed.judge("tiny on onnx", found)
+    finding = doctor.judge("tiny on onnx", found)
     assert finding.state is state
     assert ("--slots 4" in finding.remedy) is (state is DoctorState.NOTE)
 
@@ -97,7 +97,7 @@ def test_what_is_short_has_a_remedy() -> None:
 
 
 def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_checks, "usable_cores", lambda: 3)
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
     assert check_cores().words == "3: 2 for the model, 1 for sockets and Opus"
 
 
@@ -116,7 +116,7 @@ def test_no_libopus_is_missing_with_what_to_install(monkeypatch: pytest.MonkeyPa
     def none() -> None:
         raise AudioError("no libopus: the Python package 'av' carries it (pip install av)")
 
-    monkeypatch.setattr(doctor_checks, "load_libopus", none)
+    monkeypatch.setattr(doctor, "load_libopus", none)
     assert check_libopus() == DoctorLine(
         "libopus", DoctorState.MISSING, "no libopus", "the Python package 'av' carries it (pip install av)"
     )

@@ -9,9 +9,9 @@ import pytest
 
 from antiphon.errors import BackendError
 from antiphon_quantize.bench import player
+from antiphon_quantize.bench.card import TickPlan
 from antiphon_quantize.bench.player import FarPlayer
 from antiphon_quantize.bench.subject import Subject
-from antiphon_quantize.bench.ticks import TickPlan
 
 PLAN = TickPlan((1, 2), seconds=0.4, turns=1, lead_frames=1)
 

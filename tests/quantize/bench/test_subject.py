@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.null import NullBackend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import Manifest, QuantizationRecipe
@@ -27,6 +26,7 @@ from antiphon_quantize.bench.subject import (
     peak_bytes,
     quantization_words,
 )
+from tests.support.null_backend import NullBackend
 
 
 def rounded(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:

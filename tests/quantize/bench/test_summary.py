@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
-from antiphon_quantize.bench.run import run, take_turns
-from antiphon_quantize.bench.summary import spread, summarise, timely_rows
-from antiphon_quantize.bench.ticks import TickPlan
+from antiphon_quantize.bench.card import TickPlan
+from antiphon_quantize.bench.run import run, spread, summarise, take_turns, timely_rows
 from tests.quantize.bench.fakes import FRAME_MS, FakeBackend, FakeClock, fake_player, turn
 
 

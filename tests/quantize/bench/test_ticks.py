@@ -16,7 +16,8 @@ from antiphon.backends.base import Backend, StepInputs, StepOutputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import ConfigError
 from antiphon.models.catalog import load_checkpoint
-from antiphon_quantize.bench.ticks import LEAST_TICKS, TickPlan, TickTurn, take_turn
+from antiphon_quantize.bench.card import TickPlan
+from antiphon_quantize.bench.player import LEAST_TICKS, TickTurn, take_turn
 from tests.quantize.bench.fakes import FRAME_MS, FakeBackend, FakeClock, as_backend
 from tests.support.make_checkpoint import make_checkpoint
 

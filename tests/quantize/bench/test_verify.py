@@ -15,13 +15,21 @@ from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import QuantizationRecipe
 from antiphon_quantize import measured
-from antiphon_quantize.bench.card import read_card
-from antiphon_quantize.bench.parity import BackendOutput, Parity, compare, snr_db
-from antiphon_quantize.bench.quality import Quality, not_judged
+from antiphon_quantize.bench.card import Quality, not_judged
 from antiphon_quantize.bench.subject import Subject
-from antiphon_quantize.bench.verify import VerifyState, baseline_of, check_files, check_parity, gate_finding
+from antiphon_quantize.bench.verify import (
+    BackendOutput,
+    Parity,
+    VerifyState,
+    baseline_of,
+    check_files,
+    check_parity,
+    compare,
+    gate_finding,
+    snr_db,
+)
 from antiphon_quantize.measured import verify as main
-from tests.quantize.bench.fakes import QUALITY
+from tests.quantize.bench.fakes import QUALITY, read_card
 from tests.support.make_checkpoint import make_checkpoint
 
 ONE = {"threads": 1}

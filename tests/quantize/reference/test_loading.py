@@ -10,12 +10,12 @@ import torch
 from moshi.models.lm import LMModel
 
 from antiphon.backends.host import HostBackend
-from antiphon.backends.threads import model_threads
+from antiphon.backends.machine import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import PipelineKind
-from antiphon_quantize.reference import loading
+from antiphon_quantize.reference import backend as reference
 from antiphon_quantize.reference.backend import ReferenceExecutor, make
 from antiphon_quantize.reference.duplex import DuplexLM
 from tests.backends.contract import GREEDY, Driver, assert_same, voice
@@ -100,7 +100,7 @@ def test_upstreams_broken_int8_is_refused(moshi: Checkpoint) -> None:
     assert moshi.spec.lm is not None
     lm = replace(moshi.spec.lm, config={**moshi.spec.lm.config, "quantize": True})
     with pytest.raises(UnsupportedError, match="cannot load its own INT8 checkpoints"):
-        loading.load_lm(replace(moshi, spec=replace(moshi.spec, lm=lm)), CPU, torch.float32)
+        reference.load_lm(replace(moshi, spec=replace(moshi.spec, lm=lm)), CPU, torch.float32)
 
 
 def test_a_checkpoint_without_the_file_is_refused(moshi: Checkpoint) -> None:
@@ -110,7 +110,7 @@ def test_a_checkpoint_without_the_file_is_refused(moshi: Checkpoint) -> None:
 
 def test_hibiki_hears_an_early_end_as_padding(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(str(make_checkpoint(tmp_path, kind="hibiki")))
-    model = loading.load_lm(checkpoint, CPU, torch.float32)
+    model = reference.load_lm(checkpoint, CPU, torch.float32)
     embeddings = model.text_emb.weight
     assert torch.equal(embeddings[2], embeddings[3])
     assert not torch.equal(embeddings[1], embeddings[3])
@@ -127,7 +127,7 @@ def test_steps_of_the_depformer_that_nobody_hears_change_nothing(tmp_path: Path)
     checkpoint = load_checkpoint(str(make_checkpoint(tmp_path / "whole", kind="personaplex")))
     assert checkpoint.spec.lm is not None
     assert (checkpoint.spec.lm.dep_q, checkpoint.spec.lm.depformer_steps) == (8, 16)
-    whole = loading.load_lm(checkpoint, CPU, torch.float32)
+    whole = reference.load_lm(checkpoint, CPU, torch.float32)
     arguments = {**checkpoint.spec.lm.config, "dep_q": 8}
     cut = LMModel(**arguments, device=CPU, dtype=torch.float32).eval()
     missing = cut.load_state_dict(whole.state_dict(), strict=False).missing_keys
@@ -135,7 +135,7 @@ def test_steps_of_the_depformer_that_nobody_hears_change_nothing(tmp_path: Path)
 
     runs = []
     for model in (whole, cut):
-        mimi = loading.load_mimi(checkpoint, CPU)
+        mimi = reference.load_mimi(checkpoint, CPU)
         executor = ReferenceExecutor(checkpoint.spec, mimi, DuplexLM(model, checkpoint.spec.lm))
         backend = HostBackend(checkpoint.spec, executor, slots=1)
         backend.set_parameters(0, GREEDY)

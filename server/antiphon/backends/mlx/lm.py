@@ -1,23 +1,213 @@
 """The language model: every stream's tokens in, text logits and a hidden vector out, then the depformer.
 
-Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4.
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
+sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
+live within one call and are no part of the state. Each step is a slice with its own weights; slices that
+share weights share arrays. Published files are of PyTorch's layout or of mlx's. What a tts model is
+conditioned on besides its text is computed once in float32: a constant, and sources of voices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from antiphon.backends.mlx.depformer import Depformer
-from antiphon.backends.mlx.embedding import StreamEmbeddings, load_embedding
-from antiphon.backends.mlx.matrix import Weights
-from antiphon.backends.mlx.norms import load_norm
-from antiphon.backends.mlx.state import Step, TensorSpec
-from antiphon.backends.mlx.transformer import StreamingTransformer
-from antiphon.models.architecture import LanguageConfig
-from antiphon.models.mlx_layout import AUDIO_EMBEDDINGS, SLICES
+from antiphon.backends.base import FloatArray
+from antiphon.backends.mlx.layers import (
+    Matrix,
+    StreamEmbeddings,
+    Weights,
+    load_arrays,
+    load_embedding,
+    load_feed_forward,
+    load_norm,
+)
+from antiphon.backends.mlx.state import Step
+from antiphon.backends.mlx.transformer import (
+    StreamingTransformer,
+    load_layer_scales,
+    merge_heads,
+    scaled,
+    split_projection,
+)
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.errors import UnsupportedError
+from antiphon.models.architecture import DepformerConfig, LanguageConfig
+from antiphon.models.conditioning import (
+    CONDITION,
+    PROVIDER,
+    SpeakerShape,
+    check_conditions,
+    chosen_entry,
+    description_entry,
+    source_positions,
+)
+from antiphon.models.spec import ModelSpec
+from antiphon.models.weights import AUDIO_EMBEDDINGS, SLICES, Source, find_sources, read_header
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditioners of one model.
+
+    ``constant`` float32 ``[1, dim]`` is added to every input. ``projection`` is ``[dim, width]``, ``empty``
+    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
+    """
+
+    constant: mx.array | None = None
+    projection: Matrix | None = None
+    empty: mx.array | None = None
+    positions: mx.array | None = None
+
+    def source(self, speakers: FloatArray | None) -> mx.array:
+        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
+        assert self.projection is not None
+        assert self.empty is not None
+        assert self.positions is not None
+        source = mx.broadcast_to(self.empty, self.positions.shape)
+        if speakers is not None:
+            said = self.projection.product(mx.array(speakers).flatten(0, 1))
+            source = mx.concatenate([said, source[len(said) :]])
+        return source + self.positions
+
+
+def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
+    """The conditioners of a tts model, of its file's tensors in float32.
+
+    Raises:
+        UnsupportedError: conditions that no published model has, or joined in another way.
+    """
+    config: Mapping[str, Any] = {} if spec.lm is None else spec.lm.config
+    if not config.get("conditioners"):
+        return Conditions()
+    check_conditions(config)
+    tables = [_choice(weights, config, name) for name in config["fuser"].get("sum") or []]
+    constant = mx.stack(tables).sum(axis=0) if tables else None
+    shape = SpeakerShape.of(spec)
+    if shape is None:
+        return Conditions(constant)
+    name, dim = f"{PROVIDER}.{CONDITION}", config["dim"]
+    projection = weights.matrix(f"{name}.output_proj", dim, shape.width)
+    positions = mx.array(source_positions(config, shape.positions, dim))
+    return Conditions(constant, projection, _padding(weights, name, dim), positions)
+
+
+def _choice(weights: Weights, config: Mapping[str, Any], name: str) -> mx.array:
+    """The vector ``[1, dim]`` of what we choose from a table, or of no choice."""
+    entry = chosen_entry(config, name)
+    if entry is None:
+        return _padding(weights, f"{PROVIDER}.{name}", config["dim"])[None]
+    return embed_choice(weights, config, name, entry)
+
+
+def embed_choice(weights: Weights, config: Mapping[str, Any], name: str, entry: int) -> mx.array:
+    """One entry of a lookup conditioner's table as a vector ``[1, dim]``."""
+    prefix, width = f"{PROVIDER}.{name}", config["conditioners"][name]["lut"]["dim"]
+    chosen = weights.matrix(f"{prefix}.embed", None, width).rows(mx.array([entry]))
+    if not weights.has(f"{prefix}.output_proj.weight"):
+        return chosen
+    return weights.matrix(f"{prefix}.output_proj", config["dim"], width).product(chosen)
+
+
+def _padding(weights: Weights, prefix: str, dim: int) -> mx.array:
+    """What was learnt for the absence of a condition, or nothing."""
+    name = f"{prefix}.learnt_padding"
+    return weights.array(name, (1, 1, dim)).reshape(-1) if weights.has(name) else mx.zeros(dim)
+
+
+Chooser: TypeAlias = Callable[[int, mx.array], mx.array]
+"""Called with (step, logits ``[n, card]``), returns the tokens int32 ``[n]``."""
+
+Past: TypeAlias = tuple[mx.array, mx.array]
+
+
+class DepformerLayer:
+    """One layer of one slice."""
+
+    def __init__(self, config: DepformerConfig, width: int, weights: Weights, prefix: str) -> None:
+        """Take the layer's weights."""
+        dim, kv_dim = config.dim, config.kv_dim
+        self._dims = (dim, kv_dim, config.head_dim)
+        self.in_proj = weights.linear(f"{prefix}.self_attn.in_proj", dim, dim + 2 * kv_dim)
+        self.out_proj = weights.linear(f"{prefix}.self_attn.out_proj", dim, dim)
+        self.gating = load_feed_forward(config.gating, weights, f"{prefix}.gating", dim, width)
+        self.norm1, self.norm2 = (load_norm(config.norm, weights, f"{prefix}.norm{i}", dim) for i in (1, 2))
+        self.scale_1, self.scale_2 = load_layer_scales(weights, prefix, dim, wanted=config.layer_scale)
+
+    def __call__(self, x: mx.array, past: Past | None) -> tuple[mx.array, Past]:
+        """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
+        q, k, v = (part.swapaxes(1, 2) for part in split_projection(self.in_proj(self.norm1(x)), self._dims))
+        if past is not None:
+            k, v = mx.concatenate([past[0], k], axis=2), mx.concatenate([past[1], v], axis=2)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=self._dims[2] ** -0.5)
+        x = x + scaled(merge_heads(out, self.out_proj), self.scale_1)
+        return x + scaled(self.gating(self.norm2(x)), self.scale_2), (k, v)
+
+
+class DepformerSlice:
+    """Everything one step needs: from the main transformer's output and the token before, to logits."""
+
+    def __init__(self, config: DepformerConfig, step: int, weights: Weights, prefix: str) -> None:
+        """Take the slice's weights."""
+        dim, entries = config.dim, (config.text_card if step == 0 else config.card) + 1
+        self.linear_in = weights.linear(f"{prefix}.linear_in", config.hidden_dim, dim)
+        demux = config.demux and step == 0
+        self.emb = load_embedding(weights, f"{prefix}.emb", entries, dim, config.low_rank, demux=demux)
+        width = config.feed_forward[config.schedule[step]]
+        self.layers = [
+            DepformerLayer(config, width, weights, f"{prefix}.transformer.layers.{i}")
+            for i in range(config.layers)
+        ]
+        self.norm = None
+        if config.output_norm is not None:
+            self.norm = load_norm(config.output_norm, weights, f"{prefix}.norm", dim)
+        self.linear_out = weights.linear(f"{prefix}.linear_out", dim, config.card, bias=config.bias)
+
+    def __call__(self, hidden: mx.array, token: mx.array, pasts: list[Past]) -> tuple[mx.array, list[Past]]:
+        """Hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and what came before, to logits ``[n, card]``.
+
+        ``pasts`` has each layer's keys and values, and is empty in the first step.
+        """
+        x = self.linear_in(hidden) + self.emb(token)[:, None]
+        seen: list[Past] = []
+        for index, layer in enumerate(self.layers):
+            x, past = layer(x, pasts[index] if pasts else None)
+            seen.append(past)
+        return self.linear_out(x if self.norm is None else self.norm(x))[:, 0], seen
+
+
+Slice: TypeAlias = Callable[[mx.array, mx.array, list[Past]], tuple[mx.array, list[Past]]]
+
+
+class Depformer:
+    """Generates ``steps`` audio tokens from the main transformer's output and the text token."""
+
+    def __init__(self, config: DepformerConfig, weights: Weights, prefix: str) -> None:
+        """Take the weights."""
+        self.config = config
+        self.slices: list[Slice] = [
+            DepformerSlice(config, step, weights, f"{prefix}.{step}") for step in range(config.steps)
+        ]
+
+    def compile(self) -> None:
+        """Have mlx fuse each slice's operations, from its next call on."""
+        self.slices = [mx.compile(piece) for piece in self.slices]
+
+    def __call__(self, hidden: mx.array, text_tokens: mx.array, choose: Chooser) -> mx.array:
+        """Hidden ``[n, 1, hidden_dim]`` and text tokens int32 ``[n]`` to audio tokens int32 ``[n, steps]``.
+
+        ``choose`` samples each step's logits, in their dtype.
+        """
+        pasts: list[Past] = []
+        chosen = [text_tokens]
+        for step, piece in enumerate(self.slices):
+            logits, pasts = piece(hidden, chosen[-1], pasts)
+            chosen.append(choose(step, logits))
+        return mx.stack(chosen[1:], axis=1)
 
 
 class LanguageModel:
@@ -78,3 +268,55 @@ class LanguageModel:
         """Probabilities of the extra heads: hidden ``[n, 1, dim]`` to float32 ``[n, heads, width]``."""
         heads = [mx.softmax(head(hidden[:, 0]).astype(mx.float32), axis=-1) for head in self.extra_heads]
         return mx.stack(heads, axis=1)
+
+
+_CONDITIONS = "condition_provider."
+
+
+def load_lm(
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    steps: int,
+    family: str = "moshi",
+    dtype: mx.Dtype = mx.float32,
+    int8_kv: bool = False,
+    cross_positions: int = 0,
+) -> LanguageModel:
+    """Load a published language model, with the corrections upstream makes, to compute in ``dtype``.
+
+    Matrices that the file has in groups of a few bits stay so; their scales become ``dtype``.
+
+    Raises:
+        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        UnsupportedError: an option, or a kind of rounding, that this backend does not run.
+    """
+    published = load_arrays(path)
+    rounded = [name for name, array in published.items() if array.dtype == mx.int8]
+    if rounded:
+        raise UnsupportedError(
+            f"{path} is INT8 with a scale for each row, in {len(rounded)} of its {len(published)} "
+            "tensors, and made for torch; use the original, or: antiphon quantize --target mlx"
+        )
+    sources = find_sources(read_header(path), config, steps)
+    weights = Weights({name: cut(published[s.name], s) for name, s in sources.items()}, str(path), dtype)
+    model = LanguageModel(
+        config, steps=steps, weights=weights, int8_kv=int8_kv, cross_positions=cross_positions
+    )
+    if family == "hibiki":
+        # As upstream: an end of text that is sampled too early is heard by the model as padding.
+        model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
+    entry = description_entry(config, family)
+    if entry is not None:
+        model.condition = embed_choice(weights, config, "description", entry).astype(dtype)
+    weights.finish(ignored=(_CONDITIONS,))
+    return model
+
+
+def cut(whole: mx.array, source: Source) -> mx.array:
+    """The part of a file's tensor that a source speaks of."""
+    if source.is_flat:
+        return whole.reshape(-1)
+    if source.parts == 1:
+        return whole
+    return whole.reshape(source.parts, -1, *whole.shape[1:])[source.part]

@@ -1,25 +1,24 @@
-"""From a checkpoint to loaded modules."""
+"""From a checkpoint to the mlx backend: its options, checked, and its modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
-from antiphon.backends.loading_errors import as_checkpoint_error
-from antiphon.backends.mlx.conditions import Conditions, load_conditions
-from antiphon.backends.mlx.files import load_arrays
+from antiphon.backends.host import HostBackend
+from antiphon.backends.mlx.executor import Loaded, MlxFrames, MlxTts
 from antiphon.backends.mlx.generation import Generator
-from antiphon.backends.mlx.lm_weights import load_lm
-from antiphon.backends.mlx.matrix import Matrix, Weights
-from antiphon.backends.mlx.mimi import Mimi
-from antiphon.backends.mlx.mimi_weights import load_mimi
+from antiphon.backends.mlx.layers import Matrix, Weights, load_arrays
+from antiphon.backends.mlx.lm import load_conditions, load_lm
+from antiphon.backends.mlx.mimi import load_mimi
+from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.checkpoint import as_checkpoint_error
+from antiphon.models.conditioning import UNGUIDED, SpeakerShape, guidance_of
 from antiphon.models.script import ScriptRules
-from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
@@ -30,20 +29,6 @@ DTYPES: Final[Mapping[str, mx.Dtype]] = {
     "bfloat16": mx.bfloat16,
     "float16": mx.float16,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The modules of a model; ``conditions`` are a tts model's.
-
-    ``bits`` are those of its rounded matrices, ascending, without duplicates.
-    """
-
-    mimi: Mimi
-    generator: Generator | None
-    conditions: Conditions | None
-    bits: tuple[int, ...]
-    weight_bytes: int
 
 
 def pick_dtype(name: str | None, device: mx.Device) -> mx.Dtype:
@@ -73,13 +58,6 @@ def pick_device(name: str | None) -> mx.Device:
     if not mx.is_available(mx.Device(kind)):
         raise ConfigError(f"device {name} was requested, but this mlx ({version('mlx')}) sees none")
     return mx.Device(kind)
-
-
-def device_bytes(device: mx.Device) -> dict[str, int]:
-    """What ``BackendInfo.memory`` says of the device: of a GPU ``total``, as much as Metal recommends."""
-    if device.type == mx.DeviceType.cpu or not mx.metal.is_available():
-        return {}
-    return {"total": int(mx.metal.device_info()["max_recommended_working_set_size"])}
 
 
 def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> Loaded:
@@ -120,14 +98,6 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
     return Loaded(mimi, generator, conditions, bits, sum(array.nbytes for array in weights))
 
 
-def quantization_of(loaded: Loaded) -> str:
-    """What of a model is in few bits: "weights-int4+kv-int8", parts of it, or "none"."""
-    parts = [f"weights-int{bits}" for bits in loaded.bits]
-    if loaded.generator is not None and loaded.generator.model.int8_kv:
-        parts.append("kv-int8")
-    return "+".join(parts) or "none"
-
-
 def _weights_of(modules: list[object]) -> tuple[list[mx.array], tuple[int, ...]]:
     """Every array that modules hold, each once, and the bits of their rounded matrices."""
     arrays: dict[int, mx.array] = {}
@@ -149,3 +119,47 @@ def _weights_of(modules: list[object]) -> tuple[list[mx.array], tuple[int, ...]]
             names = getattr(value, "__dataclass_fields__", None) or vars(value)
             waiting.extend(getattr(value, name) for name in names)
     return list(arrays.values()), tuple(sorted(bits))
+
+
+COMPILE: Final = ("auto", "on", "off")
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    dtype: str | None = None,
+    kv: str = "compute",
+    compile: str = "auto",  # noqa: A002  (the option's name on the command line)
+) -> HostBackend | TtsBackend:
+    """Load a checkpoint into our own modules.
+
+    ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is what the language model
+    computes in (None: bfloat16 on a GPU, float32 on a CPU); matrices the checkpoint has in groups of a few
+    bits stay so. ``kv`` says how its keys and values are kept: "compute" (in that dtype) or "int8".
+    ``compile`` "on" has mlx fuse operations, which on a CPU takes a C++ compiler and minutes; "auto" does so
+    on a GPU.
+
+    Raises:
+        UnsupportedError: a pipeline or an option that cannot be run.
+        ConfigError: no such device, dtype or other option, or less than one slot.
+        CheckpointFormatError: the weights and the configuration do not fit each other.
+    """
+    spec = checkpoint.spec
+    if spec.kind is PipelineKind.TTS and (guidance := guidance_of(spec)) != UNGUIDED:
+        raise UnsupportedError(
+            f"{spec.name} is run twice a step, guided by {guidance:g}; the mlx backend does not, torch does"
+        )
+    if kv not in ("compute", "int8"):
+        raise ConfigError(f"kv is '{kv}'; it can be compute or int8")
+    if compile not in COMPILE:
+        raise ConfigError(f"compile is '{compile}'; it can be {', '.join(COMPILE)}")
+    mlx_device = pick_device(device)
+    compiles = compile == "on" or (compile == "auto" and mlx_device.type == mx.DeviceType.gpu)
+    with mx.stream(mlx_device):
+        loaded = load_modules(checkpoint, pick_dtype(dtype, mlx_device), int8_kv=kv == "int8")
+    if spec.kind is PipelineKind.TTS:
+        speech = MlxTts(spec, loaded, device=mlx_device, compiles=compiles)
+        return TtsBackend(spec, speech, slots=slots)
+    return HostBackend(spec, MlxFrames(spec, loaded, device=mlx_device, compiles=compiles), slots=slots)

@@ -17,10 +17,10 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.backends.mlx.state import Packed, Packing, TensorSpec
+from antiphon.backends.mlx.state import Packed, Packing
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.models.philox import gumbel_table
-from antiphon.models.row_parameters import RECENT_WORDS, RowParameters
-from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
+from antiphon.models.sampling import RECENT_WORDS, TEXT_STREAM, RowParameters, SamplingParameters
 from antiphon.models.spec import LMSpec
 
 

@@ -13,41 +13,15 @@ evaluated, and it is written before it is read: mlx copies a ring whose old cont
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.snapshots import Form, check_tensors
-
-_SLOTS: Final = 1
-"""The axis of a row's ring ``[H, capacity, ...]`` that positions go round."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
-
-    A ring ``[H, capacity, ...]`` has the name of its position counter in ``position``. ``is_voice`` marks
-    what a row's voice consists of.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: mx.Dtype
-    fill: int | float = 0
-    position: str | None = None
-    is_voice: bool = False
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes one row of this tensor takes."""
-        return self.dtype.size * prod(self.shape)
+from antiphon.backends.snapshots import TensorSpec, check_state
 
 
 class State:
@@ -70,38 +44,27 @@ class State:
         """
         for row in rows:
             for name, spec in self.specs.items():
-                if name.startswith(prefix) and not (keeps_voice and spec.is_voice):
+                if name.startswith(prefix) and not (keeps_voice and spec.is_kept):
                     self.tensors[name][row] = mx.array(spec.fill, dtype=spec.dtype)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
         """Copy one row: name to array of ``spec.shape``, rings cut to what their position says is filled."""
         index = mx.array(row)  # an array gathers into memory of its own; a number would give a view
-        copies = {}
-        for name, spec in self.specs.items():
-            tensor = self.tensors[name]
-            if spec.position is not None:
-                tensor = tensor[:, :, : self._filled(spec, self.tensors[spec.position][row])]
-            copies[name] = tensor[index]
+        own = {name: tensor[index] for name, tensor in self.tensors.items()}
+        copies: dict[str, mx.array] = {name: spec.cut(own[name], own) for name, spec in self.specs.items()}
         mx.eval(copies)
         return copies
 
     def check(self, snapshot: Mapping[str, mx.array]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
-        wanted: dict[str, Form] = {}
-        for name, spec in self.specs.items():
-            shape = spec.shape
-            if spec.position is not None and spec.position in snapshot:
-                filled = self._filled(spec, snapshot[spec.position])
-                shape = (*shape[:_SLOTS], filled, *shape[_SLOTS + 1 :])
-            wanted[name] = shape, spec.dtype
-        check_tensors(snapshot, wanted)
+        check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
         """Put a checked snapshot into a fresh row, which then continues bit-identically."""
         for name, spec in self.specs.items():
             if spec.position is None:
                 self.tensors[name][row] = snapshot[name]
-            elif filled := snapshot[name].shape[_SLOTS]:
+            elif filled := spec.used(snapshot):
                 self.tensors[name][row, :, :filled] = snapshot[name]
         mx.eval(self.tensors)
 
@@ -124,9 +87,6 @@ class State:
     def bytes(self) -> int:
         """Bytes held for all rows together."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
-
-    def _filled(self, spec: TensorSpec, position: mx.array) -> int:
-        return min(int(np.array(position).max()), spec.shape[_SLOTS])
 
 
 class Packing:

@@ -1,37 +1,127 @@
-"""The onnx backend's executors: exported graphs over the rows that are named, state in numpy arrays."""
+"""The onnx backend: exported graphs over the rows that are named, state in numpy arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from antiphon.backends.arrays import HostArrays
-from antiphon.backends.base import NO_TOKEN, FloatArray, IntArray, Progress
-from antiphon.backends.executor import ExecutorFacts, Result, TextResult, TextStep, Work
+from antiphon.backends.base import (
+    NO_TOKEN,
+    BackendInfo,
+    FloatArray,
+    IntArray,
+    Progress,
+    Result,
+    TextResult,
+    TextStep,
+    Work,
+)
 from antiphon.backends.host import HostBackend
-from antiphon.backends.machine import give_back_memory
-from antiphon.backends.onnx.language import Language
+from antiphon.backends.machine import give_back_memory, model_threads
+from antiphon.backends.onnx.graph import check_graph
+from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.snapshots import Form, check_tensors
+from antiphon.backends.snapshots import HostArrays, TensorSpec, check_state, part
 from antiphon.backends.stopwatch import Stopwatch
-from antiphon.models.delays import ZERO
-from antiphon.models.graphs import Array
+from antiphon.backends.tts import TtsBackend
+from antiphon.errors import CheckpointFormatError
+from antiphon.models.conditioning import SpeakerShape
+from antiphon.models.delays import ZERO, DelayRings
+from antiphon.models.manifest import Array
 from antiphon.models.prompt import Prompt
-from antiphon.models.sampling import SamplingParameters
+from antiphon.models.sampling import RowSampler, SamplingParameters
 from antiphon.models.script import NEW_WORD, ScriptRules
-from antiphon.models.spec import ModelSpec
+from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+_DELAYS, _SAMPLER = "delays.", "sampler."
 
 
-class OnnxRows(HostArrays):
-    """S rows of the stages of a model; see :class:`antiphon.backends.executor.Rows`.
+class Language:
+    """A Moshi-family language model over S rows; a step is read, speak, and :meth:`DelayRings.outputs`.
+
+    Each call names the rows of the step, int32 ``[m]``; all arrays are in their order.
+    """
+
+    def __init__(self, spec: LMSpec, lm: Stage, depformer: Stage | None) -> None:
+        """Take over the graphs; ``depformer`` is None for a model that only listens."""
+        self._lm, self._depformer = lm, depformer
+        self.spec = spec
+        self.allocate(lm.slots)
+
+    def allocate(self, rows: int) -> None:
+        """Have ``rows`` fresh rows with default parameters beside those of the graphs."""
+        self.delays = DelayRings(self.spec, rows)
+        self.sampler = RowSampler(self.spec, rows)
+
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
+        """Make rows like fresh ones, those of the graphs excepted."""
+        self.delays.reset(rows)
+        self.sampler.reset(rows)
+
+    def read(
+        self, rows: IntArray, heard: IntArray, watch: Stopwatch, *, is_fixed: bool = False
+    ) -> tuple[IntArray, dict[str, Array]]:
+        """Codes int32 ``[m, codebooks]`` to the text that is sampled, int32 ``[m]``, and outputs of "lm"."""
+        outputs = self._lm.run(rows, {"tokens": self.delays.inputs(rows, heard)}, is_fixed=is_fixed)
+        watch.lap("lm")
+        text = self.sampler.text(rows, outputs["logits"], self.delays.offsets[rows])
+        watch.lap("sample")
+        return text, outputs
+
+    def speak(
+        self, rows: IntArray, text: IntArray, hidden: Array, watch: Stopwatch, *, is_fixed: bool = False
+    ) -> IntArray:
+        """A frame's audio tokens int32 ``[m, dep_q]``, all of them by one graph."""
+        if self._depformer is None:
+            return np.empty((rows.size, 0), dtype=np.int32)
+        noise = np.empty((rows.size, self.spec.dep_q, self.spec.card), np.float32)
+        inverse, topk = self.sampler.voice_race(rows, self.delays.offsets[rows], noise)
+        inputs: dict[str, Array] = {
+            "noise": noise,
+            "inverse_temperature": inverse,
+            "topk": topk,
+            "hidden": hidden,
+            "text": text,
+        }
+        watch.lap("sample")
+        codes = self._depformer.run(rows, inputs, is_fixed=is_fixed)["codes"]
+        watch.lap("depformer")
+        return codes.astype(np.int32)
+
+    def snapshot(self, row: int) -> dict[str, Array]:
+        """Copy what a row has beside the graphs, by name, without the row axis."""
+        parts = {_DELAYS + name: np.asarray(array) for name, array in self.delays.snapshot(row).items()}
+        return parts | {_SAMPLER + name: np.asarray(a) for name, a in self.sampler.snapshot(row).items()}
+
+    def specs(self) -> list[TensorSpec]:
+        """What a snapshot has beside the graphs."""
+        return [TensorSpec(name, array.shape, array.dtype) for name, array in self.snapshot(0).items()]
+
+    def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
+        """Write a checked snapshot into a row."""
+        self.delays.restore(row, part(snapshot, _DELAYS))
+        self.sampler.restore(row, part(snapshot, _SAMPLER))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of this state of all rows."""
+        return self.delays.state_bytes + self.sampler.state_bytes
+
+
+class OnnxRows:
+    """S rows of the stages of a model; see :class:`antiphon.backends.base.DeviceRows`.
 
     ``stages`` are those that have S rows, by kind: "encode", "lm", "depformer", "decode".
     """
 
-    def __init__(self, spec: ModelSpec, stages: Mapping[str, Stage], facts: ExecutorFacts) -> None:
+    def __init__(self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo) -> None:
         """Take over the stages of loaded graphs."""
         self.facts, self.stages = facts, dict(stages)
         self._most_weight_bytes = facts.memory["weights"]
@@ -64,6 +154,12 @@ class OnnxRows(HostArrays):
         threads = thread_words(self.stages) if self.facts.device == "cpu" else ""
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
+    def choose_threads(self) -> None:
+        """Choose how stages that have a choice run, with as many rows as there are."""
+        for stage in self.stages.values():
+            if stage.has_choice:
+                stage.warm_up(row_counts(stage.slots))
+
     def reset(self, rows: Sequence[int] | IntArray) -> None:
         """See the protocol; voices stay."""
         for stage in self.stages.values():
@@ -85,10 +181,10 @@ class OnnxRows(HostArrays):
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""
-        wanted: dict[str, Form] = {} if self.language is None else self.language.forms()
+        specs = [] if self.language is None else self.language.specs()
         for stage in self.stages.values():
-            wanted |= stage.state.forms(tensors)
-        check_tensors(tensors, wanted)
+            specs += stage.state.specs.values()
+        check_state(tensors, specs)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """See the protocol."""
@@ -114,14 +210,8 @@ class OnnxRows(HostArrays):
         return self.stages["decode"].run(rows, {"codes": codes}, is_fixed=is_fixed)["pcm"]
 
 
-class OnnxFrames(OnnxRows):
-    """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
-
-    def choose_threads(self) -> None:
-        """Choose how stages that have a choice run, with as many rows as there are."""
-        for stage in self.stages.values():
-            if stage.has_choice:
-                stage.warm_up(row_counts(stage.slots))
+class OnnxFrames(OnnxRows, HostArrays):
+    """Codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
 
     def run(self, work: Work) -> Result:
         """See the protocol."""
@@ -148,11 +238,11 @@ class OnnxFrames(OnnxRows):
         return Result(pcm, text, vad, watch.stage_ms)
 
 
-class OnnxTexts(OnnxRows):
-    """Tts models; see :class:`antiphon.backends.executor.TextExecutor`. ``voice`` has one row."""
+class OnnxTexts(OnnxRows, HostArrays):
+    """Tts models; see :class:`antiphon.backends.base.TextExecutor`. ``voice`` has one row."""
 
     def __init__(
-        self, spec: ModelSpec, stages: Mapping[str, Stage], facts: ExecutorFacts, voice: Stage | None = None
+        self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo, voice: Stage | None = None
     ) -> None:
         """Take over the stages of loaded graphs; ``voice`` turns voices into state of "lm"."""
         super().__init__(spec, stages, facts)
@@ -160,7 +250,7 @@ class OnnxTexts(OnnxRows):
         assert spec.lm is not None
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
 
-    def renew(self, rows: IntArray) -> None:
+    def reset_rows(self, rows: IntArray) -> None:
         """The graphs bound nothing that a mask hides, so rings are erased."""
         self.reset(rows)
 
@@ -200,19 +290,6 @@ class OnnxTexts(OnnxRows):
             self.stages["lm"].state.arrays[name][row] = array
 
 
-class OnnxBackend(HostBackend):
-    """The host of a codec, duplex or stt model; see :class:`antiphon.backends.base.ThreadChoosing`."""
-
-    def __init__(self, spec: ModelSpec, executor: OnnxFrames, *, slots: int) -> None:
-        """Give an executor ``slots`` fresh rows."""
-        super().__init__(spec, executor, slots=slots)
-        self._stages = executor
-
-    def choose_threads(self) -> None:
-        """See the protocol."""
-        self._stages.choose_threads()
-
-
 def row_counts(slots: int) -> tuple[int, ...]:
     """1, 2, 4, 8, ... and the number of slots itself."""
     powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
@@ -226,10 +303,85 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
         return "1 thread"
     spinning = [name for name, stage in stages.items() if stage.is_spinning]
     waiting = "spinning" if len(spinning) == len(stages) else f"spinning in {', '.join(spinning)}"
-    apart = [
-        name if stage.apart_from == 1 else f"{name} from {stage.apart_from} rows on"
+    split = [
+        name if stage.split_from == 1 else f"{name} from {stage.split_from} rows on"
         for name, stage in stages.items()
-        if stage.apart_from is not None
+        if stage.split_from is not None
     ]
-    parts = f"in parts: {', '.join(apart)}" if apart else "no stage in parts"
+    parts = f"in parts: {', '.join(split)}" if split else "no stage in parts"
     return f"{count} threads, {waiting if spinning else 'sleeping'}; {parts}"
+
+
+VOICE: Final = "voice"
+"""The graph that turns voices into what a tts row remembers of them."""
+
+SPLIT_BYTES: Final = 150_000_000
+"""The largest graph that is loaded once more, for parts of a tick at the same time: Mimi's, with the 32
+codebooks of a recogniser too (109 MB in INT8), and not a language model of a thousand million weights, whose
+products are long enough for several threads each."""
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    threads: int | None = None,
+    spin: bool | None = None,
+) -> HostBackend | TtsBackend:
+    """Load a checkpoint's graphs.
+
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
+    a CPU (None: all cores it may use but one), and ``spin`` whether they keep their cores while a step runs
+    (None: where that is measured to be faster).
+
+    Raises:
+        CheckpointFormatError: a graph is missing, or not what the manifest says.
+        ConfigError: no such device, or less than one slot or thread.
+    """
+    spec = checkpoint.spec
+    name, providers = pick_provider(device)
+    cpu_threads = model_threads(threads)
+    pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
+    made, weight_bytes = {}, 0
+    for stage in stages(spec):
+        if stage not in checkpoint.graphs:
+            raise CheckpointFormatError(
+                f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
+            )
+        form = checkpoint.graphs[stage]
+        path = checkpoint.file(form.file)
+        file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+        others = pool if stage != VOICE and file_bytes <= SPLIT_BYTES else None
+        opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
+        session = opener.open(spin=bool(opener.spin))
+        check_graph(session, form, path)
+        made[stage] = Stage(session, form, 1, opener)
+        weight_bytes += file_bytes * (1 if others is None else 2)
+    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
+    facts = BackendInfo(
+        name="onnx",
+        device=name,
+        spec=spec,
+        dtype=(wanted.dtype if wanted is not None else None) or "float32",
+        quantization="none" if recipe is None else recipe.scheme,
+        versions={"onnxruntime": onnxruntime.__version__},
+        memory={"weights": weight_bytes},
+        chooses_threads=any(stage.has_choice for stage in made.values()),
+    )
+    if spec.kind is PipelineKind.TTS:
+        voice = made.pop(VOICE, None)
+        return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
+    return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
+
+
+def stages(spec: ModelSpec) -> tuple[str, ...]:
+    """The graphs a model of this shape needs."""
+    if spec.lm is None:
+        return ("encode", "decode")
+    if spec.kind is PipelineKind.STT:
+        return ("encode", "lm")
+    if spec.kind is PipelineKind.TTS:
+        spoken = ("lm", "depformer", "decode")
+        return spoken if SpeakerShape.of(spec) is None else (VOICE, *spoken)
+    return ("encode", "lm", "depformer", "decode")

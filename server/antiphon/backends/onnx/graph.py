@@ -1,20 +1,104 @@
-"""One graph over S rows: its buffers, and runs over windows of them that copy nothing."""
+"""One graph over S rows: its state and its buffers, and runs over windows of them that copy nothing."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from antiphon.backends.onnx.rows import RowState
-from antiphon.backends.onnx.runtime import onnxruntime
-from antiphon.backends.onnx.sessions import Apart
+import numpy as np
+
+from antiphon.backends.base import IntArray
+from antiphon.backends.onnx.sessions import SplitSession, onnxruntime
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.graphs import ROWS, Array, GraphFormat, TensorFormat
+from antiphon.models.manifest import ROWS, Array, GraphFormat, StateFormat, TensorFormat
 from antiphon.models.onnx_file import read_opset
+
+SLOT_AXES: Final[Mapping[str, int]] = {
+    "k": 1, "v": 1, "k_scale": 1, "v_scale": 1, "k_offset": 1, "k_across": 2,
+}  # fmt: skip
+"""Last parts of the names of rings, ``MODULE.LAYER.PART``, and which axis of a row's tensor are the slots.
+
+``MODULE.position`` counts what was written into them.
+"""
+
+
+class RowState:
+    """S rows of a graph's state, each tensor ``[S, *shape]``.
+
+    What no run changes (``StateFormat.output`` None) a reset leaves too: it is large, and is written when
+    the row is given another (a voice).
+    """
+
+    def __init__(self, form: GraphFormat, rows: int) -> None:
+        """Allocate ``rows`` fresh rows."""
+        self.specs = {entry.name: _spec_of(form, entry) for entry in form.state}
+        self.arrays: dict[str, Array] = {e.name: form.input(e.name).allocate(rows) for e in form.state}
+        for entry in form.state:
+            if entry.fill:  # zeros are there already, and cost no memory before they are written
+                self.arrays[entry.name][:] = entry.fill
+
+    def reset(self, rows: Sequence[int] | IntArray) -> None:
+        """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden.
+
+        Beyond its position a ring is fresh already.
+        """
+        for row in rows:
+            own = {name: array[row, ...] for name, array in self.arrays.items()}
+            parts = [(spec.cut(own[spec.name], own), spec.fill) for spec in self._written]
+            for part, fill in parts:
+                part[...] = fill
+
+    @property
+    def _written(self) -> list[TensorSpec]:
+        return [spec for spec in self.specs.values() if not spec.is_kept]
+
+    def gather(self, source: RowState, rows: IntArray) -> None:
+        """Copy ``rows`` of another state into the first rows of this one."""
+        for name, array in self.arrays.items():
+            np.take(source.arrays[name], rows, axis=0, out=array[: rows.size], mode="clip")
+
+    def scatter(self, target: RowState, rows: IntArray) -> None:
+        """Copy what runs change of the first rows of this state into ``rows`` of another."""
+        for spec in self._written:
+            target.arrays[spec.name][rows] = self.arrays[spec.name][: rows.size]
+
+    def snapshot(self, row: int) -> dict[str, Array]:
+        """Copy one row, by name, without the row axis; rings as far as they are filled."""
+        own = {name: array[row, ...] for name, array in self.arrays.items()}
+        return {name: spec.cut(own[name], own).copy() for name, spec in self.specs.items()}
+
+    def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
+        """Write a checked snapshot into a fresh row."""
+        for name, spec in self.specs.items():
+            spec.cut(self.arrays[name][row, ...], snapshot)[...] = snapshot[name]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+def _spec_of(form: GraphFormat, entry: StateFormat) -> TensorSpec:
+    """A tensor of a graph's state: rings are known by their names."""
+    tensor, (module, _, part) = form.input(entry.name), entry.name.rpartition(".")
+    position: str | None = f"{module.rpartition('.')[0]}.position"
+    if part not in SLOT_AXES or all(other.name != position for other in form.state):
+        position = None
+    return TensorSpec(
+        entry.name,
+        tensor.shape,
+        tensor.numpy_dtype,
+        entry.fill,
+        is_kept=entry.output is None,
+        position=position,
+        slot_axis=SLOT_AXES.get(part, 1),
+    )
+
 
 BINDINGS: Final = 256
 """Windows whose bindings are kept. One takes 0.1 ms to make where a run takes 0.5 ms or more; 32 rows have
@@ -35,10 +119,10 @@ class Graph:
         session: onnxruntime.InferenceSession,
         form: GraphFormat,
         rows: int,
-        apart: Apart | None = None,
+        split: SplitSession | None = None,
     ) -> None:
         """Allocate fresh buffers for ``rows`` rows of a graph that was checked."""
-        self._session, self._form, self._apart = session, form, apart
+        self._session, self._form, self._split = session, form, split
         remembered = {entry.name for entry in form.state}
         written = [entry for entry in form.state if entry.output is not None]
         produced = {entry.output for entry in written}
@@ -48,9 +132,9 @@ class Graph:
         self._aside = {e.name: form.input(e.name).allocate(rows) for e in written if not e.aliased}
         self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
-    def use(self, session: onnxruntime.InferenceSession, apart: Apart | None) -> None:
+    def use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
         """Run by these sessions from now on, and let go of those there were."""
-        self._session, self._apart = session, apart
+        self._session, self._split = session, split
         self._bindings.clear()
 
     def run(self, window: range, session: onnxruntime.InferenceSession | None = None) -> None:
@@ -67,16 +151,16 @@ class Graph:
         session = session or self._session
         return partial(self._run, session, self._binding(window, session), window)
 
-    def run_apart(self, parts: Sequence[Sequence[range]]) -> None:
+    def run_split(self, parts: Sequence[Sequence[range]]) -> None:
         """Run several parts at the same time, the windows of each one after the other on one thread."""
-        self.prepare_apart(parts)()
+        self.prepare_split(parts)()
 
-    def prepare_apart(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
-        """Bind the rows of several parts; what :meth:`run_apart` does after that."""
-        assert self._apart is not None
-        session, pool = self._apart.session, self._apart.pool
+    def prepare_split(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
+        """Bind the rows of several parts; what :meth:`run_split` does after that."""
+        assert self._split is not None
+        session, pool = self._split.session, self._split.pool
         bound = [[self.prepare(window, session) for window in part] for part in parts]
-        return partial(_run_apart, pool, bound)
+        return partial(_run_split, pool, bound)
 
     def _run(
         self, session: onnxruntime.InferenceSession, binding: onnxruntime.IOBinding, window: range
@@ -113,7 +197,7 @@ class Graph:
         return self.state.bytes + sum(array.nbytes for array in self._aside.values())
 
 
-def _run_apart(pool: ThreadPoolExecutor, parts: Sequence[Sequence[Callable[[], None]]]) -> None:
+def _run_split(pool: ThreadPoolExecutor, parts: Sequence[Sequence[Callable[[], None]]]) -> None:
     """Run the first part here and the others on other threads; all have ended when it returns or raises."""
 
     def run(part: Sequence[Callable[[], None]]) -> None:

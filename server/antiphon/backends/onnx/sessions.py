@@ -1,16 +1,27 @@
-"""ONNX Runtime sessions: which device runs a graph, with how many threads, and how these wait."""
+"""ONNX Runtime sessions: which device runs a graph, with how many threads, and how these wait.
+
+This is the one place that imports ONNX Runtime. From release 1.29 on the library sends usage data unless the
+environment forbids it when it is loaded.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.backends.onnx.runtime import onnxruntime
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.log import Log
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+import onnxruntime
+
+__all__ = ["onnxruntime"]
+
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "cpu": "CPUExecutionProvider",
@@ -24,7 +35,7 @@ VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class SplitSession:
     """What runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
 
     ``threads`` counts all of them, the caller's included.
@@ -59,10 +70,12 @@ class Opener:
         """A second session of all threads; None where it cannot be opened, which is logged."""
         return self._open_second(self.threads, spin=spin)
 
-    def open_apart(self) -> Apart | None:
+    def open_split(self) -> SplitSession | None:
         """A second session, for parts; None where there are none, or as :meth:`open_other`."""
         session = None if self.pool is None else self._open_second(1)
-        return None if session is None or self.pool is None else Apart(session, self.pool, self.threads)
+        return (
+            None if session is None or self.pool is None else SplitSession(session, self.pool, self.threads)
+        )
 
     def _open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
         """What a graph that is open already can do without: memory may be there for one copy alone."""

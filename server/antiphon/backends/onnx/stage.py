@@ -1,4 +1,4 @@
-"""A stage of a model: one graph, run over whichever rows are named."""
+"""A stage of a model: one graph, run over whichever rows are named, in windows by what runs cost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.onnx.graph import Graph
-from antiphon.backends.onnx.neighbour import neighbour
-from antiphon.backends.onnx.rows import RowState
-from antiphon.backends.onnx.runtime import onnxruntime
-from antiphon.backends.onnx.sessions import Apart, Opener
-from antiphon.backends.onnx.trial import Choice, Prepare, Way, time_ways
-from antiphon.backends.onnx.windows import RunCost, cut, split
-from antiphon.models.graphs import Array, GraphFormat
+from antiphon.backends.onnx.autotune import Choice, Prepare, RunCost, ThreadMode, cut, load, split, time_modes
+from antiphon.backends.onnx.graph import Graph, RowState
+from antiphon.backends.onnx.sessions import Opener, SplitSession, onnxruntime
+from antiphon.models.manifest import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
 """The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
@@ -36,7 +32,7 @@ class Stage:
     Where a row has little state or none, the named rows are packed: their state is copied together, run and
     copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
     rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
-    ``apart_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
+    ``split_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
     time, each on one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait
     within a run. All three are measured, the last two where there is an ``opener``; whether threads spin, and
     whether parts run, is decided once.
@@ -51,8 +47,8 @@ class Stage:
     ) -> None:
         """Allocate ``rows`` fresh rows for a graph that was checked."""
         self._session, self._form, self._opener = session, form, opener
-        self._apart: Apart | None = None
-        self.apart_from: int | None = None
+        self._split: SplitSession | None = None
+        self.split_from: int | None = None
         self._is_chosen = False
         self.is_spinning = opener is not None and bool(opener.spin)
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
@@ -63,7 +59,7 @@ class Stage:
     def allocate(self, rows: int) -> None:
         """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
         self.slots = rows
-        self.graph = Graph(self._session, self._form, rows, self._apart)
+        self.graph = Graph(self._session, self._form, rows, self._split)
         self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
 
     def windows(self, rows: IntArray, *, is_fixed: bool = False) -> list[range]:
@@ -92,18 +88,18 @@ class Stage:
         if self.is_packed:
             lain = np.arange(self.slots, dtype=np.int32) if is_fixed else rows
             graph.state.gather(self.state, lain)
-        if is_fixed or not self._run_apart(windows):
+        if is_fixed or not self._run_split(windows):
             for window in windows:
                 graph.run(window)
         if self.is_packed:
             graph.state.scatter(self.state, lain)
         return {name: array[places] for name, array in graph.outputs.items()}
 
-    def _run_apart(self, windows: Sequence[range]) -> bool:
+    def _run_split(self, windows: Sequence[range]) -> bool:
         """Run windows in parts at the same time, if they have rows enough; whether they have."""
-        if self._apart is None or self.apart_from is None or sum(map(len, windows)) < self.apart_from:
+        if self._split is None or self.split_from is None or sum(map(len, windows)) < self.split_from:
             return False
-        self.graph.run_apart(cut(windows, self._apart.threads))
+        self.graph.run_split(cut(windows, self._split.threads))
         return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
@@ -116,43 +112,43 @@ class Stage:
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
-        sessions = self._open_ways()
-        runs: dict[Way, Prepare] = {
-            way: partial(self.graph.prepare, session=session) for way, session in sessions.items()
+        sessions = self._open_modes()
+        runs: dict[ThreadMode, Prepare] = {
+            mode: partial(self.graph.prepare, session=session) for mode, session in sessions.items()
         }
-        if self._apart is not None:
-            threads = self._apart.threads
-            runs[Way.PARTS] = lambda window: self.graph.prepare_apart(cut([window], threads))
-        with neighbour(self.threads):
-            choice = Choice.by(time_ways(runs, self.slots, counts))
+        if self._split is not None:
+            threads = self._split.threads
+            runs[ThreadMode.PARTS] = lambda window: self.graph.prepare_split(cut([window], threads))
+        with load(self.threads):
+            choice = Choice.by(time_modes(runs, self.slots, counts))
         self.cost, self.is_spinning = choice.cost, choice.is_spinning
-        before = self.apart_from if self._is_chosen else None
-        self.apart_from = before if choice.apart_from is None else choice.apart_from
-        apart = None if self.apart_from is None else self._apart
-        self._use(sessions[Way.SPINNING if self.is_spinning else Way.SLEEPING], apart)
+        before = self.split_from if self._is_chosen else None
+        self.split_from = before if choice.split_from is None else choice.split_from
+        split = None if self.split_from is None else self._split
+        self._use(sessions[ThreadMode.SPINNING if self.is_spinning else ThreadMode.SLEEPING], split)
         self._is_chosen = True
 
-    def _open_ways(self) -> dict[Way, onnxruntime.InferenceSession]:
-        """The sessions to be compared: the one there is, and one that waits in the other way, if it opens."""
-        ways = (Way.SLEEPING, Way.SPINNING)
-        sessions = {ways[self.is_spinning]: self._session}
+    def _open_modes(self) -> dict[ThreadMode, onnxruntime.InferenceSession]:
+        """The sessions to be compared: the one there is, and one of the other mode, if it opens."""
+        modes = (ThreadMode.SLEEPING, ThreadMode.SPINNING)
+        sessions = {modes[self.is_spinning]: self._session}
         opener = self._opener
         if opener is not None and not self._is_chosen:
-            self.open_apart()
+            self.open_split()
             if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
                 other = opener.open_other(spin=not self.is_spinning)
                 if other is not None:
-                    sessions[ways[not self.is_spinning]] = other
+                    sessions[modes[not self.is_spinning]] = other
         return sessions
 
-    def open_apart(self) -> None:
+    def open_split(self) -> None:
         """Open the session for parts, unless it is open or there are none."""
-        if self._opener is not None and self._apart is None:
-            self._use(self._session, self._opener.open_apart())
+        if self._opener is not None and self._split is None:
+            self._use(self._session, self._opener.open_split())
 
-    def _use(self, session: onnxruntime.InferenceSession, apart: Apart | None) -> None:
-        self._session, self._apart = session, apart
-        self.graph.use(session, apart)
+    def _use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
+        self._session, self._split = session, split
+        self.graph.use(session, split)
 
     def close(self) -> None:
         """Let go of the other threads."""
@@ -174,7 +170,7 @@ class Stage:
     def spare_bytes(self) -> int:
         """Bytes of a second copy of the weights that are not in memory, since no parts run."""
         opener = self._opener
-        return 0 if opener is None or opener.pool is None or self._apart is not None else opener.file_bytes
+        return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
 
     @property
     def bytes(self) -> int:

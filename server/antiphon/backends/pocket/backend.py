@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from antiphon.backends.arrays import HostArrays
 from antiphon.backends.base import (
     NO_TOKEN,
+    BackendInfo,
     IntArray,
     PrimeProgress,
     Progress,
@@ -21,19 +23,117 @@ from antiphon.backends.base import (
     StepOutputs,
     TextEntry,
 )
-from antiphon.backends.checks import check_inputs, check_row
-from antiphon.backends.executor import ExecutorFacts
-from antiphon.backends.host import RowHost
+from antiphon.backends.host import RowHost, check_inputs, check_row
 from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.row import Frame, PocketRow
-from antiphon.backends.pocket.voices import KEPT_BYTES, Voices
-from antiphon.backends.pocket.workers import deal, make_workers
-from antiphon.errors import CheckpointFormatError
+from antiphon.backends.snapshots import HostArrays, SnapshotCache
+from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
+
+
+def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
+    """So many threads, started, each with one core for an operation."""
+    before = torch.get_num_threads()
+    started = threading.Barrier(threads)
+    pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
+    list(pool.map(lambda _: started.wait(), range(threads)))
+    torch.set_num_threads(before)  # a new thread elsewhere would have begun with one
+    return pool
+
+
+def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
+    """The places of ``costs`` in at most ``threads`` groups, none empty, that cost about the same.
+
+    The dearest goes first, each to the group that costs the least so far.
+    """
+    groups: list[list[int]] = [[] for _ in range(threads)]
+    totals = [0.0] * threads
+    for place in sorted(range(len(costs)), key=lambda place: -costs[place]):
+        least = totals.index(min(totals))
+        groups[least].append(place)
+        totals[least] += costs[place]
+    return [group for group in groups if group]
+
+
+KEPT_BYTES: Final = 128 * 2**20
+"""Voices of recordings that are kept, the least recently used going first: some twenty of the full model."""
+
+WAIT_S: Final = 0.005
+"""How long a call waits for a recording to be heard: callers who speak wait no longer between two ticks."""
+
+
+class Voices:
+    """Makes what a row begins with. ``executor`` hears recordings, which takes up to a second or two."""
+
+    def __init__(
+        self, model: PocketModel, shape: PocketShape, frame_samples: int, executor: Executor
+    ) -> None:
+        """Begin with none."""
+        self._model, self._shape, self._frame_samples = model, shape, frame_samples
+        self._executor = executor
+        self._kept = SnapshotCache(KEPT_BYTES, state_bytes)
+        self._running: dict[str, Future[State]] = {}
+
+    def get(self, prompt: Prompt) -> State | None:
+        """The voice of a prompt, None while it is still being made.
+
+        Raises:
+            UnsupportedError: a prompt that is no voice of this model.
+            RuntimeError: the model failed.
+        """
+        self._check(prompt)
+        if prompt.keys_values is not None:
+            return self._model.voice(prompt)
+        if (kept := self._kept.get(prompt.key)) is not None:
+            return kept
+        running = self._running.get(prompt.key)
+        if running is None:
+            running = self._running[prompt.key] = self._executor.submit(self._hear, prompt)
+        if running not in wait([running], WAIT_S).done:
+            return None
+        del self._running[prompt.key]
+        heard = running.result()
+        self._kept.put(prompt.key, heard)
+        return heard
+
+    def knows(self, prompt: Prompt) -> bool:
+        """Whether a recording was heard before."""
+        return self._kept.get(prompt.key) is not None
+
+    def _hear(self, prompt: Prompt) -> State:
+        with torch.inference_mode():
+            return self._model.voice(prompt)
+
+    def _check(self, prompt: Prompt) -> None:
+        shape = self._shape
+        if prompt.keys_values is not None:
+            found = prompt.keys_values.shape
+            wanted = (shape.layers, 2, shape.heads, shape.head_dim)
+            if (
+                len(found) == 5
+                and (*found[:2], *found[3:]) == wanted
+                and 1 <= found[2] <= shape.max_positions
+            ):
+                return
+            raise UnsupportedError(
+                f"keys and values {list(found)}, but this model needs [{shape.layers}, 2, 1 to "
+                f"{shape.max_positions}, {shape.heads}, {shape.head_dim}]"
+            )
+        if prompt.voice is None:
+            raise UnsupportedError("this model takes a voice, exported or recorded, and no other prompt")
+        if not shape.clones:
+            raise UnsupportedError("this model has no weights for making a voice from a recording")
+        frames, samples = prompt.voice.shape
+        if not 1 <= frames < shape.max_positions or samples != self._frame_samples:
+            raise UnsupportedError(
+                f"a recording [{frames}, {samples}], but this model needs "
+                f"[1 to {shape.max_positions - 1}, {self._frame_samples}]"
+            )
+
 
 TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
@@ -46,36 +146,35 @@ LONGEST_CHUNK_TOKENS: Final = 272
 
 
 class PocketRows(HostArrays):
-    """Rows of a model, each an utterance of its own; see :class:`antiphon.backends.executor.Rows`."""
+    """Rows of a model, each an utterance of its own; see :class:`antiphon.backends.base.DeviceRows`."""
 
     def __init__(
         self,
+        spec: ModelSpec,
         model: PocketModel,
         shape: PocketShape,
         *,
-        frame_samples: int,
-        frame_ms: float,
         chunk_tokens: int,
         threads: int,
         quantization: str,
         clock: Callable[[], float],
     ) -> None:
         """Take over a loaded model, and say a few words with it to know how long they take."""
-        self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, frame_samples
+        self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
         self._clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
         self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
         with torch.inference_mode():
             self._nobody = model.voice(None)
             row_bytes = self._longest_bytes(shape)
-        self.facts = ExecutorFacts(
+        self.facts = BackendInfo(
             name="pocket",
             device="cpu",
-            dtype="float32",
+            spec=spec,
             quantization=quantization,
             versions=model.versions,
             memory={"weights": model.weight_bytes, "state_per_row": row_bytes, "caches": KEPT_BYTES},
-            row_ms=self._row_ms(frame_ms) / threads,
+            row_ms=self._row_ms(spec.frame_ms) / threads,
         )
 
     def allocate(self, slots: int) -> None:
@@ -230,10 +329,9 @@ class PocketBackend(RowHost[PocketRows]):
         if shape is None:
             raise CheckpointFormatError(f"{spec.name} is no Pocket-TTS model")
         rows = PocketRows(
+            spec,
             model,
             shape,
-            frame_samples=spec.frame_samples,
-            frame_ms=spec.frame_ms,
             chunk_tokens=chunk_tokens,
             threads=threads,
             quantization=quantization,
@@ -249,7 +347,7 @@ class PocketBackend(RowHost[PocketRows]):
         executor, rows = self.executor, inputs.rows.tolist()
         executor.reset(inputs.rows[inputs.reset].tolist())
         failed = {row: executor.failed.pop(row) for row in rows if row in executor.failed}
-        with self._judging(list(failed)):
+        with self._errors.over(list(failed)):
             for error in failed.values():
                 raise error
         n, start_s = inputs.count, self._clock()
@@ -279,7 +377,7 @@ class PocketBackend(RowHost[PocketRows]):
         """
         check_row(self._info, row)
         is_known = self._voices.knows(prompt)
-        with self._judging([row]), torch.inference_mode():
+        with self._errors.over([row]), torch.inference_mode():
             voice = self._voices.get(prompt)
         if voice is None:
             return PrimeProgress(0, 1)

@@ -1,20 +1,37 @@
-"""Making the Pocket-TTS backend for a checkpoint: its options, checked, and the package's own loader."""
+"""Making the Pocket-TTS backend for a checkpoint: its options, its loader, its threads."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.backends.checks import check_slots
-from antiphon.backends.pocket.workers import undisturbed
-from antiphon.backends.threads import model_threads
+import torch
+
+from antiphon.backends.machine import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.pocket import FAMILY
 
 if TYPE_CHECKING:
     from antiphon.backends.pocket.backend import PocketBackend
     from antiphon.models.checkpoint import Checkpoint
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Undo what importing the package does: torch has one thread then, and its loader makes logging print."""
+    threads, root = torch.get_num_threads(), logging.getLogger()
+    quiet = logging.NullHandler()
+    root.addHandler(quiet)
+    try:
+        yield
+    finally:
+        root.removeHandler(quiet)
+        torch.set_num_threads(threads)
+
 
 WEIGHTS: Final = ("float32", "int8")
 CHUNK_TOKENS: Final = 50
@@ -48,7 +65,6 @@ def make(
     spec = checkpoint.spec
     if spec.family != FAMILY:
         raise UnsupportedError(f"the pocket backend runs Pocket-TTS models, {spec.name} is {spec.family}")
-    check_slots(slots)
     if device not in (None, "cpu"):
         raise ConfigError(f"device is '{device}'; the pocket backend runs on the cpu")
     if weights not in WEIGHTS:

@@ -1,4 +1,4 @@
-"""One row: what it is yet to say, and the utterance it is in."""
+"""One row: what it is yet to say, and the utterance it is in, with noise of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,29 @@ from torch import Tensor
 from antiphon.backends.base import NO_TOKEN, FloatArray, TextEntry
 from antiphon.backends.pocket.chunks import Chunk, Chunker, ChunkWord
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
-from antiphon.backends.pocket.noise import normal
 from antiphon.backends.snapshots import Form, check_tensors
 from antiphon.errors import UnsupportedError
+from antiphon.models.philox import random_words
 from antiphon.models.sampling import SamplingParameters
+
+STREAM = 1
+"""The noise of the model's voice: see docs/sampling.md."""
+
+
+def normal(seed: int, step: int, width: int) -> FloatArray:
+    """Standard normal noise, float32 ``[width]``: Box and Muller (1958), two words of Philox a pair."""
+    count = width + width % 2
+    words = random_words(
+        np.array([seed], np.uint64),
+        np.array([step], np.int64),
+        STREAM,
+        np.arange(count, dtype=np.int64)[None],
+    )
+    uniform = (words[0].reshape(2, -1) + 0.5) * 2.0**-32
+    radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
+    pairs: FloatArray = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)]).astype(np.float32)
+    return pairs[:width]
+
 
 SPARE_CHUNKS: Final = 2
 """Chunks a row holds before it takes more words; all others wait in the session."""

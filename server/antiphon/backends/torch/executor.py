@@ -1,54 +1,101 @@
-"""The common part of all torch executors: rows of state, inputs, a step, outputs."""
+"""The common part of all torch executors: rows of state, their places in a tick, inputs, a step, outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, IntArray, Progress
-from antiphon.backends.executor import ExecutorFacts
+from antiphon.backends.base import BackendInfo, FloatArray, IntArray, Progress
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.modules.linear import weight_bytes
+from antiphon.backends.torch.modules.layers import StreamEmbeddings, TokenEmbedding, weight_bytes
+from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import (
     EMITTING,
     ROW,
     ROW_COLUMNS,
+    BatchLayout,
+    LayoutKind,
     Pipeline,
-)
-from antiphon.backends.torch.places import (
-    Layout,
-    Places,
+    StageRunner,
     captured_frames,
     place_rows,
     planned_rows,
     row_buckets,
 )
-from antiphon.backends.torch.stages import StageRunner
-from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import NO_ROW
-from antiphon.backends.torch.weights.loading import quantization_of
-from antiphon.backends.torch.work import tick_work
+from antiphon.backends.torch.quantised import Int8Linear, formats_of, int8_linears
+from antiphon.backends.torch.state import NO_ROW, State
 from antiphon.backends.torch_devices import device_bytes, device_name, device_probe, to_numpy
+from antiphon.models.costs import TickWork
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spec import ModelSpec
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+SCALE_BYTES: Final = 4
+"""Of a head's keys, or values, of one position in INT8."""
+
+
+def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
+    """Of a model with its codec, from its modules' own shapes and weights."""
+    model, sequences = generator.model, generator.sequences
+    config, compute = model.transformer.config, model.transformer.compute
+    depformer = model.depformer and model.depformer.config
+    element = 1 if compute.int8_kv else model.dtype.itemsize
+    head_bytes = config.head_dim * element + (SCALE_BYTES if compute.int8_kv else 0)
+    cross = 2 * config.layers * config.cross_positions * config.dim * model.dtype.itemsize
+    return TickWork(
+        weights_bytes=weight_bytes(mimi) + _read_bytes(model),
+        frame_bytes=sequences * 2 * config.layers * config.kv_heads * head_bytes,
+        context=config.context,
+        row_bytes=sequences * cross,
+        passes=kind.codec_passes,
+        layers=config.layers,
+        cross_layers=config.layers if config.cross_positions else 0,
+        steps=depformer.steps if depformer else 0,
+        step_layers=depformer.layers if depformer else 0,
+        int8_weights=int(any(isinstance(child, Int8Linear) for child in model.modules())),
+        int8_ring=int(compute.int8_kv),
+    )
+
+
+def _read_bytes(model: LanguageModel) -> int:
+    """All weights but tables, of which a token reads a line; the depformer's as often as steps share them."""
+    tables = [child for child in model.modules() if isinstance(child, StreamEmbeddings | TokenEmbedding)]
+    read = weight_bytes(model) - sum(table.weight.nbytes for table in tables)
+    if model.depformer is None:
+        return read
+    layers, config = weight_bytes(model.depformer.layers), model.depformer.config
+    return read + layers * (config.steps - config.sets) // config.sets
+
+
+def quantization_of(model: LanguageModel) -> str:
+    """What of a loaded model was rounded: "weights-int8+activations-int8+kv-int8", parts of it, or "none".
+
+    Weights can be int4 too.
+    """
+    parts = [f"weights-{name}" for name in formats_of(model)]
+    if any(layer.rounds_input for layer in int8_linears(model)):
+        parts.append("activations-int8")
+    if model.transformer.compute.int8_kv:
+        parts.append("kv-int8")
+    return "+".join(parts) or "none"
+
 
 WARM_UP_TICKS = 2
 """The first run of a shape loads what it needs, the second captures it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Allocation:
     """What there is of S rows: the pipeline, and where the host writes and reads its buffers."""
 
     pipeline: Pipeline
-    layout: Layout
+    layout: LayoutKind
     context_frames: Mapping[str, int]
     arriving: Tensor
     leaving: Tensor
@@ -62,17 +109,18 @@ class TorchRows:
         """Take over loaded modules; :meth:`allocate` gives them rows."""
         self._spec, self._mimi, self._generator = spec, mimi, generator
         self._runner = StageRunner(mimi.device)
-        self._held: Held | None = None
+        self._allocation: Allocation | None = None
 
     @property
-    def facts(self) -> ExecutorFacts:
+    def facts(self) -> BackendInfo:
         """What does not change while it lives."""
         generator = self._generator
         model = None if generator is None else generator.model
         modules = [self._mimi] if model is None else [self._mimi, model]
-        return ExecutorFacts(
+        return BackendInfo(
             name="torch",
             device=str(self._mimi.device),
+            spec=self._spec,
             dtype="float32" if model is None else str(model.dtype).removeprefix("torch."),
             quantization="none" if model is None else quantization_of(model),
             versions={"torch": torch.__version__},
@@ -82,9 +130,9 @@ class TorchRows:
         )
 
     @property
-    def _rows(self) -> Held:
-        assert self._held is not None, "allocate comes first"
-        return self._held
+    def _rows(self) -> Allocation:
+        assert self._allocation is not None, "allocate comes first"
+        return self._allocation
 
     @property
     def pipeline(self) -> Pipeline:
@@ -98,12 +146,12 @@ class TorchRows:
     def allocate(self, slots: int) -> None:
         """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
         self._release()
-        pipeline, layout = Pipeline(self._spec, self._mimi, self._generator, rows=slots), Layout.EAGER
+        pipeline, layout = Pipeline(self._spec, self._mimi, self._generator, rows=slots), LayoutKind.EAGER
         if self._runner.on_cuda:
-            layout = Layout.PADDED if pipeline.is_fused else Layout.WHOLE
+            layout = LayoutKind.PADDED if pipeline.is_fused else LayoutKind.WHOLE
         buffers = pipeline.buffers
         hosts = map(self._host_buffer, (buffers.arrived, buffers.leaving, buffers.chosen))
-        self._held = Held(pipeline, layout, pipeline.context_frames(), *hosts)
+        self._allocation = Allocation(pipeline, layout, pipeline.context_frames(), *hosts)
 
     def _host_buffer(self, buffer: Tensor) -> Tensor:
         """Where the host writes or reads a buffer; on a CPU that is the buffer itself."""
@@ -112,7 +160,7 @@ class TorchRows:
     def _release(self) -> None:
         """Let go of the rows, and of the memory the device keeps for them."""
         self._runner.forget()
-        self._held = None
+        self._allocation = None
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
 
@@ -124,7 +172,7 @@ class TorchRows:
     def warm_up(self, progress: Progress) -> None:
         """Run every shape that ticks may have until it is captured; on a CPU one row and all of them."""
         slots = self._state.rows
-        sizes = row_buckets(slots) if self._rows.layout is Layout.PADDED else sorted({1, slots})
+        sizes = row_buckets(slots) if self._rows.layout is LayoutKind.PADDED else sorted({1, slots})
         bounds = captured_frames(self._rows.layout, max(self._rows.context_frames.values()))
         shapes = [(size, frames) for size in sizes for frames in bounds]
         for done, (size, frames) in enumerate(shapes):
@@ -141,7 +189,7 @@ class TorchRows:
         self._runner.settle()
         progress(len(shapes), len(shapes), "ready")
 
-    def _warm_up_stages(self, places: Places) -> None:
+    def _warm_up_stages(self, places: BatchLayout) -> None:
         """Each stage once."""
         raise NotImplementedError
 
@@ -160,6 +208,9 @@ class TorchRows:
                 if name.endswith(".position"):
                     positions = 1 if name.startswith("lm.") else self._mimi.frame_positions
                     self._state.tensors[name].fill_(frames * positions)
+
+    def choose_threads(self) -> None:
+        """There is one way."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; a codec has no use for them."""
@@ -205,10 +256,12 @@ class TorchRows:
         self._release()
         del self._mimi, self._generator
 
-    def _place(self, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False) -> Places:
+    def _place(self, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False) -> BatchLayout:
         return place_rows(self._rows.layout, self._state.rows, rows, frames, is_fixed=is_fixed)
 
-    def _arrive(self, places: Places, pcm: FloatArray | None = None, decoded: Places | None = None) -> None:
+    def _arrive(
+        self, places: BatchLayout, pcm: FloatArray | None = None, decoded: BatchLayout | None = None
+    ) -> None:
         """One transfer to the device: what each place is to compute."""
         arriving, samples = self._rows.arriving[: places.count], self._spec.frame_samples
         lists = arriving.numpy()[:, -ROW_COLUMNS:].view(np.int32)
@@ -232,22 +285,22 @@ class TorchRows:
         self.pipeline.buffers.chosen[line].copy_(self._rows.choosing[line], non_blocking=True)
         self._runner.run(name, (), stage)
 
-    def _run(self, name: str, stage: Callable[[Places], None], places: Places) -> None:
+    def _run(self, name: str, stage: Callable[[BatchLayout], None], places: BatchLayout) -> None:
         """Run a stage over places."""
         self._runner.run(name, places.key(self._rows.context_frames[name]), lambda: stage(places))
 
-    def _leave(self, places: Places) -> dict[str, float]:
+    def _leave(self, places: BatchLayout) -> dict[str, float]:
         """One transfer back, and the end of the tick: the stages' milliseconds."""
         leaving = self.pipeline.buffers.leaving[: places.count]
         self._rows.leaving[: places.count].copy_(leaving, non_blocking=True)
         return self._runner.finish()
 
-    def _text(self, places: Places) -> IntArray:
+    def _text(self, places: BatchLayout) -> IntArray:
         """The text tokens that left, int32 ``[m]``."""
         bits: IntArray = self._rows.leaving.numpy()[places.at, self._spec.frame_samples].view(np.int32)
         return bits
 
-    def _pcm(self, places: Places) -> FloatArray:
+    def _pcm(self, places: BatchLayout) -> FloatArray:
         """The PCM that left, ``[m, frame_samples]``."""
         pcm: FloatArray = self._rows.leaving.numpy()[places.at, : self._spec.frame_samples]
         return pcm

@@ -6,16 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, IntArray
-from antiphon.backends.executor import Result, Work
+from antiphon.backends.base import FloatArray, IntArray, Result, Work
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.pipeline import (
     ENCODER,
     FORGOTTEN,
-    RENEWED,
+    FRESH,
+    BatchLayout,
 )
-from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.state import State
 
 PASS_FRAMES = {"cpu": 8, "cuda": 32}
@@ -23,14 +22,14 @@ PASS_FRAMES = {"cpu": 8, "cuda": 32}
 
 
 class TorchFrames(TorchRows):
-    """Codec, duplex and stt models; see :class:`antiphon.backends.executor.FrameExecutor`."""
+    """Codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
 
     @torch.inference_mode()
     def run(self, work: Work) -> Result:
         """One tick."""
         pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
         with self._runner.tick():
-            self._choose("renew", RENEWED, work.rows[work.is_fresh], pipeline.renew)
+            self._choose("reset_rows", FRESH, work.rows[work.is_fresh], pipeline.reset_rows)
             places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
             decoded = None
             if kind.gives_audio and work.is_emitting.any():
@@ -39,8 +38,10 @@ class TorchFrames(TorchRows):
             self._arrive(places, work.pcm, decoded)
             self._run("encode", pipeline.encode, places)
             if pipeline.generator is not None:
-                self._run("lm", pipeline.think, places)
-                self._choose("forget", FORGOTTEN, work.rows[work.is_forgotten], pipeline.forget)
+                self._run("lm", pipeline.run_lm, places)
+                self._choose(
+                    "reset_encoders", FORGOTTEN, work.rows[work.is_forgotten], pipeline.reset_encoders
+                )
             if decoded is not None:
                 self._run("decode", pipeline.decode, decoded)
             stage_ms = self._leave(places)
@@ -55,13 +56,13 @@ class TorchFrames(TorchRows):
             vad = self._rows.leaving.numpy()[places.at, samples + 1 :]
         return Result(pcm, tokens, vad, stage_ms)
 
-    def _warm_up_stages(self, places: Places) -> None:
+    def _warm_up_stages(self, places: BatchLayout) -> None:
         everyone = np.arange(self._state.rows, dtype=np.int32)
-        self._choose("renew", RENEWED, everyone, self.pipeline.renew)
+        self._choose("reset_rows", FRESH, everyone, self.pipeline.reset_rows)
         self._run("encode", self.pipeline.encode, places)
         if self.pipeline.generator is not None:
-            self._run("lm", self.pipeline.think, places)
-            self._choose("forget", FORGOTTEN, everyone, self.pipeline.forget)
+            self._run("lm", self.pipeline.run_lm, places)
+            self._choose("reset_encoders", FORGOTTEN, everyone, self.pipeline.reset_encoders)
         if self._spec.kind.gives_audio:
             self._run("decode", self.pipeline.decode, places)
 
@@ -117,13 +118,13 @@ class TorchFrames(TorchRows):
         ring[index] = torch.from_numpy(tokens).to(ring)
 
     @torch.inference_mode()
-    def think_alone(self, row: int, codes: IntArray, frames: int) -> None:
+    def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
         """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
         self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
         with self._runner.tick():
             self._arrive(places)
-            self._run("lm", self.pipeline.think, places)
+            self._run("lm", self.pipeline.run_lm, places)
             self._runner.finish()
 
     @property

@@ -1,21 +1,104 @@
-"""One step of a language model: delay cache, temporal transformer, sampling, depformer."""
+"""One step of a language model: delays, temporal transformer, sampling, depformer; guided or not.
+
+**Delays**: stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token
+before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
+
+**Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not.
+``LMGen`` is the rule, as upstream's ``TTSModel`` uses it: the second sequence hears the same audio, without
+text and without a voice. Logits of audio move away from what it would say; the text's are those of the first
+alone. The transformer's state has one more axis, ``[2, ...]``, told first, so what is done to a row is done
+to both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
 
-from antiphon.backends.torch.delays import DelayCache
-from antiphon.backends.torch.modules.depformer_parts import Chooser
-from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.kernels.fused import load_tokens
+from antiphon.backends.torch.modules.attention import Chooser
+from antiphon.backends.torch.modules.layers import ZERO_TOKEN
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import Step
+from antiphon.backends.torch.state import PackedStep, Step
 from antiphon.models.spec import LMSpec
+
+UNGENERATED = -2
+"""A token that is not there yet."""
+
+
+class DelayCache:
+    """State ``lm.tokens`` int64 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
+
+    def __init__(
+        self,
+        delays: Sequence[int],
+        generated: int,
+        initial: Sequence[int],
+        device: torch.device | str = "cpu",
+        *,
+        is_fused: bool = False,
+    ) -> None:
+        """Keep the constants on the device, so that a step can be captured; ``is_fused``: by Triton kernels.
+
+        ``delays`` are per stream, text first; ``generated`` counts the streams the model itself speaks
+        (text included), which come first. ``initial`` is each stream's token before its first.
+        """
+        self.generated, self.max_delay = generated, max(delays)
+        self.capacity = self.max_delay + 2
+        self.delays = torch.tensor(tuple(delays), device=device)
+        self.initial = torch.tensor(tuple(initial), device=device)[:, None]
+        self._kernels = load_tokens() if is_fused else None
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this cache keeps."""
+        yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
+
+    def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
+        """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
+
+        ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
+        """
+        if self._kernels is not None and isinstance(step, PackedStep):
+            given: Tensor = self._kernels.heard_tokens(self._kept(step), step.rows, offsets, tokens)
+            return given
+        cache = step.read("lm.tokens")
+        slots = torch.remainder(offsets[:, None] + self.delays[self.generated :], self.capacity)
+        other = cache[:, self.generated :].scatter(2, slots[..., None], tokens[..., None])
+        cache = torch.cat([cache[:, : self.generated], other], dim=1)
+        step.write("lm.tokens", cache)
+        now = torch.remainder(offsets, self.capacity).view(-1, 1, 1).expand(-1, cache.shape[1], 1)
+        is_before = (offsets[:, None] <= self.delays)[..., None]
+        if step.idle is not None:
+            is_before = is_before | step.idle.view(-1, 1, 1)
+        return torch.where(is_before, self.initial, cache.gather(2, now))
+
+    def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
+        """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
+
+        ``tokens`` int64 ``[n, generated]`` to the same. Rows with ``offsets < max_delay`` get nothing
+        of use: no frame of theirs is complete.
+        """
+        if self._kernels is not None and isinstance(step, PackedStep):
+            done: Tensor = self._kernels.spoken_tokens(self._kept(step), offsets, tokens, self.max_delay)
+            return done
+        cache = step.read("lm.tokens")
+        following = offsets[:, None] + 1
+        slots = torch.remainder(following, self.capacity).expand(-1, self.generated)
+        own = cache[:, : self.generated].scatter(2, slots[..., None], tokens[..., None])
+        step.write("lm.tokens", torch.cat([own, cache[:, self.generated :]], dim=1))
+        frame = following - self.max_delay + self.delays[: self.generated]
+        return own.gather(2, torch.remainder(frame, self.capacity)[..., None])[..., 0]
+
+    def _kept(self, step: PackedStep) -> Any:
+        """The cache as its kernels take it."""
+        assert self._kernels is not None
+        tokens = step.whole("lm.tokens")
+        return self._kernels.Delayed(tokens, step.at, self.delays, self.initial, self.generated)
 
 
 class TokenChooser(Protocol):
@@ -86,7 +169,10 @@ class Generator:
             said = torch.cat([said, nothing], dim=1)
         elif self.model.depformer is not None:
             audio = self._speak(hidden, text, lambda codebook, row: choose.audio(codebook, row, frames))
-            said = torch.cat([said, self._silenced(audio, frames)], dim=1)
+            if self._audio_delay:  # nothing is said where the text's delay has not passed
+                first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
+                audio = audio.masked_fill(frames[:, None] < first, ZERO_TOKEN)
+            said = torch.cat([said, audio], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
 
     def _frames(self, step: Step) -> Tensor:
@@ -104,9 +190,63 @@ class Generator:
         audio: Tensor = self.model.depformer(hidden, text, choose)
         return audio
 
-    def _silenced(self, audio: Tensor, frames: Tensor) -> Tensor:
-        """Audio tokens ``[n, dep_q]``, or nothing where the text's delay has not passed."""
-        if not self._audio_delay:
-            return audio
-        first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
-        return audio.masked_fill(frames[:, None] < first, ZERO_TOKEN)
+
+PAIR: Final = 2
+
+
+class GuidedGenerator(Generator):
+    """A generator whose rows are pairs. Made for steps that write in place."""
+
+    sequences = PAIR
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        spec: LMSpec,
+        *,
+        coefficient: float,
+        conditions: Tensor | None = None,
+        audio_delay: int = 0,
+    ) -> None:
+        """Guide by ``coefficient``; ``conditions [2, dim]`` are added to the inputs of either, told first."""
+        super().__init__(model, spec, audio_delay=audio_delay)
+        self.coefficient = coefficient
+        self._conditions = None if conditions is None else conditions[:, None].to(model.dtype)
+        self._text_delay = spec.delays[0]
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """Every state tensor, those of the transformer for a pair."""
+        yield from (spec.pair() for spec in self.model.specs())
+        yield from self.cache.specs()
+
+    def _frames(self, step: Step) -> Tensor:
+        return step.read("lm.position")[:, 0]
+
+    def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and the told ones' logits."""
+        untold = tokens.clone()
+        is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
+        untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO_TOKEN)
+        inputs = self.model.embed(torch.stack([tokens, untold], dim=1).flatten(0, 1))
+        if self._conditions is not None:
+            inputs = (inputs.view(-1, *self._conditions.shape) + self._conditions).flatten(0, 1)
+        assert isinstance(step, PackedStep), "a pair is two rows of the same memory"
+        pairs = step.pairs([spec.name for spec in self.model.specs()])
+        hidden = self.model.out_norm(self.model.read(inputs, pairs))
+        return hidden, self.model.text_linear(hidden[::PAIR])
+
+    def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:
+        """Hidden of pairs and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
+
+        def guided(codebook: int, logits: Tensor) -> Tensor:
+            told, untold = logits.float().view(-1, PAIR, logits.shape[1]).unbind(dim=1)
+            return _twice(choose(codebook, untold + (told - untold) * self.coefficient))
+
+        assert self.model.depformer is not None
+        said: Tensor = self.model.depformer(hidden, _twice(text), guided)
+        return said[::PAIR]
+
+
+def _twice(values: Tensor) -> Tensor:
+    """``[n]`` to ``[2 * n]``, each beside itself."""
+    return values[:, None].expand(-1, PAIR).flatten()

@@ -1,30 +1,285 @@
-"""One tick on the device: encode, the language model, decode, over static buffers.
+"""One tick on the device: the places of its rows, and its stages over static buffers, as CUDA graphs or not.
 
-The kinds differ only in which stages they have: codec encodes and decodes, stt encodes and listens,
-duplex does all three, tts speaks without an encoder.
+Stages encode, run the language model, decode. The kinds differ only in which stages they have: codec encodes
+and decodes, stt encodes and listens, duplex does all three, tts speaks without an encoder. A stage reads and
+writes only buffers that stay where they are, so the same function serves eagerly and as a graph, captured
+once per shape. Rows are computed packed, or each in its own place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.backends.base import IntArray
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.generation import Generator, TokenChooser
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.places import Places
 from antiphon.backends.torch.sampling import Sampler
-from antiphon.backends.torch.state import State, TensorSpec
-from antiphon.backends.torch.step import PackedStep
-from antiphon.models.codec_architecture import UNUSED_STATE
+from antiphon.backends.torch.state import NO_ROW, PackedStep, Run, State, runs_of
+from antiphon.log import Log
+from antiphon.models.architecture import UNUSED_STATE
 from antiphon.models.spec import ModelSpec, PipelineKind
+
+Stage = Callable[[], None]
+
+
+class StageRunner:
+    """Runs stages on one device and times them.
+
+    On CUDA a stage is captured as a graph the second time its key is seen (the first run loads kernels
+    and workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool:
+    they never run at the same time, and leave nothing behind but what they wrote into the buffers. A
+    stage has no host sync, draws from no generator of torch's, and allocates only what it throws away.
+
+    After :meth:`settle` nothing is captured: a capture waits for the whole device, which makes every call's
+    frame late, and it fails while another model of the process captures. A stage with a new key then runs
+    eagerly; ``late_runs`` counts these runs, and the first one is logged.
+
+    Ticks have a stream of their own, so that two models of one process do not wait for each other's.
+
+    On CUDA this turns cuDNN's TF32 off for convolutions of the process: with its ten bits of mantissa Mimi's
+    would give other codes than they give on a CPU. torch refuses a process that sets TF32 by both of its
+    interfaces; this is the newer one.
+
+    Not measured: the graphs have been run on no GPU yet.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin with nothing captured."""
+        self._device = device
+        if self.on_cuda:
+            cudnn: Any = torch.backends.cudnn
+            cudnn.conv.fp32_precision = "ieee"
+        # Its own: torch's default one for captures is one a process, on the device that first captured.
+        self._stream = torch.cuda.Stream(device) if self.on_cuda else None
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+        self._is_settled = False
+        self.late_runs = 0
+        self._pool = self._new_pool()
+        self._marks: list[tuple[str, float | torch.cuda.Event]] = []
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether stages become graphs."""
+        return self._device.type == "cuda"
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Make the device current in this thread: Triton launches there, wherever its tensors are."""
+        with torch.cuda.device(self._device) if self.on_cuda else nullcontext():
+            yield
+
+    @contextmanager
+    def tick(self) -> Iterator[None]:
+        """A tick: its clock starts, and its copies and stages go behind what the device was given before."""
+        if self._stream is None:
+            self._marks = [("", self._now())]
+            yield
+            return
+        with self.on_device():  # capture takes place there too
+            outside = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(outside)
+            with torch.cuda.stream(self._stream):
+                self._marks = [("", self._now())]
+                try:
+                    yield
+                finally:
+                    outside.wait_stream(self._stream)
+
+    def run(self, name: str, key: Hashable, stage: Stage) -> None:
+        """Run a stage. ``key`` holds everything its captured form depends on."""
+        if self.on_cuda:
+            self._run_on_cuda((name, key), stage)
+        else:
+            stage()
+        self._marks.append((name, self._now()))
+
+    def _run_on_cuda(self, key: Hashable, stage: Stage) -> None:
+        graph = self._graphs.get(key)
+        if graph is not None:
+            graph.replay()
+        elif self._is_settled:
+            stage()
+            self.late_runs += 1
+            if self.late_runs == 1:
+                Log(__name__).warning("a stage ran without a graph", key=str(key))
+        elif key not in self._graphs:
+            stage()
+            self._graphs[key] = None
+        else:
+            graph = torch.cuda.CUDAGraph()
+            # The outer block makes the current stream current again even when ending a capture raises.
+            # "thread_local": what another thread asks of CUDA meanwhile is no fault of this capture.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self._device)),
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+            ):
+                stage()
+            self._graphs[key] = graph
+            graph.replay()
+
+    def finish(self) -> dict[str, float]:
+        """Wait for the device; milliseconds by stage."""
+        if self.on_cuda:
+            # Not for the whole device: that is an error while another model's thread captures on it.
+            torch.cuda.current_stream(self._device).synchronize()
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
+
+    def settle(self) -> None:
+        """Capture no more: every shape that ticks have has been seen."""
+        self._is_settled = True
+
+    def forget(self) -> None:
+        """Drop every captured graph: something that was baked into them has changed.
+
+        All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any.
+        """
+        self._graphs.clear()
+        self._is_settled = False
+        self._pool = self._new_pool()  # torch refuses a pool that no graph holds any more
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle() if self.on_cuda else None
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self.on_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+def _elapsed_ms(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
+        return float(start.elapsed_time(end))
+    assert isinstance(start, float)
+    assert isinstance(end, float)
+    return 1000.0 * (end - start)
+
+
+SHORTEST_READ_FRAMES = 64
+"""Reads of rings that are captured without kernels are bounded by the oldest row's frames, rounded up to a
+power of two from here. Kernels bound each row by itself."""
+
+
+WHOLE_RING = 1 << 30
+"""A bound on reads of rings that is above every ring."""
+
+
+_FEW_ROWS = (1, 2, 4, 8)
+
+
+_ROWS_APART = 16
+
+
+class LayoutKind(Enum):
+    """How the rows of a tick are laid out.
+
+    EAGER: exactly those that are named. PADDED: kernels take the list of rows, whose length is rounded up so
+    that few shapes are captured. WHOLE: all rows, each in its own place, where shapes are captured and no
+    kernel takes a list.
+    """
+
+    EAGER = "eager"
+    PADDED = "padded"
+    WHOLE = "whole"
+
+
+def row_buckets(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ... up to the number of slots, and that itself."""
+    sizes, size = list(_FEW_ROWS), _ROWS_APART
+    while size < slots:
+        sizes += [size, size + size // 2]
+        size *= 2
+    return (*(size for size in sizes if size < slots), slots)
+
+
+def read_bucket(frames: int) -> int:
+    """The bound on captured ring reads for rows that have seen up to ``frames`` frames."""
+    return max(SHORTEST_READ_FRAMES, 1 << (frames - 1).bit_length())
+
+
+def captured_frames(layout: LayoutKind, context_frames: int) -> tuple[int, ...]:
+    """Frames that rows have seen at most, one for each bound on reads that is captured apart."""
+    if layout is not LayoutKind.WHOLE:
+        return (SHORTEST_READ_FRAMES,)
+    return tuple(sorted({read_bucket(1 << shift) for shift in range(context_frames.bit_length() + 1)}))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """The places of one stage.
+
+    ``rows`` int32 ``[n]`` is the row at each, NO_ROW where there is none. ``at`` ``[m]`` is the place of each
+    named row, in the order they were named. ``runs``, ``filled`` and ``is_padded``: see
+    :class:`antiphon.backends.torch.state.PackedStep`.
+    """
+
+    rows: IntArray
+    at: NDArray[np.intp]
+    runs: tuple[Run, ...]
+    filled: int
+    is_padded: bool
+
+    @property
+    def count(self) -> int:
+        """The number of places n."""
+        return int(self.rows.size)
+
+    def key(self, context_frames: int) -> Hashable:
+        """What a captured form depends on; past its context, one bound on reads serves all."""
+        return self.count, min(self.filled, context_frames), self.is_padded
+
+
+def place_rows(
+    layout: LayoutKind, slots: int, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False
+) -> BatchLayout:
+    """Lay out rows int32 ``[m]`` that have seen ``frames [m]`` frames, this one not included.
+
+    ``is_fixed``: each in its own place among all, and by itself in attention that is not by kernels.
+    """
+    count, is_eager = planned_rows(layout, slots, rows.size, is_fixed=is_fixed), layout is LayoutKind.EAGER
+    is_in_place = is_fixed or layout is LayoutKind.WHOLE
+    at = rows.astype(np.intp) if is_in_place else np.arange(rows.size)
+    placed, filled = np.full(count, NO_ROW, np.int32), np.zeros(count, np.int64)
+    placed[at], filled[at] = rows, frames + 1
+    longest = int(filled.max())
+    if is_eager:
+        runs = runs_of(placed.tolist(), filled.tolist(), apart=is_fixed)
+        return BatchLayout(placed, at, runs, longest, is_padded=count > rows.size)
+    # Attention that is not by kernels adds in another order over other lengths: in a fixed tick one for all.
+    # Kernels read each row up to its own length, so one captured form serves calls of any age.
+    longest = WHOLE_RING if is_fixed or layout is LayoutKind.PADDED else read_bucket(longest)
+    whole = (Run(0, 0, slots, longest),) if layout is LayoutKind.WHOLE else ()
+    return BatchLayout(placed, at, whole, longest, is_padded=True)
+
+
+def planned_rows(layout: LayoutKind, slots: int, count: int, *, is_fixed: bool) -> int:
+    """How many places a tick over ``count`` rows has."""
+    if is_fixed or layout is LayoutKind.WHOLE:
+        return slots
+    if layout is LayoutKind.EAGER:
+        return count
+    return next(bucket for bucket in row_buckets(slots) if bucket >= count)
+
 
 ROW_COLUMNS, ROW, EMITTING = 2, -2, -1
 """How many columns of ``Buffers.arrived`` are no PCM, and which they are."""
 
-RENEWED, FORGOTTEN = 0, 1
+FRESH, FORGOTTEN = 0, 1
 """The lines of ``Buffers.chosen``."""
 
 PAUSE_INDEX = 0
@@ -111,7 +366,7 @@ class Pipeline:
             found["text"] = found["lm"] = self.generator.model.transformer.config.context
         return found
 
-    def step(self, places: Places, column: int = ROW) -> PackedStep:
+    def step(self, places: BatchLayout, column: int = ROW) -> PackedStep:
         """The state as a stage sees it, the list of rows being in a column of ``Buffers.arrived``."""
         rows = self.buffers.arrived[: places.count, column].view(torch.int32).long()
         return PackedStep(
@@ -124,15 +379,15 @@ class Pipeline:
             is_fused=self.is_fused,
         )
 
-    def renew(self) -> None:
+    def reset_rows(self) -> None:
         """Make the rows fresh that the tick chooses; rings are hidden, not erased."""
-        self.state.renew(self.buffers.chosen[RENEWED])
+        self.state.reset_rows(self.buffers.chosen[FRESH])
 
-    def forget(self) -> None:
+    def reset_encoders(self) -> None:
         """Make the encoders of rows fresh that the tick chooses."""
-        self.state.renew(self.buffers.chosen[FORGOTTEN], ENCODER)
+        self.state.reset_rows(self.buffers.chosen[FORGOTTEN], ENCODER)
 
-    def encode(self, places: Places) -> None:
+    def encode(self, places: BatchLayout) -> None:
         """PCM to codes."""
         step = self.step(places)
         pcm = self.buffers.arrived[: places.count, : self.spec.frame_samples]
@@ -141,12 +396,12 @@ class Pipeline:
         if self.generator is None:
             self.buffers.voice.index_copy_(0, step.at, codes)
 
-    def think(self, places: Places) -> None:
+    def run_lm(self, places: BatchLayout) -> None:
         """Codes heard to the text token, pause probabilities, and the codes to be spoken."""
         assert self.sampler is not None
         self.write_text(self.generate(places, self.sampler)[:, 0])
 
-    def generate(self, places: Places, chooser: TokenChooser, *, is_silent: bool = False) -> Tensor:
+    def generate(self, places: BatchLayout, chooser: TokenChooser, *, is_silent: bool = False) -> Tensor:
         """A step of the language model: tokens int64 ``[n, 1 + dep_q]``, those of the voice put aside."""
         assert self.generator is not None
         step, heard = self.step(places), self.buffers.codes[: places.count, : self.heard]
@@ -164,7 +419,7 @@ class Pipeline:
         bits = tokens.to(torch.int32).view(torch.float32)
         self.buffers.leaving[: len(tokens), self.spec.frame_samples].copy_(bits)
 
-    def decode(self, places: Places) -> None:
+    def decode(self, places: BatchLayout) -> None:
         """Codes to PCM."""
         step = self.step(places, EMITTING)
         pcm = self.mimi.decode(self.buffers.voice.index_select(0, step.at)[:, :, None], step)

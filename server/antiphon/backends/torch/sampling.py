@@ -1,7 +1,9 @@
 """Per-session sampling on the device, to the norm of ``docs/sampling.md``, without a host sync.
 
-Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. What a
-row draws depends on nothing but its parameters, its step and its logits.
+Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. What a row
+draws depends on nothing but its parameters, its step and its logits. Noise is a pure function of (seed, step,
+stream, token), so a whole frame's is drawn in one pass before any logits exist. ``antiphon.models.philox`` is
+the same in numpy. Words of 32 bits live in int64 here.
 """
 
 from __future__ import annotations
@@ -12,13 +14,48 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.kernels.fused import load_tokens
-from antiphon.backends.torch.noise import gumbel_noise
-from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import PackedStep, Step
-from antiphon.models.row_parameters import RECENT_WORDS, RowParameters
-from antiphon.models.sampling import TEXT_STREAM, SamplingParameters
+from antiphon.backends.torch.state import PackedStep, Step
+from antiphon.models.philox import ROUNDS, WORDS_PER_BLOCK
+from antiphon.models.sampling import RECENT_WORDS, TEXT_STREAM, RowParameters, SamplingParameters
 from antiphon.models.spec import LMSpec
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+
+
+def _multiply(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """High and low words of a product; int64 wraps around, which leaves its 64 bits right."""
+    product = words * factor
+    return (product >> 32) & _MASK, product & _MASK
+
+
+def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> Tensor:
+    """Ten rounds of Philox: four and two int64 tensors that broadcast, to ``[..., 4]``."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return torch.stack((c0, c1, c2, c3), dim=-1)
+
+
+def gumbel_noise(seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
+    """Gumbel noise float32 ``[n, K, vocabulary]``.
+
+    ``seeds`` int64 ``[n, K]`` (the bits of uint64), ``frames`` int64 ``[n]``, ``streams`` int64 ``[K]``.
+    """
+    blocks = torch.arange(-(-vocabulary // WORDS_PER_BLOCK), device=frames.device)
+    step, seed = frames[:, None, None], seeds[:, :, None]
+    counter = (step & _MASK, step >> 32, streams[:, None], blocks)
+    words = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    uniform = (words.flatten(2)[..., :vocabulary].double() + 0.5) * 2.0**-32
+    return -torch.log(-torch.log(uniform)).float()
+
 
 NARROW_TOPK = 512
 """Top-k up to this is found without sorting the whole vocabulary."""

@@ -1,68 +1,276 @@
-"""Model state as named tensors, row first: a :class:`State` owns S rows.
+"""Model state as named tensors, row first, and the view that modules have of it during one tick.
 
-``docs/state.md`` lists every tensor.
+A :class:`State` owns S rows; ``docs/state.md`` lists every tensor. There are two ways to write.
+:class:`MaskedStep` is a pure function from state to new state, for export; :class:`PackedStep` computes a
+list of rows and writes theirs alone, in place, for serving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from antiphon.backends.snapshots import Form, check_tensors
-from antiphon.backends.torch.step import PackedStep, runs_of
+from antiphon.backends.snapshots import TensorSpec, check_state
+from antiphon.backends.torch.kernels.fused import MOST_POSITIONS, load_joined_past
+
+NO_ROW = -1
+"""In a list of rows: nothing is computed at this place."""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
+class Run:
+    """Neighbouring rows at neighbouring places, so that one view of a ring serves all of them.
 
-    ``is_kept``: a tick's reset leaves it as it is, and no row is spared for padding. So it is with what is
-    large and cannot be seen by the next session: rings, of which the position says what is there, and a
-    voice, which is set, not lived. Of a ring, ``position`` names the tensor that says how many positions its
-    row has seen, and ``slot_axis`` is the axis of ``shape`` along which they lie, or, where ``page_slots`` is
-    above 1, pages of so many: the last axis is the slots of a page.
+    ``filled`` is the most frames any of them has seen, this pass's included; None is as many as there can be.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    fill: int | float = 0
-    is_kept: bool = False
-    position: str | None = None
-    slot_axis: int = 1
-    page_slots: int = 1
+    place: int
+    row: int
+    count: int
+    filled: int | None = None
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes one row of this tensor takes."""
-        return self.dtype.itemsize * torch.Size(self.shape).numel()
+    def places(self) -> slice:
+        """Where they are among the places of the step."""
+        return slice(self.place, self.place + self.count)
 
-    def pair(self) -> TensorSpec:
-        """The same for a row that is two sequences."""
-        return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
+    @property
+    def rows(self) -> slice:
+        """Where they are in the state."""
+        return slice(self.row, self.row + self.count)
 
-    def cut(self, tensor: Tensor, positions: int) -> Tensor:
-        """What of one row's tensor is in use after so many positions; of pages, those that are begun."""
-        if self.position is None:
-            return tensor
-        used = -(-positions // self.page_slots)
-        return tensor.narrow(self.slot_axis, 0, min(used, self.shape[self.slot_axis]))
 
-    def kept(self, tensor: Tensor, positions: int) -> Tensor:
-        """A copy of what is in use; what earlier sessions left in the last page is zeros."""
-        found = self.cut(tensor, positions).clone()
-        unused = -positions % self.page_slots
-        if unused and positions < self.shape[self.slot_axis] * self.page_slots:
-            found.select(self.slot_axis, -1)[..., -unused:] = 0
-        return found
+def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = False) -> tuple[Run, ...]:
+    """Cut a list of rows into runs; ``apart``: each row by itself."""
+    runs: list[Run] = []
+    for place, (row, frames) in enumerate(zip(rows, filled, strict=True)):
+        last = runs[-1] if runs else None
+        if row == NO_ROW:
+            continue
+        if last and not apart and (last.place + last.count, last.row + last.count) == (place, row):
+            most = None if frames is None or last.filled is None else max(frames, last.filled)
+            runs[-1] = Run(last.place, last.row, last.count + 1, most)
+        else:
+            runs.append(Run(place, row, 1, frames))
+    return tuple(runs)
+
+
+class Step(ABC):
+    """One tick's view of the state of n places.
+
+    A run of None is all rows of a ring, as they are. ``filled`` bounds the frames that any row has seen, this
+    pass's included; None is no bound.
+    """
+
+    in_place: ClassVar[bool]
+    filled: int | None = None
+
+    @property
+    @abstractmethod
+    def runs(self) -> Sequence[Run | None]:
+        """Which rows of rings the places are."""
+
+    @property
+    @abstractmethod
+    def idle(self) -> Tensor | None:
+        """Bool ``[n]``: places that take no part. None: each does."""
+
+    @abstractmethod
+    def read(self, name: str) -> Tensor:
+        """A small tensor as it is now, ``[n, *spec.shape]``."""
+
+    @abstractmethod
+    def write(self, name: str, new: Tensor) -> None:
+        """Replace a small tensor, for the rows that take part."""
+
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """What a small tensor ``[n, C, P]`` holds and ``new [n, C, T]`` behind it; it keeps the last P."""
+        past = self.read(name)
+        joined = torch.cat([past, new], dim=-1)
+        self.write(name, joined[..., -past.shape[-1] :])
+        return joined
+
+    @abstractmethod
+    def ring(self, name: str, run: Run | None) -> Tensor:
+        """What a ring, or a voice, holds of the rows of a run: where it lies, not a copy."""
+
+    @abstractmethod
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``.
+
+        Or of one in pages, which has a dimension more: ``[rows, H, pages, D, slots of a page]``.
+        """
+
+
+class MaskedStep(Step):
+    """A step as a pure function, in operators that ONNX Runtime has and runs in place.
+
+    ``tensors`` is replaced name by name, and what was given stays as it was. All tensors are ``[n, ...]``;
+    ``exec_mask`` bool ``[n]`` says which of their rows advance, None being all.
+    """
+
+    in_place = False
+
+    def __init__(self, tensors: Mapping[str, Tensor], exec_mask: Tensor | None = None) -> None:
+        """Look at ``tensors``."""
+        self.tensors = dict(tensors)
+        self.exec_mask = exec_mask
+
+    @property
+    def runs(self) -> Sequence[Run | None]:
+        """See the base class."""
+        return (None,)
+
+    @property
+    def idle(self) -> Tensor | None:
+        """See the base class."""
+        return None if self.exec_mask is None else ~self.exec_mask
+
+    def read(self, name: str) -> Tensor:
+        """See the base class."""
+        return self.tensors[name]
+
+    def ring(self, name: str, run: Run | None) -> Tensor:  # noqa: ARG002
+        """See the base class."""
+        return self.tensors[name]
+
+    def select(self, new: Tensor, old: Tensor) -> Tensor:
+        """``new`` for rows that advance, ``old`` for the others; ONNX Runtime's Where takes no booleans."""
+        if self.exec_mask is None:
+            return new
+        mask = self.exec_mask.view(-1, *[1] * (old.dim() - 1))
+        return (new & mask) | (old & ~mask) if old.dtype == torch.bool else torch.where(mask, new, old)
+
+    def write(self, name: str, new: Tensor) -> None:
+        """See the base class."""
+        old = self.tensors[name]
+        self.tensors[name] = self.select(new, old).to(old.dtype)
+
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """See the base class. Rows that do not advance get back what they held.
+
+        As an indexed write it becomes ScatterND, whose slices are whole heads.
+        """
+        ring = self.tensors[name]
+        rows, heads = torch.arange(values.shape[0]), torch.arange(values.shape[1])
+        index = (rows[:, None, None], heads[None, :, None], slots[:, None, :])
+        self.tensors[name] = ring.index_put(index, self.select(values, ring[index]))
+
+
+class PackedStep(Step):
+    """A step over a list of rows, written in place; rows that are not in it are not touched.
+
+    ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. What such a
+    place reads and writes is a row beyond the last that small tensors have to spare. Rings have none: where
+    kernels do not write them, a place without a row repeats what the first place with one writes. ``tensors``
+    are those of the whole state. ``runs`` is for attention that is not by kernels, ``filled`` for all.
+    ``is_fused``: by Triton kernels, where a step has one.
+    """
+
+    in_place = True
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor,
+        runs: Sequence[Run],
+        *,
+        small_rows: int,
+        filled: int | None = None,
+        is_padded: bool = False,
+        is_fused: bool = False,
+    ) -> None:
+        """Look at ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
+        self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
+        self._small_rows, self._is_padded, self._is_fused = small_rows, is_padded, is_fused
+        # -1 is the last row, as in a Python list; of a pair, -2 and -1 are the last two.
+        self.at = torch.remainder(rows, small_rows) if is_padded else rows
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """See the base class."""
+        return self._runs
+
+    @property
+    def idle(self) -> Tensor | None:
+        """See the base class."""
+        return self.rows < 0 if self._is_padded else None
+
+    def read(self, name: str) -> Tensor:
+        """See the base class."""
+        return self._tensors[name].index_select(0, self.at)
+
+    def write(self, name: str, new: Tensor) -> None:
+        """See the base class."""
+        self._tensors[name].index_copy_(0, self.at, new)
+
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """See the base class."""
+        past = self._tensors[name]
+        if not self._is_fused or past.shape[-1] + new.shape[-1] > MOST_POSITIONS:
+            return super().extend(name, new)
+        return load_joined_past()(past, self.at, new)
+
+    def whole(self, name: str) -> Tensor:
+        """A tensor of all rows, for kernels that take the list of rows."""
+        return self._tensors[name]
+
+    def ring(self, name: str, run: Run | None) -> Tensor:
+        """See the base class."""
+        assert run is not None
+        return self._tensors[name][run.rows]
+
+    def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """See the base class."""
+        rows, values = self.rows, values.transpose(1, 2)
+        if self._source is not None:
+            rows, slots, values = (part.index_select(0, self._source) for part in (rows, slots, values))
+        ring = self._tensors[name]
+        if ring.dim() > values.dim():
+            page = ring.shape[-1]
+            at = rows[:, None], slots // page, slots % page
+            ring.permute(0, 2, 4, 1, 3).index_put_(at, values)
+        else:
+            ring.transpose(1, 2).index_put_((rows[:, None], slots), values)
+
+    @cached_property
+    def _source(self) -> Tensor | None:
+        """Int64 ``[n]``: the place whose values each place writes into rings; None: its own."""
+        idle = self.idle
+        if idle is None:
+            return None
+        first = (~idle).int().argmax()
+        return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
+
+    def pairs(self, names: Collection[str]) -> PackedStep:
+        """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair by itself."""
+        tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
+        half = torch.arange(2, device=self.rows.device)
+
+        def both(rows: Tensor) -> Tensor:
+            return (2 * rows[:, None] + half).flatten()
+
+        runs = [Run(2 * run.place, 2 * run.row, 2 * run.count, run.filled) for run in self._runs]
+        return PackedStep(
+            tensors,
+            both(self.rows),
+            runs,
+            small_rows=2 * self._small_rows,
+            filled=self.filled,
+            is_padded=self._is_padded,
+        )
 
 
 def row_bytes(specs: Iterable[TensorSpec]) -> int:
     """Bytes of state one row takes, before anything is allocated."""
-    return sum(spec.row_bytes for spec in specs)
+    return sum(spec.dtype.itemsize * prod(spec.shape) for spec in specs)
 
 
 class State:
@@ -88,7 +296,7 @@ class State:
             for name, spec in self.specs.items():
                 self.tensors[name][row].fill_(spec.fill)
 
-    def renew(self, chosen: Tensor, prefix: str = "") -> None:
+    def reset_rows(self, chosen: Tensor, prefix: str = "") -> None:
         """Make rows fresh where ``chosen``, bool ``[S]`` on the device, says so.
 
         Without a word from the host, so it can be captured, and at a cost that does not grow with rings:
@@ -101,35 +309,28 @@ class State:
                 self.tensors[name][: self.rows].masked_fill_(chosen_rows, spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
-        """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled."""
-        of_row = {name: tensor[row] for name, tensor in self.tensors.items()}
-        return {
-            name: self.specs[name].kept(tensor, self._positions(name, of_row))
-            for name, tensor in of_row.items()
-        }
+        """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled.
 
-    def _positions(self, name: str, beside: Mapping[str, Tensor]) -> int:
-        """How many positions a row's tensor has seen, by the count ``beside`` it."""
-        position = self.specs[name].position
-        return 0 if position is None else int(beside[position].max())
-
-    def _cut(self, name: str, tensor: Tensor, beside: Mapping[str, Tensor]) -> Tensor:
-        """What of a row's tensor is filled, by the position ``beside`` it."""
-        return self.specs[name].cut(tensor, self._positions(name, beside))
+        What earlier sessions left in the last page is zeros.
+        """
+        own, copies = {name: tensor[row] for name, tensor in self.tensors.items()}, {}
+        for name, spec in self.specs.items():
+            copies[name] = spec.cut(own[name], own).clone()
+            if spec.position is not None and spec.page_slots > 1:
+                positions = int(own[spec.position].max())
+                unused = -positions % spec.page_slots
+                if unused and positions < spec.shape[spec.slot_axis] * spec.page_slots:
+                    copies[name].select(spec.slot_axis, -1)[..., -unused:] = 0
+        return copies
 
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
-        wanted: dict[str, Form] = {}
-        for name, spec in self.specs.items():
-            whole = torch.empty(spec.shape, device="meta")
-            is_known = spec.position is None or spec.position in snapshot
-            wanted[name] = (self._cut(name, whole, snapshot) if is_known else whole).shape, spec.dtype
-        check_tensors(snapshot, wanted)
+        check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
         """Put a snapshot that was checked into a fresh row, which then continues bit-identically."""
-        for name, tensor in self.tensors.items():
-            self._cut(name, tensor[row], snapshot).copy_(snapshot[name])
+        for name, spec in self.specs.items():
+            spec.cut(self.tensors[name][row], snapshot).copy_(snapshot[name])
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""

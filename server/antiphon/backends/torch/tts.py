@@ -9,17 +9,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from antiphon.backends.base import IntArray
-from antiphon.backends.executor import TextResult, TextStep
+from antiphon.backends.base import IntArray, TextResult, TextStep
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.modules.embedding import ZERO_TOKEN
+from antiphon.backends.torch.modules.layers import ZERO_TOKEN
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.backends.torch.pipeline import RENEWED
-from antiphon.backends.torch.places import Places
+from antiphon.backends.torch.pipeline import FRESH, BatchLayout
 from antiphon.backends.torch.sampling import Sampler
-from antiphon.backends.torch.step import Step
-from antiphon.backends.torch.weights.conditions import Conditions
+from antiphon.backends.torch.state import Step
+from antiphon.backends.torch.weights import Conditions
 from antiphon.models.prompt import Prompt
 from antiphon.models.script import NEW_WORD
 from antiphon.models.spec import ModelSpec
@@ -50,7 +48,7 @@ class ScriptedChooser:
 
 
 class TorchTts(TorchRows):
-    """tts models; see :class:`antiphon.backends.executor.TextExecutor`. Codes heard are nothing, ever."""
+    """tts models; see :class:`antiphon.backends.base.TextExecutor`. Codes heard are nothing, ever."""
 
     def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator, conditions: Conditions) -> None:
         """Take over loaded modules; ``conditions`` make cross-attention sources of voices."""
@@ -65,10 +63,10 @@ class TorchTts(TorchRows):
         self._chosen = self._host_buffer(self._choices)
 
     @torch.inference_mode()
-    def renew(self, rows: IntArray) -> None:
+    def reset_rows(self, rows: IntArray) -> None:
         """Make rows fresh, fast: rings are hidden instead of erased; voices stay."""
         with self._runner.tick():
-            self._choose("renew", RENEWED, rows, self.pipeline.renew)
+            self._choose("reset_rows", FRESH, rows, self.pipeline.reset_rows)
             self._runner.finish()
 
     @torch.inference_mode()
@@ -84,30 +82,30 @@ class TorchTts(TorchRows):
             self._chosen[: places.count] = 0
             self._chosen.numpy()[places.at] = step.choices
             self._choices[: places.count].copy_(self._chosen[: places.count], non_blocking=True)
-            self._think(places, is_silent=step.is_silent)
+            self._run_lm(places, is_silent=step.is_silent)
             if decoded is not None:
                 self._run("decode", self.pipeline.decode, decoded)
             stage_ms = self._leave(places)
         pcm = None if decoded is None else self._pcm(decoded)
         return TextResult(self._text(places), pcm, stage_ms)
 
-    def _think(self, places: Places, *, is_silent: bool) -> None:
+    def _run_lm(self, places: BatchLayout, *, is_silent: bool) -> None:
         """A step of the language model; within the audio delay, ``is_silent``, of nothing else."""
         pipeline, choices = self.pipeline, self._choices[: places.count]
         sampler = pipeline.sampler
         assert sampler is not None
 
-        def think(places: Places) -> None:
+        def run_lm(places: BatchLayout) -> None:
             chooser = ScriptedChooser(sampler, choices, choices[:, 0])
             pipeline.generate(places, chooser, is_silent=is_silent)
             pipeline.write_text(chooser.asked)
 
-        self._run(_STAGES[is_silent], think, places)
+        self._run(_STAGES[is_silent], run_lm, places)
 
-    def _warm_up_stages(self, places: Places) -> None:
-        self._choose("renew", RENEWED, places.rows[places.at], self.pipeline.renew)
+    def _warm_up_stages(self, places: BatchLayout) -> None:
+        self._choose("reset_rows", FRESH, places.rows[places.at], self.pipeline.reset_rows)
         for is_silent in _STAGES:
-            self._think(places, is_silent=is_silent)
+            self._run_lm(places, is_silent=is_silent)
         self._run("decode", self.pipeline.decode, places)
 
     @torch.inference_mode()

@@ -14,8 +14,7 @@ from antiphon.audio.resample import Resampler
 from antiphon.errors import SessionError, SessionFailedError, UnsupportedError
 from antiphon.ipc.engine_client import Notify
 from antiphon.ipc.values import SessionState
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import live_events as events
 from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel

@@ -15,8 +15,7 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.tokenizer import Tokenizer
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol.live_events import Info
 from antiphon.serve.calls.values import Action, HelloFacts, Policy
 from antiphon.serve.transport.transport import Message

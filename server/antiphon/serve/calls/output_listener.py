@@ -8,8 +8,7 @@ from typing import Final
 
 from antiphon.audio.pcm import FloatArray
 from antiphon.models.spec import PipelineKind
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import live_events as events
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.hosting.served import Models, ServedModel

@@ -14,9 +14,8 @@ from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import SessionState
 from antiphon.models.prompt import Prompt
-from antiphon.models.script import TextEntry
+from antiphon.models.script import TextEntry, TextReader
 from antiphon.models.spelling import Speller, Unspoken
-from antiphon.models.spoken_text import TextReader
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel

@@ -19,8 +19,7 @@ from antiphon.errors import ProtocolError, UnsupportedError
 from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.transcript import MAX_MARKERS, Event, FrameHeard, Marked, Transcript
-from antiphon.models.words import SpeechTiming, Word
+from antiphon.models.transcript import MAX_MARKERS, Event, FrameHeard, Marked, SpeechTiming, Transcript, Word
 from antiphon.protocol import kyutai
 from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel

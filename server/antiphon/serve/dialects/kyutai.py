@@ -11,8 +11,8 @@ from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError, ProtocolError, UnsupportedError
 from antiphon.ipc.values import SessionStats
+from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.prompt import Prompt
-from antiphon.models.speaker import SpeakerShape
 from antiphon.models.spelling import Unspoken
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken

@@ -12,8 +12,7 @@ import numpy as np
 from antiphon.audio.pcm import s16le_from_float
 from antiphon.errors import AntiphonError, FieldError
 from antiphon.ipc.values import FrameReply, SessionStats
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.wire_errors import wire_form

@@ -18,8 +18,7 @@ from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.prompt import Prompt
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import Info

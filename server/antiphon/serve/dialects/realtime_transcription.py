@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from antiphon.audio.codecs import make_decoder
 from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError
-from antiphon.models.transcript import Marked
-from antiphon.models.words import Word
+from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import realtime
 from antiphon.protocol.event_text import text_of
 from antiphon.protocol.realtime_events import Event, error_event, event

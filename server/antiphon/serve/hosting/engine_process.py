@@ -25,7 +25,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
 from antiphon.metrics import MetricFamilies
-from antiphon.models.fingerprint import fingerprint
+from antiphon.models.checkpoint import fingerprint
 from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
 from antiphon.serve.hosting.progress import show_progress
 from antiphon.serve.hosting.tracing import make_tracer, trace_of

@@ -142,7 +142,7 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = ""
     files = f"files {digest}" if digest else "files without a manifest"
     threads = f" ({info.threads})" if info.threads else ""
     return (
-        f"{name} ({info.kind}, {info.spec.parameters:,} parameters) "
+        f"{name} ({info.spec.kind}, {info.spec.parameters:,} parameters) "
         f"on {info.name}/{info.device}{threads}, {info.slots} slot{'s' * (info.slots != 1)}, {files}"
         + (f"; {note}" if note else "")
     )

@@ -26,8 +26,7 @@ from antiphon.ipc.engine_client import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.metrics import MetricFamilies
-from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.fingerprint import fingerprint
+from antiphon.models.checkpoint import Checkpoint, fingerprint
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.hosting.app import FAULTS, build_app, make_runner

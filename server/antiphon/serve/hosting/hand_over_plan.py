@@ -9,8 +9,7 @@ from antiphon.backends.base import BackendInfo
 from antiphon.config import ServerConfig
 from antiphon.engine.call_state import StateIdentity
 from antiphon.engine.handover import HandOverPlan
-from antiphon.models.checkpoint import WEIGHT_ROLES, Checkpoint
-from antiphon.models.fingerprint import fingerprint
+from antiphon.models.checkpoint import WEIGHT_ROLES, Checkpoint, fingerprint
 from antiphon.serve.access.other_worker import OtherWorker
 from antiphon.serve.access.shared_secret import SharedSecret
 

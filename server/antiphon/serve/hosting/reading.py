@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from antiphon.models.spoken_text import PIECE_WORDS
+from antiphon.models.script import PIECE_WORDS
 
 
 class Reading:

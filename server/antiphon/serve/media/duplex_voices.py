@@ -18,7 +18,7 @@ from antiphon.audio.files import read_audio
 from antiphon.audio.loudness import normalise
 from antiphon.errors import CheckpointFormatError, ConfigError, ProtocolError
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.persona import VoicePrompt
+from antiphon.models.prompt import VoicePrompt
 from antiphon.models.spec import LMSpec, ModelSpec
 from antiphon.models.tensor_file import read_tensors
 

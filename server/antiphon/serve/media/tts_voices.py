@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 from antiphon.audio.files import read_audio
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
-from antiphon.models.speaker import SpeakerShape, read_speaker
 from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20

@@ -15,7 +15,7 @@ from antiphon import __version__
 from antiphon.backends.machine import cpu_name
 from antiphon.cores import usable_cores
 from antiphon.engine.memory import process_bytes
-from antiphon.models.persona import takes_persona
+from antiphon.models.prompt import takes_persona
 from antiphon.models.published import TRANSLATING
 from antiphon.protocol.chat import parameter_ranges, parameters_to_json
 from antiphon.serve.hosting.served import ServedModel

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
-from antiphon.models.persona import takes_persona
-from antiphon.models.prompt import Prompt
+from antiphon.models.prompt import Prompt, takes_persona
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events

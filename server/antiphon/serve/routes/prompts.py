@@ -12,8 +12,7 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
-from antiphon.models.persona import persona_prompt, takes_persona, wrap_text
-from antiphon.models.prompt import Prompt
+from antiphon.models.prompt import Prompt, persona_prompt, takes_persona, wrap_text
 from antiphon.protocol.chat import ChatRequest
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.serve.hosting.served import ServedModel

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antiphon.backends.torch.kernels.decode_attention import decode_attention
+from antiphon.backends.torch.kernels.steps import decode_attention
 from antiphon.backends.torch.modules import transformer
-from antiphon.backends.torch.modules.attention import Compute
-from antiphon.backends.torch.modules.kv import PAGE_SLOTS, KVRing, RingView
+from antiphon.backends.torch.modules.attention import PAGE_SLOTS, Compute, KVRing, RingView
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
-from antiphon.backends.torch.state import State
-from antiphon.backends.torch.step import NO_ROW, PackedStep, Run
+from antiphon.backends.torch.state import NO_ROW, PackedStep, Run, State
 from antiphon.models.architecture import TransformerConfig
 
 CAPACITY, SPLIT, BLOCK = 76, 32, 16  # three splits, the last one ragged; two of an INT8 ring, one a page

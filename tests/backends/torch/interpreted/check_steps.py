@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from antiphon.backends.torch.delays import DelayCache
-from antiphon.backends.torch.generation import Generator
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.generation import DelayCache, Generator
 from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.rows import (
     embedded,
@@ -31,23 +31,23 @@ from antiphon.backends.torch.kernels.rows import (
 from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
 from antiphon.backends.torch.kernels.token_kernels import gumbel_noise as noise_of
 from antiphon.backends.torch.kernels.tokens import Draw, chosen_tokens
-from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention
-from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
-from antiphon.backends.torch.modules.feedforward import GatedFeedForward
-from antiphon.backends.torch.modules.kv import quantize_tokens
-from antiphon.backends.torch.modules.linear import Linear
+from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention, quantize_tokens
+from antiphon.backends.torch.modules.layers import (
+    GatedFeedForward,
+    Linear,
+    RMSNorm,
+    StreamEmbeddings,
+    TokenEmbedding,
+    rotation,
+)
 from antiphon.backends.torch.modules.lm import LanguageModel
-from antiphon.backends.torch.modules.norms import RMSNorm
-from antiphon.backends.torch.modules.rope import rotation
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
-from antiphon.backends.torch.noise import gumbel_noise
-from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.backends.torch.sampling import Sampler, choose
-from antiphon.backends.torch.state import State, TensorSpec
-from antiphon.backends.torch.step import NO_ROW, PackedStep
+from antiphon.backends.torch.quantised import Int8Linear
+from antiphon.backends.torch.sampling import Sampler, choose, gumbel_noise
+from antiphon.backends.torch.state import NO_ROW, PackedStep, State
 from antiphon.models.architecture import TransformerConfig
+from antiphon.models.costs import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.tiles import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
 
@@ -389,7 +389,7 @@ class Session:
         self._sampler.set(1, SamplingParameters(text_temperature=0, audio_temperature=0))
 
     def tick(self, codes: Tensor, rows: list[int], reset: Tensor) -> tuple[Tensor, Tensor]:
-        self.state.renew(reset)
+        self.state.reset_rows(reset)
         filled = int(self.state.tensors["lm.position"][: self.state.rows].max()) + 1
         step = self.state.step(rows, [filled] * len(rows))
         out = self._generator.step(codes, step, self._sampler)

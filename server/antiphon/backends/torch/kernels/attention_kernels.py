@@ -1,4 +1,4 @@
-"""The two Triton kernels of :mod:`antiphon.backends.torch.kernels.decode_attention`."""
+"""The two Triton kernels of :mod:`antiphon.backends.torch.kernels.steps`."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803

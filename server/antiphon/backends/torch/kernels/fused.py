@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from types import ModuleType
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from antiphon.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ATTENTION: Final = ("auto", "torch", "triton")
 """By what a frame runs; "auto" is the kernels where they can run, and torch's own attention elsewhere."""

@@ -1,7 +1,7 @@
 """Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies. A few rows take
 one launch: every program makes them again, which costs less than another launch.
 
-What :mod:`antiphon.backends.torch.quantised.int8` computes, with the same integers: rows are rounded where
+What :mod:`antiphon.backends.torch.quantised` computes, with the same integers: rows are rounded where
 they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
 where it ends: no int32 leaves the registers.
 
@@ -17,14 +17,22 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.product_kernels import make_and_multiply, multiply_rows
-from antiphon.backends.torch.kernels.row_kernels import embed_rows, embed_streams, prepare_rows
-from antiphon.backends.torch.modules.embedding import StreamEmbeddings, TokenEmbedding
-from antiphon.backends.torch.modules.feedforward import GatedFeedForward
-from antiphon.backends.torch.modules.linear import Linear
-from antiphon.backends.torch.modules.norms import RMSNorm
-from antiphon.backends.torch.quantised.int8 import Int8Linear
-from antiphon.models.tiles import makes_rows, tile_of
+from antiphon.backends.torch.kernels.linear_kernels import (
+    embed_rows,
+    embed_streams,
+    make_and_multiply,
+    multiply_rows,
+    prepare_rows,
+)
+from antiphon.backends.torch.modules.layers import (
+    GatedFeedForward,
+    Linear,
+    RMSNorm,
+    StreamEmbeddings,
+    TokenEmbedding,
+)
+from antiphon.backends.torch.quantised import Int8Linear
+from antiphon.models.costs import makes_rows, tile_of
 
 MANY_ELEMENTS = 8192
 """Elements of a row above which a program has 32 warps, not 8: with 16 it is 1,400 instructions."""
@@ -94,11 +102,8 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
 
 def empty_rows(like: Tensor) -> LinearInput:
     """Memory for rounded rows of a shape, which a kernel before the product writes."""
-    return LinearInput(like.new_empty(like.shape, dtype=torch.int8), _scales(like), like.dtype)
-
-
-def _scales(rows: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0], dtype=torch.float32)
+    scales = like.new_empty(like.shape[0], dtype=torch.float32)
+    return LinearInput(like.new_empty(like.shape, dtype=torch.int8), scales, like.dtype)
 
 
 def _unmade(x: Tensor, norm: RMSNorm | None = None) -> LinearInput:

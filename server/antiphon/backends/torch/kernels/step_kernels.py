@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from antiphon.backends.torch.kernels.row_kernels import is_last, round_row, rounded
+from antiphon.backends.torch.kernels.linear_kernels import is_last, round_row, rounded
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``noise.py`` and ``sampling.py``
+"""Tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``sampling.py``
 compute, with noise for the candidates alone.
 
 Not measured: the kernels have been run on no GPU yet.
@@ -12,10 +12,11 @@ import torch
 import triton
 from torch import Tensor
 
-from antiphon.backends.torch.kernels.delay_kernels import hear_tokens, say_tokens
 from antiphon.backends.torch.kernels.token_kernels import (
     choose_tokens,
+    hear_tokens,
     remember_words,
+    say_tokens,
     weigh_words,
 )
 
@@ -124,7 +125,7 @@ class Delayed:
 
 
 def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """See :meth:`antiphon.backends.torch.delays.DelayCache.heard`; ``rows [n]`` is NO_ROW where none is."""
+    """See :meth:`antiphon.backends.torch.generation.DelayCache.heard`; ``rows [n]`` is NO_ROW for none."""
     places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
     out = offsets.new_empty(places, streams, 1)
     hear_tokens[(places,)](
@@ -136,7 +137,7 @@ def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -
 
 
 def spoken_tokens(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
-    """See :meth:`antiphon.backends.torch.delays.DelayCache.spoken`."""
+    """See :meth:`antiphon.backends.torch.generation.DelayCache.spoken`."""
     out = torch.empty_like(tokens)
     say_tokens[(tokens.shape[0],)](
         cache.tokens, cache.at, offsets, tokens.contiguous(), cache.delays, out, most_delay,

@@ -1,4 +1,4 @@
-"""Attention of the streaming transformer: to a ring of its own past, and to a voice."""
+"""Attention over a ring of its own past and over a voice, and the layers of both transformers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,110 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.modules.kv import KVRing
-from antiphon.backends.torch.modules.linear import Linear
-from antiphon.backends.torch.modules.rope import Rotation
-from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import Run, Step
-from antiphon.models.architecture import TransformerConfig
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.modules.layers import (
+    GatedFeedForward,
+    LayerNorm,
+    Linear,
+    Rotation,
+    TokenEmbedding,
+    make_feed_forward,
+    make_norm,
+    make_scale,
+)
+from antiphon.backends.torch.state import PackedStep, Run, Step
+from antiphon.models.architecture import DepformerConfig, TransformerConfig
+
+PAGE_SLOTS = 64
+"""Slots of a page of INT8 values: those of a tile of the attention's kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingView:
+    """A ring as it is kept, for all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
+
+    Of an INT8 ring, ``v`` is ``[S, H, pages, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are float32
+    ``[S, H, capacity]``; else they are None.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVRing:
+    """Names and shapes of one layer's ring.
+
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives
+    in slot ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
+    ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
+    computed when the token is written:
+    a scale fixed in advance fails on audio, whose keys have far outliers. INT8 values lie in pages,
+    ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units want what is added up side by side, of
+    keys the width of a head, of values the slots.
+    """
+
+    name: str
+    heads: int
+    capacity: int
+    head_dim: int
+    dtype: torch.dtype
+    position: str
+    int8: bool = False
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this ring keeps."""
+        dtype = torch.int8 if self.int8 else self.dtype
+        for part in ("k", "v"):
+            shape: tuple[int, ...] = (self.heads, self.capacity, self.head_dim)
+            name, at, page = f"{self.name}.{part}", self.position, 1
+            if self.int8:
+                yield TensorSpec(f"{name}_scale", shape[:2], torch.float32, is_kept=True, position=at)
+            if self.int8 and part == "v":
+                page = PAGE_SLOTS
+                shape = (self.heads, -(-self.capacity // page), self.head_dim, page)
+            yield TensorSpec(name, shape, dtype, is_kept=True, position=at, page_slots=page)
+
+    def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
+        for part, values in (("k", k), ("v", v)):
+            if self.int8:
+                values, scale = quantize_tokens(values)
+                step.write_slots(f"{self.name}.{part}_scale", slots, scale)
+            step.write_slots(f"{self.name}.{part}", slots, values)
+
+    def read(self, step: Step, run: Run | None, length: int) -> tuple[Tensor, Tensor]:
+        """The first ``length`` slots of the rows of a run as ``[count, H, length, D]`` in ``dtype``."""
+        return self._read_part(step, run, "k", length), self._read_part(step, run, "v", length)
+
+    def view(self, step: PackedStep) -> RingView:
+        """The ring of all rows, nothing of it converted or copied."""
+        names = ("k", "v", "k_scale", "v_scale") if self.int8 else ("k", "v")
+        return RingView(*(step.whole(f"{self.name}.{part}") for part in names))
+
+    def _read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
+        values = step.ring(f"{self.name}.{part}", run)
+        if self.int8 and part == "v":
+            values = values[:, :, : -(-length // PAGE_SLOTS)].transpose(-1, -2).flatten(2, 3)
+        values = values[:, :, :length]
+        if not self.int8:
+            return values
+        scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]
+        return (values.float() * scale).to(self.dtype)
+
+
+def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric INT8 over the last axis: ``[..., D]`` to int8 ``[..., D]`` and float32 scales ``[...]``."""
+    wide = values.float()
+    scale = wide.abs().amax(dim=-1).clamp_min(1e-12) / 127.0
+    return torch.round(wide / scale[..., None]).clamp(-127, 127).to(torch.int8), scale
+
 
 VOICE_PARTS = ("cross_k", "cross_v")
 """What a layer keeps of a voice."""
+
 
 LARGEST = 1e15
 """Bound on queries, keys and values: no score overflows, so what an attention's mask hides weighs nothing.
@@ -184,3 +279,103 @@ class CrossAttention(nn.Module):
             return functional.scaled_dot_product_attention(queries, k, v)
 
         return merge_heads(attend_by_runs(q, runs, attend), self.out_proj)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
+
+    def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        dim, dtype = config.dim, compute.dtype
+        self.self_attn = SelfAttention(name, config, compute)
+        self.norm1 = make_norm(config.norm, dim, dtype)
+        self.norm2 = make_norm(config.norm, dim, dtype)
+        self.feed_forward = make_feed_forward(config.gating, dim, config.feed_forward, dtype)
+        self.cross_attention: CrossAttention | None = None
+        if config.cross_positions:
+            self.cross_attention = CrossAttention(name, config, compute)
+            self.norm_cross = LayerNorm(dim, eps=1e-5, in_float32=False, dtype=dtype)
+            self.layer_scale_cross = make_scale(dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_1 = make_scale(dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_2 = make_scale(dim, dtype, wanted=config.layer_scale)
+
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state this layer keeps."""
+        yield from self.self_attn.ring.specs()
+        if self.cross_attention is not None:
+            yield from self.cross_attention.specs()
+
+    def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
+        """``[n, T, dim]`` to the same."""
+        x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
+        if self.cross_attention is not None:
+            x = x + self.layer_scale_cross(self.cross_attention(self.norm_cross(x), step))
+        out: Tensor = x + self.layer_scale_2(self.feed_forward(self.norm2(x)))
+        return out
+
+
+Chooser = Callable[[int, Tensor], Tensor]
+"""Called with (step, logits ``[n, card]``), returns the tokens int64 ``[n]``."""
+
+
+Past = tuple[Tensor, Tensor]
+
+
+class DepformerLayer(nn.Module):
+    """One layer, with ``sets`` sets of projections and feed-forwards, and common norms."""
+
+    def __init__(self, config: DepformerConfig, dtype: torch.dtype) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.dim, self.kv_dim, self.head_dim = config.dim, config.kv_dim, config.head_dim
+        out_dim = config.dim + 2 * config.kv_dim
+        self.in_projs = nn.ModuleList(Linear(config.dim, out_dim, dtype=dtype) for _ in range(config.sets))
+        self.out_projs = nn.ModuleList(
+            Linear(config.dim, config.dim, dtype=dtype) for _ in range(config.sets)
+        )
+        self.gating = nn.ModuleList(
+            GatedFeedForward(config.gating, config.dim, width, dtype) for width in config.feed_forward
+        )
+        self.norm1 = make_norm(config.norm, config.dim, dtype)
+        self.norm2 = make_norm(config.norm, config.dim, dtype)
+        self.layer_scale_1 = make_scale(config.dim, dtype, wanted=config.layer_scale)
+        self.layer_scale_2 = make_scale(config.dim, dtype, wanted=config.layer_scale)
+
+    def forward(self, x: Tensor, which: int, past: Past | None) -> tuple[Tensor, Past]:
+        """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
+        projected = self.in_projs[which](self.norm1(x))
+        parts = projected.split([self.dim, self.kv_dim, self.kv_dim], dim=-1)
+        q, k, v = (split_heads(part, self.head_dim) for part in parts)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        out = functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.kv_dim < self.dim)
+        x = x + self.layer_scale_1(merge_heads(out, self.out_projs[which]))
+        return x + self.layer_scale_2(self.gating[which](self.norm2(x))), (k, v)
+
+
+class DepformerParts(nn.Module):
+    """The weights: what a step reads, its layers, and its head."""
+
+    def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
+        """Shape the layer; its weights come with the checkpoint."""
+        super().__init__()
+        self.config, self.dtype = config, compute.dtype
+        dim, dtype, steps = config.dim, compute.dtype, config.steps
+        inputs = config.sets if config.multi_linear else 1
+        self.inputs = nn.ModuleList(Linear(config.hidden_dim, dim, dtype=dtype) for _ in range(inputs))
+        self.text_emb = TokenEmbedding(
+            config.text_card + 1, dim, dtype, low_rank=config.low_rank, demux=config.demux
+        )
+        self.emb = nn.ModuleList(
+            TokenEmbedding(config.card + 1, dim, dtype, low_rank=config.low_rank) for _ in range(steps - 1)
+        )
+        self.layers = nn.ModuleList(DepformerLayer(config, dtype) for _ in range(config.layers))
+        self.norms = nn.ModuleList(
+            make_norm(config.output_norm, dim, dtype) if config.output_norm else nn.Identity()
+            for _ in range(steps)
+        )
+        self.linears = nn.ModuleList(
+            Linear(dim, config.card, bias=config.bias, dtype=dtype) for _ in range(steps)
+        )
+        self.joined_inputs: Tensor | None = None

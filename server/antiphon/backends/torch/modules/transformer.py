@@ -1,20 +1,35 @@
-"""The streaming transformer of Mimi and of the language model, with its KV rings in explicit state."""
+"""The streaming transformer of Mimi and of the language model: what each frame may see of the ring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.kernels.fused import is_fused
-from antiphon.backends.torch.kernels.layers import load_steps
-from antiphon.backends.torch.modules.attention import PLAIN, VOICE_PARTS, Compute, Look, Window
-from antiphon.backends.torch.modules.layer import TransformerLayer
-from antiphon.backends.torch.modules.rope import rotation
-from antiphon.backends.torch.state import TensorSpec
-from antiphon.backends.torch.step import Run, Step
+from antiphon.backends.torch.modules.attention import (
+    PLAIN,
+    VOICE_PARTS,
+    Compute,
+    Look,
+    TransformerLayer,
+    Window,
+)
+from antiphon.backends.torch.modules.layers import (
+    rotation,
+)
+from antiphon.backends.torch.state import Run, Step
 from antiphon.models.architecture import TransformerConfig
+
+
+def load_steps() -> ModuleType:
+    """:mod:`antiphon.backends.torch.kernels.steps`, imported when it is first needed."""
+    from antiphon.backends.torch.kernels import steps
+
+    return steps
 
 
 def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:

@@ -1,0 +1,459 @@
+"""The mlx executors: S rows of a model on one device, for frames and for text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.backends.base import (
+    BackendInfo,
+    FloatArray,
+    IntArray,
+    Progress,
+    Result,
+    TextResult,
+    TextStep,
+    Work,
+)
+from antiphon.backends.mlx.generation import Generator, TokenChooser
+from antiphon.backends.mlx.lm import Conditions
+from antiphon.backends.mlx.mimi import Mimi
+from antiphon.backends.mlx.sampling import Draw, Sampler
+from antiphon.backends.mlx.state import Packed, Packing, State, Step
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.errors import DeviceLostError
+from antiphon.models.architecture import UNUSED_STATE
+from antiphon.models.prompt import Prompt
+from antiphon.models.sampling import SamplingParameters
+from antiphon.models.script import NEW_WORD
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The modules of a model; ``conditions`` are a tts model's.
+
+    ``bits`` are those of its rounded matrices, ascending, without duplicates.
+    """
+
+    mimi: Mimi
+    generator: Generator | None
+    conditions: Conditions | None
+    bits: tuple[int, ...]
+    weight_bytes: int
+
+
+def device_bytes(device: mx.Device) -> dict[str, int]:
+    """What ``BackendInfo.memory`` says of the device: of a GPU ``total``, as much as Metal recommends."""
+    if device.type == mx.DeviceType.cpu or not mx.metal.is_available():
+        return {}
+    return {"total": int(mx.metal.device_info()["max_recommended_working_set_size"])}
+
+
+def quantization_of(loaded: Loaded) -> str:
+    """What of a model is in few bits: "weights-int4+kv-int8", parts of it, or "none"."""
+    parts = [f"weights-int{bits}" for bits in loaded.bits]
+    if loaded.generator is not None and loaded.generator.model.int8_kv:
+        parts.append("kv-int8")
+    return "+".join(parts) or "none"
+
+
+Frames: TypeAlias = NDArray[np.int64]
+"""The frames that each of some rows has seen, int64 ``[m]``."""
+
+
+def tick_size(rows: int, slots: int) -> int:
+    """The rows that a compiled tick over ``rows`` computes: the next power of two, or all there are."""
+    return min(1 << (rows - 1).bit_length(), slots)
+
+
+class MlxRows:
+    """Loaded modules and rows of their state; see :class:`antiphon.backends.base.DeviceRows`."""
+
+    def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
+        """Take over loaded modules; ``compiles`` has mlx fuse their operations, once for each size."""
+        self.spec, self.mimi, self.generator = spec, loaded.mimi, loaded.generator
+        self._device, self._compiles = device, compiles
+        if compiles:
+            self.mimi.compile()
+            if self.generator is not None:
+                self.generator.model.compile()
+        dtype = mx.float32 if self.generator is None else self.generator.model.dtype
+        self.facts = BackendInfo(
+            name="mlx",
+            device=str(device.type).removeprefix("DeviceType."),
+            spec=spec,
+            dtype=str(dtype).removeprefix("mlx.core."),
+            quantization=quantization_of(loaded),
+            versions={"mlx": version("mlx")},
+            memory={"weights": loaded.weight_bytes, **device_bytes(device)},
+        )
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Where operations go is a thread's own choice, and the engine's thread need not be the maker's."""
+        return mx.stream(self._device)
+
+    def allocate(self, slots: int) -> None:
+        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        self.sampler = None if self.spec.lm is None else Sampler(self.spec.lm, slots)
+        self.state = State((), 0)
+        with self.on_device():
+            self.state = State(self._specs(), slots)
+
+    def _specs(self) -> Iterator[TensorSpec]:
+        unused = UNUSED_STATE.get(self.spec.kind)
+        yield from (it for it in self.mimi.specs() if unused is None or not it.name.startswith(unused))
+        if self.generator is not None and self.sampler is not None:
+            yield from self.generator.specs()
+            yield from self.sampler.specs()
+
+    def age(self, frames: int) -> None:
+        """Let every row look as if it had been given so many frames."""
+        with self.on_device():
+            for name in self.state.specs:
+                if name.endswith(".position"):
+                    positions = frames * (
+                        1 if name.startswith("lm.") else self.mimi.encoder_transformer.config.frame_positions
+                    )
+                    self.state.tensors[name] = mx.full_like(self.state.tensors[name], positions)
+
+    def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
+        """As many as are named; for compiled operations the next power of two."""
+        if is_fixed:
+            return self.state.rows
+        return tick_size(len(rows), self.state.rows) if self._compiles else len(rows)
+
+    def tick_sizes(self) -> list[int]:
+        """Every size that a tick may have, as far as it matters to mlx."""
+        slots = self.state.rows
+        return sorted({tick_size(rows, slots) for rows in range(1, slots + 1)}) if self._compiles else [slots]
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Make rows like fresh ones, bit for bit."""
+        with self.on_device():
+            self.state.reset(rows)
+            evaluate(self.state.tensors)
+
+    def choose_threads(self) -> None:
+        """There is one way."""
+
+    def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
+        """Give a row its sampling parameters; a codec has no use for them."""
+        if self.sampler is not None:
+            self.sampler.set(row, parameters)
+
+    def snapshot(self, row: int) -> dict[str, mx.array]:
+        """Copy a row; the arrays stay on the device."""
+        with self.on_device():
+            return self.state.snapshot(row)
+
+    def check(self, tensors: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError for a snapshot of another model."""
+        with self.on_device():
+            self.state.check(tensors)
+
+    def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Write checked arrays into a fresh row."""
+        with self.on_device():
+            self.state.restore(row, tensors)
+
+    def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The arrays as numpy's, bfloat16 as uint16."""
+        with self.on_device():
+            return self.state.to_host(tensors)
+
+    def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """The reverse."""
+        with self.on_device():
+            return self.state.from_host(arrays)
+
+    def state_bytes(self) -> int:
+        """Bytes of state of all rows."""
+        return self.state.bytes()
+
+    def probe(self) -> None:
+        """Add two numbers on the device."""
+        with self.on_device():
+            mx.eval(mx.ones(1) + 1)
+
+    def close(self) -> None:
+        """Let go of the modules and their state, and of the memory mlx keeps for them."""
+        del self.mimi, self.generator, self.state
+        mx.clear_cache()
+
+    def stage(
+        self,
+        rows: IntArray,
+        frames: Frames,
+        work: Callable[[Step], Sequence[mx.array]],
+        *,
+        is_fixed: bool = False,
+    ) -> tuple[list[NDArray[Any]], float]:
+        """Run a stage over some rows; what it returned, ``[m, ...]`` each, and the milliseconds it took.
+
+        ``frames`` is how many the rows have seen before this one.
+        """
+        began_s = time.perf_counter()
+        packing = Packing(rows, self.state.rows, is_fixed=is_fixed, size=self.plan(rows, is_fixed=is_fixed))
+        step = Step(self.state, packing, packing.spread(frames + 1))
+        outputs = work(step)
+        step.commit()
+        evaluate(outputs, self.state.tensors)
+        found = [packing.gather(output) for output in outputs]
+        return found, 1000.0 * (time.perf_counter() - began_s)
+
+    def decode(
+        self, rows: IntArray, frames: Frames, codes: IntArray, *, is_fixed: bool = False
+    ) -> tuple[FloatArray, float]:
+        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the milliseconds."""
+
+        def work(step: Step) -> list[mx.array]:
+            return [self.mimi.decode(mx.array(step.packing.spread(codes)), step)]
+
+        (pcm,), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
+        return pcm, took_ms
+
+
+def evaluate(*arrays: object) -> None:
+    """Have the device compute arrays, or trees of them.
+
+    Raises:
+        DeviceLostError: it did not. Inputs that gave their memory to a result may be gone with it, those
+            of other rows included, so nothing can be trusted any more.
+    """
+    try:
+        mx.eval(*arrays)
+    except (RuntimeError, MemoryError) as error:
+        raise DeviceLostError(f"mlx could not compute a step: {error}") from error
+
+
+PASS_FRAMES = 8
+"""Frames of a prompt read in one pass."""
+
+ANY_FRAMES = np.array([1 << 30])
+"""How long a codec of no row has lived: its ring is read whole."""
+
+PAUSE_INDEX = 0
+"""The entry of an extra head's softmax that is the probability of a pause."""
+
+
+class MlxFrames(MlxRows):
+    """Runs codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run every size of a tick once."""
+        sizes = self.tick_sizes()
+        for done, size in enumerate(sizes):
+            progress(done, len(sizes), f"{size} rows")
+            rows, every = np.arange(size, dtype=np.int32), np.ones(size, np.bool_)
+            silence = np.zeros((size, self.spec.frame_samples), np.float32)
+            self.run(Work(rows, np.zeros(size, np.int64), ~every, ~every, every, silence))
+        progress(len(sizes), len(sizes), "ready")
+
+    def run(self, work: Work) -> Result:
+        """One tick, stage by stage, each over rows of its own."""
+        rows, frames, is_emitting = work.rows, work.frames, work.is_emitting
+        with self.on_device():
+            self.state.reset(rows[work.is_fresh].tolist())
+            codes, encode_ms = self.encode(rows, frames, work.pcm, is_fixed=work.is_fixed)
+            self.state.reset(rows[work.is_forgotten].tolist(), prefix="encoder")
+            stage_ms, tokens, vad = {"encode": encode_ms}, None, None
+            if self.generator is not None:
+                said, vad, stage_ms["lm"] = self.run_lm(rows, frames, codes, is_fixed=work.is_fixed)
+                tokens, codes = said[:, 0], np.maximum(said[:, 1:], 0)
+            if self.spec.kind is PipelineKind.STT:
+                return Result(None, tokens, vad, stage_ms)
+            pcm = np.zeros_like(work.pcm)
+            if is_emitting.any():
+                spoken = rows[is_emitting], frames[is_emitting], codes[is_emitting]
+                pcm[is_emitting], stage_ms["decode"] = self.decode(*spoken, is_fixed=work.is_fixed)
+            return Result(pcm, tokens, vad, stage_ms)
+
+    def encode(
+        self, rows: IntArray, frames: Frames, pcm: FloatArray, *, is_fixed: bool = False
+    ) -> tuple[IntArray, float]:
+        """PCM ``[m, frame_samples]`` to codes int32 ``[m, codebooks]``, and the milliseconds."""
+
+        def work(step: Step) -> list[mx.array]:
+            return [self.mimi.encode(mx.array(step.packing.spread(pcm)), step)]
+
+        (codes,), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
+        return codes, took_ms
+
+    def run_lm(
+        self,
+        rows: IntArray,
+        frames: Frames,
+        codes: IntArray,
+        *,
+        is_fixed: bool = False,
+        chooser: TokenChooser | None = None,
+    ) -> tuple[IntArray, FloatArray | None, float]:
+        """Codes heard to the tokens int32 ``[m, 1 + dep_q]`` of the frame that is complete, text first.
+
+        Also the probabilities of a pause ``[m, heads]``, where the model has such heads, and the
+        milliseconds. Tokens are chosen by ``chooser``, or as the rows' parameters say.
+        """
+        generator, sampler = self.generator, self.sampler
+        assert generator is not None
+        assert sampler is not None
+
+        def work(step: Step) -> list[mx.array]:
+            heard = mx.array(step.packing.spread(codes[:, : generator.heard_codes]))
+            hidden, logits = generator.listen(heard, step)
+            draw = partial(sampler.draw, step.packing, frames)
+            outputs = [generator.speak(hidden, logits, step, chooser or sampler, draw)]
+            if self.spec.kind is PipelineKind.STT and generator.model.extra_heads:
+                outputs.append(generator.model.pause_heads(hidden)[:, :, PAUSE_INDEX])
+            return outputs
+
+        (tokens, *vad), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
+        return tokens, vad[0] if vad else None, took_ms
+
+    @property
+    def pass_frames(self) -> int:
+        """Frames of a prompt that one piece of work takes."""
+        return PASS_FRAMES
+
+    def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        with self.on_device():
+            codec = codec or State((spec for spec in self.mimi.specs() if spec.name.startswith("encoder")), 1)
+            codes = []
+            for frame in pcm:
+                step = Step(codec, Packing(np.zeros(1, np.int32), 1, is_fixed=False), ANY_FRAMES)
+                codes.append(self.mimi.encode(mx.array(frame[None]), step))
+                step.commit()
+                evaluate(codes[-1], codec.tensors)
+            return codec, np.array(mx.concatenate(codes))
+
+    def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
+        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        assert self.generator is not None
+        with self.on_device():
+            self._read(row, self.generator.model.embed(mx.array(tokens.T)), frames)
+
+    def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
+        """The same for inputs ``[T, dim]`` that are embedded already."""
+        with self.on_device():
+            self._read(row, mx.array(inputs), frames)
+
+    def _read(self, row: int, inputs: mx.array, frames: int) -> None:
+        assert self.generator is not None
+        model = self.generator.model
+
+        def work(step: Step) -> list[mx.array]:
+            model.read(inputs[None].astype(model.dtype), step)
+            return []
+
+        self.stage(np.array([row], np.int32), np.array([frames - 1]), work)
+
+    def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
+        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        assert self.generator is not None
+        if not tokens.size:
+            return
+        with self.on_device():
+            slots = mx.array(steps % self.generator.cache.capacity)
+            self.state.tensors["lm.tokens"][row, mx.array(streams), slots] = mx.array(tokens)
+            evaluate(self.state.tensors)
+
+    def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
+        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        with self.on_device():
+            self.run_lm(np.array([row], np.int32), np.array([frames - 1]), codes[None])
+
+
+class ScriptedChooser:
+    """Samples as ever, but what the model hears of its text is written: ``choices`` int32 ``[n, 2]``.
+
+    The first column is for a model that asks for a word, the second for one that does not. So the host, which
+    knows the script, need not be asked between a step's text and its audio. ``asked`` is what was sampled.
+    """
+
+    def __init__(self, sampler: Sampler, choices: mx.array) -> None:
+        """Choose as ``sampler`` does."""
+        self._sampler, self._choices, self.asked = sampler, choices, choices[:, 0]
+
+    def text(self, logits: mx.array, step: Packed, draw: Draw) -> mx.array:
+        """See :class:`antiphon.backends.mlx.generation.TokenChooser`."""
+        self.asked = self._sampler.text(logits, step, draw)
+        return mx.where(self.asked == NEW_WORD, self._choices[:, 0], self._choices[:, 1])
+
+    def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
+        """See :class:`antiphon.backends.mlx.generation.TokenChooser`."""
+        return self._sampler.audio(codebook, logits, draw)
+
+
+class MlxTts(MlxRows):
+    """Runs tts models, which hear nothing; see :class:`antiphon.backends.base.TextExecutor`."""
+
+    def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
+        """Take over loaded modules, whose conditions make cross-attention sources of voices."""
+        super().__init__(spec, loaded, device=device, compiles=compiles)
+        assert loaded.conditions is not None
+        self._conditions = loaded.conditions
+
+    def warm_up(self, progress: Progress) -> None:
+        """Run every size of a step once, with audio."""
+        sizes = self.tick_sizes()
+        for done, size in enumerate(sizes):
+            progress(done, len(sizes), f"{size} rows")
+            rows, every = np.arange(size, dtype=np.int32), np.ones(size, np.bool_)
+            choices = np.zeros((size, 2), np.int32)
+            self.advance(TextStep(rows, np.zeros(size, np.int64), choices, every, is_silent=False))
+        progress(len(sizes), len(sizes), "ready")
+
+    def reset_rows(self, rows: IntArray) -> None:
+        """Make rows fresh but for their voices."""
+        with self.on_device():
+            self.state.reset(rows.tolist(), keeps_voice=True)
+
+    def advance(self, step: TextStep) -> TextResult:
+        """One step of some rows."""
+        rows, frames, is_fixed = step.rows, step.frames, step.is_fixed
+        generator, sampler = self.generator, self.sampler
+        assert generator is not None
+        assert sampler is not None
+
+        def work(own: Step) -> list[mx.array]:
+            size, spread = own.packing.size, own.packing.spread
+            hidden, logits = generator.listen(mx.zeros((size, generator.heard_codes), mx.int32) - 1, own)
+            chooser = ScriptedChooser(sampler, mx.array(spread(step.choices)))
+            draw = partial(sampler.draw, own.packing, frames, is_silent=step.is_silent)
+            tokens = generator.speak(hidden, logits, own, chooser, draw, is_silent=step.is_silent)
+            return [chooser.asked, tokens]
+
+        with self.on_device():
+            (asked, tokens), took_ms = self.stage(rows, frames, work, is_fixed=is_fixed)
+            stage_ms, pcm = {"text" if step.is_silent else "lm": took_ms}, None
+            if step.is_emitting.any():
+                codes = np.maximum(tokens[step.is_emitting, 1:], 0)
+                emitting = rows[step.is_emitting], frames[step.is_emitting], codes
+                pcm, stage_ms["decode"] = self.decode(*emitting, is_fixed=is_fixed)
+            return TextResult(asked, pcm, stage_ms)
+
+    def compute_voice(self, prompt: Prompt | None) -> dict[str, mx.array]:
+        """Keys and values of a voice, None for no voice."""
+        assert self.generator is not None
+        with self.on_device():
+            source = self._conditions.source(None if prompt is None else prompt.speakers)
+            voice = self.generator.model.transformer.voice(source)
+            evaluate(voice)
+            return voice
+
+    def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
+        """Give a row a voice that was computed."""
+        with self.on_device():
+            for name, tensor in tensors.items():
+                self.state.tensors[name][row] = tensor
+            evaluate(self.state.tensors)

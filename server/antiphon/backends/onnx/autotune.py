@@ -1,0 +1,191 @@
+"""How the runs of a graph are measured at the start, beside a load, and what is chosen by that."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import geometric_mean, median
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from antiphon.cores import usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """Milliseconds of a run over n rows: ``run_ms + n * row_ms``."""
+
+    run_ms: float
+    row_ms: float
+
+    @classmethod
+    def fit(cls, times_ms: Mapping[int, float]) -> RunCost:
+        """The line that is nearest to measured times by number of rows, by relative error."""
+        if len(times_ms) == 1:
+            ((count, time_ms),) = times_ms.items()
+            return cls(0.0, time_ms / count)
+        counts, times = np.array(list(times_ms)), np.array(list(times_ms.values()))
+        row_ms, run_ms = np.polyfit(counts, times, 1, w=1 / times)
+        return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
+
+    def bridges(self, idle_rows: int) -> bool:
+        """Whether running idle rows along costs less than one more run."""
+        return idle_rows * self.row_ms < self.run_ms
+
+
+def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
+    """The same rows in at most ``parts`` lists of windows, of about as many rows each; none is empty."""
+    total = sum(map(len, windows))
+    ends = [total * part // parts for part in range(1, parts + 1)]
+    found: list[list[range]] = [[] for _ in ends]
+    seen = 0
+    for window in windows:
+        part = next(index for index, end in enumerate(ends) if seen < end)
+        while len(window):
+            piece = window[: ends[part] - seen]
+            if len(piece):
+                found[part].append(piece)
+            seen, window, part = seen + len(piece), window[len(piece) :], part + 1
+    return [part for part in found if part]
+
+
+def split(rows: Sequence[int], cost: RunCost) -> list[range]:
+    """The cheapest windows that hold all of the ascending ``rows``.
+
+    The cost is linear, so each gap between two rows is decided by itself.
+    """
+    windows: list[range] = []
+    for row in rows:
+        if windows and cost.bridges(row - windows[-1].stop):
+            windows[-1] = range(windows[-1].start, row + 1)
+        else:
+            windows.append(range(row, row + 1))
+    return windows
+
+
+BURST_BYTES: Final = 1 << 20
+"""Bytes that one burst of work reads: a fraction of a millisecond, as a message of a call takes."""
+PAUSE: Final = 3.0
+"""The pause after a burst, in times of its CPU time: the thread takes a quarter of a core."""
+
+
+@contextmanager
+def load(threads: int) -> Iterator[bool]:
+    """Beside a thread that takes a quarter of a core, where ``threads`` leave none; whether it is there.
+
+    Where a core is left, sockets have that one, and nothing is to be simulated.
+    """
+    if threads < max(2, usable_cores()):
+        yield False
+        return
+    is_over, data = threading.Event(), bytes(BURST_BYTES)
+
+    def disturb() -> None:
+        pause_s = 0.0
+        while not is_over.wait(pause_s):
+            begin_s = time.thread_time()
+            zlib.crc32(data)  # without the interpreter's lock
+            pause_s = PAUSE * (time.thread_time() - begin_s)
+
+    thread = threading.Thread(target=disturb, name="antiphon-load", daemon=True)
+    thread.start()
+    try:
+        yield True
+    finally:
+        is_over.set()
+        thread.join()
+
+
+LEAST_TURNS: Final = 3
+MOST_TURNS: Final = 7
+TRIAL_S: Final = 0.3
+"""Of a graph: turns go on so long, unless there were fewer than the least."""
+SPIN_GAIN: Final = 0.95
+"""Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
+from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
+
+
+class ThreadMode(StrEnum):
+    """How a run uses threads: all on one run, asleep or spinning where they wait, or each on a part of it."""
+
+    SLEEPING = "sleeping"
+    SPINNING = "spinning"
+    PARTS = "parts"
+
+
+Times: TypeAlias = dict[ThreadMode, dict[int, list[float]]]
+"""Milliseconds of runs, by number of rows."""
+
+Prepare: TypeAlias = Callable[[range], Callable[[], object]]
+"""Binds neighbouring rows, and gives the run over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether threads spin, from how many rows on parts run at the same time, and what a whole run costs."""
+
+    is_spinning: bool
+    split_from: int | None
+    cost: RunCost
+
+    @classmethod
+    def by(cls, times: Times) -> Choice:
+        """What was fastest by the medians of its runs; cost is of the best, which met no other work."""
+        whole = times.get(ThreadMode.SLEEPING) or times[ThreadMode.SPINNING]
+        is_spinning = ThreadMode.SLEEPING not in times
+        if not is_spinning and ThreadMode.SPINNING in times:
+            spinning = times[ThreadMode.SPINNING]
+            ratios = [median(spinning[count]) / median(found) for count, found in whole.items()]
+            is_spinning = geometric_mean(ratios) < SPIN_GAIN
+        if is_spinning:
+            whole = times[ThreadMode.SPINNING]
+        cost = RunCost.fit({count: min(found) for count, found in whole.items()})
+        return cls(is_spinning, _split_from(whole, times.get(ThreadMode.PARTS, {})), cost)
+
+
+def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequence[float]]) -> int | None:
+    """From how many rows on parts save the most, all numbers timed counting alike; None where they cost."""
+    found, saved, most = None, 0.0, 0.0
+    for count in sorted(parts, reverse=True):
+        saved += math.log(median(whole[count]) / median(parts[count]))
+        if saved > most:
+            found, most = count, saved
+    return found
+
+
+def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[int]) -> Times:
+    """Time runs over so many of ``slots`` rows, by turns: what else the machine does meets every mode.
+
+    Modes run one after the other over other rows, as far as there are any: rings come from memory, as in a
+    call. Each turn begins with another mode. Rows are bound before the time is taken.
+    """
+    modes = list(runs)
+    times: Times = {mode: {count: [] for count in counts} for mode in modes}
+    for mode in modes:
+        runs[mode](range(slots))()
+    begin_s = time.perf_counter()
+    for turn in range(MOST_TURNS):
+        for count in counts:
+            windows = spaced(slots, count)
+            for place in range(len(modes)):
+                mode = modes[(turn + place) % len(modes)]
+                run = runs[mode](windows[(3 * turn + 2 * place) % MOST_TURNS])
+                start_s = time.perf_counter()
+                run()
+                times[mode][count].append(1000.0 * (time.perf_counter() - start_s))
+        if turn + 1 >= LEAST_TURNS and time.perf_counter() - begin_s > TRIAL_S:
+            break
+    return times
+
+
+def spaced(slots: int, count: int) -> list[range]:
+    """Windows of so many rows, as far from each other as there is room."""
+    starts = np.linspace(0, slots - count, MOST_TURNS).astype(int).tolist()
+    return [range(start, start + count) for start in starts]

@@ -1,0 +1,148 @@
+"""The Triton kernel of decode attention over an INT8 ring, by integer matrix units alone."""
+
+# A kernel's arguments take no Python types, and its constants are capitals:
+# ruff: noqa: ANN001, ANN201, N803
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+import triton
+import triton.language as tl
+
+from antiphon.backends.torch.kernels.attention_kernels import joined
+from antiphon.backends.torch.kernels.linear_kernels import is_last, round_row
+
+
+@triton.jit
+def whole(values):
+    """Float32 values of less than 2^22 to the nearest whole number, halves to even."""
+    return (values + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def as_limbs(values, largest, line):
+    """A row ``[N]`` of up to ``largest`` as int8 ``[16, N]``: line 0 in 127ths of it, line 1 what is left.
+
+    Line 1 counts in 254ths of line 0's unit, so both together have 15 bits; other lines are 0.
+    """
+    wide = values * (127.0 / largest)
+    high = whole(wide)
+    low = whole((wide - high) * 254.0)
+    low = tl.where((line == 1)[:, None], low[None, :], 0.0)
+    return tl.where((line == 0)[:, None], high[None, :], low).to(tl.int8)
+
+
+@triton.jit
+def attend_limbs(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    k_scale_ptr,
+    v_scale_ptr,
+    first_ptr,
+    rows_ptr,
+    parts_ptr,
+    sums_ptr,
+    ticket_ptr,
+    out_ptr,
+    rounded_ptr,
+    rounded_scale_ptr,
+    log2_scale,
+    q_row_stride,
+    q_head_stride,
+    q_count_stride,
+    q_width_stride,
+    sums_stride,
+    out_row_stride,
+    out_head_stride,
+    out_count_stride,
+    COUNT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    ROUNDED_WIDTH: tl.constexpr,
+    ROUNDED_BLOCK: tl.constexpr,
+):
+    """One split for one query. K is by slots, V in pages of ``[WIDTH, PAGE]``.
+
+    A query's last split joins them all; a place's last query rounds them, where that is asked for. Tickets
+    are one a query and one more, for each place. The query and the softmax weights are two limbs each, in the
+    first two of the sixteen rows that a matrix unit takes at least. So nothing is converted element by
+    element.
+    """
+    split, line_of_q, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
+    lines = tl.num_programs(1)
+    head, turn, column = line_of_q // COUNT, line_of_q % COUNT, tl.arange(0, WIDTH)
+    out_at = out_ptr + place * out_row_stride + head * out_head_stride + turn * out_count_stride + column
+    rounded_at = rounded_ptr + place * lines * WIDTH
+    if row < 0:
+        if split == 0:
+            tl.store(out_at, tl.zeros((WIDTH,), out_ptr.dtype.element_ty))
+            if IS_ROUNDED:
+                tl.store(rounded_at + line_of_q * WIDTH + column, tl.zeros((WIDTH,), tl.int8))
+                tl.store(rounded_scale_ptr + place, 1.0)
+        return
+    filled = tl.minimum(newest + 1, CAPACITY).to(tl.int32)
+    begin = split * SPLIT
+    if begin >= filled:
+        return
+    line, slots = tl.arange(0, 16), tl.arange(0, PAGE)
+    q_at = q_ptr + place * q_row_stride + head * q_head_stride + turn * q_count_stride
+    q = tl.load(q_at + column * q_width_stride).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(q), 0), 1e-20)
+    limbs = as_limbs(q, largest, line)
+    unit = tl.where(line == 0, 1.0, tl.where(line == 1, 1.0 / 254.0, 0.0))
+    q_scale = largest * (log2_scale / 127.0)
+
+    kv_head = row * (tl.num_programs(1) // (GROUP * COUNT)) + head // GROUP
+    ring = kv_head * CAPACITY
+    k_at = k_ptr + ring * WIDTH + column[None, :]
+    v_at = (
+        v_ptr + kv_head * tl.cdiv(CAPACITY, PAGE) * (WIDTH * PAGE) + column[:, None] * PAGE + slots[None, :]
+    )
+    newest_slot = (newest % CAPACITY).to(tl.int32)
+    highest = tl.full((), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
+    total = tl.full((), 0.0, tl.float32)
+    mixed = tl.zeros((16, WIDTH), tl.float32)
+    for start in range(begin, tl.minimum(begin + SPLIT, filled), PAGE):
+        slot = start + slots
+        is_seen = slot < filled
+        at = tl.minimum(slot, CAPACITY - 1)  # cheaper than a mask; unseen slots weigh 0
+        k = tl.load(k_at + at[:, None] * WIDTH)
+        scores = tl.sum(tl.dot(limbs, tl.trans(k), out_dtype=tl.int32).to(tl.float32) * unit[:, None], 0)
+        scores *= tl.load(k_scale_ptr + ring + at) * q_scale
+        v_scale = tl.where(is_seen, tl.load(v_scale_ptr + ring + at), 0.0)
+        if COUNT > 1:
+            age = newest_slot - slot
+            age = tl.where(age < 0, age + CAPACITY, age)
+            is_seen = is_seen & (age >= COUNT - 1 - turn)
+        scores = tl.where(is_seen, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 0))
+        shrink = tl.exp2(highest - higher)
+        weights = tl.exp2(scores - higher)
+        total = total * shrink + tl.sum(weights, 0)
+        weights = weights * v_scale
+        heaviest = tl.maximum(tl.max(weights, 0), 1e-20)
+        v = tl.load(v_at + (start // PAGE) * (WIDTH * PAGE))
+        products = tl.dot(as_limbs(weights, heaviest, line), tl.trans(v), out_dtype=tl.int32)
+        mixed = mixed * shrink + products.to(tl.float32) * (unit * (heaviest / 127.0))[:, None]
+        highest = higher
+
+    first_part = (place * lines + line_of_q) * tl.num_programs(0)
+    part = first_part + split
+    tl.store(sums_ptr + part, highest)
+    tl.store(sums_ptr + sums_stride + part, total)
+    tl.store(parts_ptr + part * WIDTH + column, tl.sum(mixed, 0))
+    used = tl.minimum(tl.cdiv(filled, SPLIT), tl.num_programs(0))
+    ticket_at = ticket_ptr + place * (lines + 1)
+    if is_last(ticket_at + line_of_q, used):
+        one = tl.arange(0, SPLITS)
+        seen = joined(parts_ptr, sums_ptr, sums_ptr + sums_stride, first_part + one, one < used, WIDTH)
+        tl.store(out_at, seen.to(out_ptr.dtype.element_ty))
+        if IS_ROUNDED:  # noqa: SIM102 - Triton evaluates both sides of an "and"
+            if is_last(ticket_at + lines, lines):
+                whole_at = out_ptr + place * out_row_stride
+                round_row(whole_at, rounded_at, rounded_scale_ptr + place, ROUNDED_WIDTH, ROUNDED_BLOCK)

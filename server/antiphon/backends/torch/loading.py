@@ -1,0 +1,166 @@
+"""From a checkpoint to the torch backend: its options, checked, and its modules on a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.frames import TorchFrames
+from antiphon.backends.torch.generation import Generator, GuidedGenerator
+from antiphon.backends.torch.kernels.fused import ATTENTION, is_fused
+from antiphon.backends.torch.modules.attention import Compute
+from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.quantised import check_forms
+from antiphon.backends.torch.tts import TorchTts
+from antiphon.backends.torch.weights import Conditions, load_conditions, load_lm, load_mimi
+from antiphon.backends.torch_devices import open_device, pick_dtype
+from antiphon.backends.tts import TtsBackend
+from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.models.checkpoint import as_checkpoint_error
+from antiphon.models.conditioning import UNGUIDED, SpeakerShape, guidance_of
+from antiphon.models.script import ScriptRules
+from antiphon.models.spec import PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+
+def attention_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype attention runs in, and keys and values are kept in; None is that of the weights.
+
+    On a CPU it is float32: a bfloat16 step of stt-1b at 8 rows spends four fifths of its time in
+    bfloat16 attention (``lab/bench/cpu_models.py``).
+    """
+    return torch.float32 if device.type == "cpu" else None
+
+
+def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "auto") -> Mimi:
+    """Load Mimi, always in float32, with as many codebooks as the model uses.
+
+    ``attention`` is as in :func:`load_generator`; kernels asked for by name are the language model's.
+    """
+    spec = checkpoint.spec.mimi
+    with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
+        mimi = load_mimi(
+            checkpoint.file("mimi"),
+            spec.config,
+            spec.codebooks,
+            device,
+            attention="torch" if attention == "torch" else "auto",
+        )
+    return mimi.prepare(pack=True)
+
+
+def load_generator(
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    int8_weights: bool = False,
+    int8_kv: bool = False,
+    rounds_input: bool = True,
+    attention: str = "auto",
+    conditions: Conditions | None = None,
+    guidance: float = UNGUIDED,
+) -> Generator:
+    """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
+
+    Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
+    ``attention`` says by what a frame's attention runs: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    ``conditions`` and ``guidance`` are for a tts model.
+
+    Raises:
+        UnsupportedError: the checkpoint has none, the attention asked for cannot run, or its weights are for
+            CPUs only.
+    """
+    spec = checkpoint.spec
+    if spec.lm is None:
+        raise UnsupportedError(f"{spec.name} has no language model")
+    is_fused(attention, device, spec.lm.dim // spec.lm.num_heads)  # refuse before anything is read
+    is_tts = spec.kind is PipelineKind.TTS
+    speakers = SpeakerShape.of(spec) if is_tts else None
+    with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
+        model = load_lm(
+            checkpoint.file("lm"),
+            spec.lm.config,
+            steps=spec.lm.dep_q,
+            family=spec.family,
+            lora=checkpoint.files.get("lora"),
+            device=device,
+            compute=Compute(dtype, attention_dtype(device), int8_kv, attention),
+            cross_positions=0 if speakers is None else speakers.positions,
+        )
+    model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
+    if device.type == "cuda":
+        check_forms(spec.name, model)
+    delay = ScriptRules.of(spec).audio_delay if is_tts else 0
+    if guidance != UNGUIDED:
+        pair = None if conditions is None else conditions.pair
+        return GuidedGenerator(model, spec.lm, coefficient=guidance, conditions=pair, audio_delay=delay)
+    if conditions is not None and conditions.constant is not None:
+        model.condition = conditions.constant.to(model.dtype)
+    return Generator(model, spec.lm, audio_delay=delay)
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    weights: str = "compute",
+    activations: str = "int8",
+    kv: str = "compute",
+    attention: str = "auto",
+    guidance: float | None = None,
+) -> HostBackend | TtsBackend:
+    """Load a checkpoint into our own modules.
+
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
+    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
+    where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
+    linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
+    may use on a CPU, process-wide (None: all cores it may use but one). ``attention`` is by what a frame of
+    the language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
+    kernels where they can run. ``guidance`` is how closely a tts model follows that is not told so (None:
+    what its configuration says), see :func:`antiphon.models.conditioning.guidance_of`.
+
+    Raises:
+        UnsupportedError: an option that cannot be run.
+        ConfigError: no such device, dtype or other option, or less than one slot or thread.
+    """
+    spec = checkpoint.spec
+    for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
+        if value not in ("compute", "int8"):
+            raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
+    if attention not in ATTENTION:
+        raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
+    torch_device = open_device(device, threads)
+    lm_dtype = pick_dtype(dtype, torch_device, ("float32", "bfloat16"))
+    mimi = load_codec(checkpoint, torch_device, attention)
+    if spec.lm is None:
+        return HostBackend(spec, TorchFrames(spec, mimi, None), slots=slots)
+    conditions, coefficient = None, UNGUIDED
+    if spec.kind is PipelineKind.TTS:
+        coefficient = guidance_of(spec, guidance)
+        conditions = load_conditions(checkpoint.file("lm"), spec, torch_device)
+    elif guidance is not None:
+        raise ConfigError(f"guidance is {guidance:g}, but a {spec.kind} model is not guided")
+    generator = load_generator(
+        checkpoint,
+        torch_device,
+        lm_dtype,
+        int8_weights=weights == "int8",
+        int8_kv=kv == "int8",
+        rounds_input=activations == "int8",
+        attention=attention,
+        conditions=conditions,
+        guidance=coefficient,
+    )
+    if conditions is None:
+        return HostBackend(spec, TorchFrames(spec, mimi, generator), slots=slots)
+    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions), slots=slots)

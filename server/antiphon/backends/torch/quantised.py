@@ -1,0 +1,355 @@
+"""Linears whose weights are kept in fewer bits: INT8, INT4 and FP8, distinguished by dtype.
+
+**Files**: a weight ``X`` has its scales beside it, ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``;
+if its input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step,
+``X_step`` ``[sets, 1]``. ``sets`` is 1, but where a tensor stacks the weights of several steps of the
+depformer.
+
+**FP8**: weights as float8_e4m3 with a scale for each output channel, a format of files alone. When a model is
+loaded they become weights of the compute dtype: a shorter file is all that is gained. On the GPUs that have
+FP8 products these are no faster than INT8's, and less exact.
+
+**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product is
+torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on the way in and results on
+the way out, each by 0.2 % beside the 8 % of the weights (docs/adr/0019-quantisation-recipes.md). A shape or a
+CPU without that form expands the weight in every call; a GPU refuses the form (:func:`check_forms`).
+
+**INT8**: weights with a scale per output channel, inputs rounded per row as they come. A scale per row keeps
+rows apart: a loud row does not change the rounding of others. The product is that of integers, int8 x int8 to
+int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the weight laid out for it once
+(docs/adr/0007-int8-on-integer-products.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from antiphon.backends.torch.modules.attention import quantize_tokens
+from antiphon.backends.torch.modules.layers import PACKED_FOR_ROWS, Linear
+from antiphon.errors import CheckpointFormatError, UnsupportedError
+
+
+def fp8_values(weight: Tensor, scale: Tensor) -> Tensor:
+    """Float32 ``[out, in]`` of an FP8 weight and its scales ``[out]`` or ``[out, 1]``."""
+    return weight.float() * scale.float().reshape(-1, 1)
+
+
+class Fp8Linear(nn.Module):
+    """``weight`` float8_e4m3 ``[out, in]``, ``scale`` float32 ``[out]``, until they are expanded."""
+
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """Take over a quantised weight; ``dtype`` is what it becomes."""
+        super().__init__()
+        self.dtype = dtype
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.scale = nn.Parameter(scale.reshape(-1).float(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def expanded(self) -> Linear:
+        """The same layer with a weight of the compute dtype."""
+        return Linear.around(fp8_values(self.weight.data, self.scale.data).to(self.dtype), self.bias)
+
+
+def expand_fp8(module: nn.Module) -> None:
+    """Give every FP8 linear a weight of the compute dtype."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Fp8Linear):
+                setattr(parent, name, child.expanded())
+
+
+PACKED_ROWS = 16
+"""Output channels the packed layout takes at a time; their number has to be a multiple of it."""
+
+PACKED_BLOCKS = (32, 64, 128, 256)
+"""Weights to a scale that torch's product for CPUs takes."""
+
+NIBBLE_ZERO = 8
+"""What a nibble of zero stands for: nibbles are unsigned, integers -8 to 7."""
+
+
+def pack_nibbles(integers: Tensor) -> Tensor:
+    """Integers -8 to 7 ``[out, in]`` to uint8 ``[out, in / 2]``, the first of each pair in the low bits."""
+    nibbles = (integers + NIBBLE_ZERO).to(torch.uint8)
+    return nibbles[:, ::2] | nibbles[:, 1::2] << 4
+
+
+def unpack_nibbles(packed: Tensor) -> Tensor:
+    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: what :func:`pack_nibbles` was given."""
+    pairs = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
+    return pairs.to(torch.int8) - NIBBLE_ZERO
+
+
+def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
+    """Float32 ``[out, in]`` of a packed weight and its scales ``[out, blocks]``.
+
+    Raises:
+        CheckpointFormatError: the row does not consist of that many blocks.
+    """
+    integers = unpack_nibbles(packed)
+    (rows, width), blocks = integers.shape, scale.shape[-1]
+    if width % blocks or scale.shape[0] != rows:
+        raise CheckpointFormatError(
+            f"scales {tuple(scale.shape)} do not fit an INT4 weight [{rows}, {width}]"
+        )
+    return (integers.view(rows, blocks, -1).float() * scale.float()[..., None]).view(rows, width)
+
+
+class Int4Linear(nn.Module):
+    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs keep the dtype.
+
+    ``prescale`` float32 ``[in]``, where there is one, multiplies the input first (AWQ).
+    """
+
+    bias: Tensor | None
+    prescale: Tensor | None
+
+    def __init__(
+        self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, prescale: Tensor | None = None
+    ) -> None:
+        """Take over a quantised weight."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape[0], 2 * weight.shape[1]
+        self.block = self.in_features // scale.shape[1]
+        self.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+        self.scale = nn.Parameter(scale.float(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.prescale = None if prescale is None else nn.Parameter(prescale.float(), requires_grad=False)
+        self.packed: Tensor | None = None
+
+    def pack(self) -> None:
+        """Lay the weight out for torch's INT4 product, where the CPU and the shape are made for it."""
+        shaped = self.out_features % PACKED_ROWS == 0 and self.block in PACKED_BLOCKS
+        if self.weight.device.type != "cpu" or self.packed is not None or not shaped:
+            return
+        nibbles = unpack_nibbles(self.weight.data).to(torch.int32) + NIBBLE_ZERO
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(nibbles, 1)
+        scale = self.scale.t().bfloat16()
+        self.scale = nn.Parameter(torch.stack([scale, torch.zeros_like(scale)], -1), requires_grad=False)
+        self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in]`` to ``[..., out]``."""
+        flat = x.reshape(-1, self.in_features)
+        if self.prescale is not None:
+            flat = flat * self.prescale
+        if self.packed is not None:
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu
+            out: Tensor = product(flat.bfloat16(), self.packed, self.block, self.scale).to(x.dtype)
+        else:
+            out = functional.linear(flat.to(x.dtype), int4_values(self.weight, self.scale).to(x.dtype))
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+CUDA_ROWS = 32
+"""Rows of ``torch._int_mm`` on CUDA are a multiple: it refuses 16 and less, and 8 has to divide them."""
+
+RECIPE = ("transformer.layers.", "depformer.layers.")
+"""What becomes INT8: the layers' projections. Everything else is small and near the output, where an
+error is heard: embeddings, the depformer's inputs, and every head (text, codebooks, pauses)."""
+
+
+def has_integer_units() -> bool:
+    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older ones saturate on the way."""
+    return bool(torch._C._has_mkldnn and torch.cpu._is_vnni_supported())
+
+
+class Int8Linear(nn.Module):
+    """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
+
+    With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and
+    no gain in speed, since every call turns the weight into the input's dtype. ``prescale`` float32
+    ``[in]``, where there is one, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is what
+    a whole number of the rounded input stands for, instead of a scale for each row.
+    """
+
+    bias: Tensor | None
+    prescale: Tensor | None
+    step: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None = None,
+        prescale: Tensor | None = None,
+        step: Tensor | None = None,
+    ) -> None:
+        """Take over a quantised weight."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+        self.scale = nn.Parameter(scale.reshape(-1).float(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.prescale = None if prescale is None else nn.Parameter(prescale.float(), requires_grad=False)
+        self.step = None if step is None else nn.Parameter(step.reshape(1).float(), requires_grad=False)
+        self.rounds_input = True
+        self.packed: Tensor | None = None
+        self._zeros = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    def quantize(cls, linear: Linear) -> Int8Linear:
+        """Round a linear's weight, symmetrically, to its rows' largest values."""
+        return cls(*quantize_tokens(linear.weight), linear.bias)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs are rounded as they are, each row to its own scale: what the GPU's kernels do."""
+        return self.rounds_input and self.prescale is None and self.step is None
+
+    def pack(self) -> None:
+        """Lay the weight out for oneDNN's integer product. CPUs with VNNI only, irreversible."""
+        if self.weight.device.type != "cpu" or self.packed is not None or not has_integer_units():
+            return
+        self.packed = torch.ops.onednn.qlinear_prepack(self.weight.data, [PACKED_FOR_ROWS, self.in_features])
+        self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
+        self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in]`` to ``[..., out]``."""
+        flat = x.reshape(-1, self.in_features)
+        if self.prescale is not None:
+            flat = flat * self.prescale
+        if self.rounds_input:
+            if self.step is None:
+                rows, row_scale = quantize_tokens(flat)
+            else:  # what is louder than 127 steps is clipped
+                rows = torch.round(flat.float() / self.step).clamp(-127, 127).to(torch.int8)
+                row_scale = self.step
+            out = self._product(rows) * row_scale[:, None]
+        else:
+            out = functional.linear(flat.to(x.dtype), self.weight.to(x.dtype)).float() * self.scale
+        if self.bias is not None:
+            out = out + self.bias
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _product(self, rows: Tensor) -> Tensor:
+        """Int8 ``[n, in]`` to float32 ``[n, out]``, the weight's scales applied."""
+        if self.packed is not None:
+            shifted = rows.view(torch.uint8) ^ 128  # oneDNN wants unsigned rows around a zero point
+            out: Tensor = torch.ops.onednn.qlinear_pointwise(
+                shifted, 1.0, 128, self.packed, self.scale, self._zeros,
+                None, 1.0, 0, torch.float32, "none", [], "",
+            )  # fmt: skip
+            return out
+        count = rows.shape[0]
+        if rows.device.type != "cpu":
+            rows = functional.pad(rows, (0, 0, 0, -count % CUDA_ROWS))
+        return torch._int_mm(rows, self.weight.t())[:count].float() * self.scale
+
+
+def follows_recipe(name: str) -> bool:
+    """Whether the recipe makes the linear of this name INT8."""
+    return name.startswith(RECIPE)
+
+
+def quantize_linears(module: nn.Module, chosen: Callable[[str], bool] = follows_recipe) -> int:
+    """Replace the linears whose names are chosen by INT8 ones. Returns how many there were."""
+    names = [name for name, child in module.named_modules() if isinstance(child, Linear) and chosen(name)]
+    for name in names:
+        parent_name, _, own_name = name.rpartition(".")
+        linear = module.get_submodule(name)
+        assert isinstance(linear, Linear)
+        setattr(module.get_submodule(parent_name), own_name, Int8Linear.quantize(linear))
+    return len(names)
+
+
+def int8_linears(module: nn.Module) -> list[Int8Linear]:
+    """Every INT8 linear of a module."""
+    return [child for child in module.modules() if isinstance(child, Int8Linear)]
+
+
+Parts = dict[str, Tensor]
+
+LAYERS: Mapping[torch.dtype, Callable[[Linear, Parts], nn.Module]] = {
+    torch.int8: lambda linear, parts: Int8Linear(
+        parts["weight"], parts["scale"], linear.bias, parts.get("prescale"), parts.get("step")
+    ),
+    torch.uint8: lambda linear, parts: Int4Linear(
+        parts["weight"], parts["scale"], linear.bias, parts.get("prescale")
+    ),
+    torch.float8_e4m3fn: lambda linear, parts: Fp8Linear(
+        parts["weight"], parts["scale"], linear.bias, linear.weight.dtype
+    ),
+}
+"""By the dtype of the weight: what makes a layer of parts in the place of a linear."""
+
+VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
+    torch.int8: lambda weight, scale: weight.float() * scale.reshape(-1, 1),
+    torch.uint8: int4_values,
+    torch.float8_e4m3fn: fp8_values,
+}
+"""By the dtype of the weight: its float32 values ``[out, in]``, given its scales."""
+
+NAMES: Mapping[torch.dtype, str] = {torch.int8: "INT8", torch.uint8: "INT4", torch.float8_e4m3fn: "FP8"}
+"""By the dtype of the weight: what it is called in messages."""
+
+FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4"}
+"""What the weights of each kind of layer are called."""
+
+BESIDE = ("scale", "prescale", "step")
+"""What may lie beside a weight, by the ending of its name."""
+
+
+def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
+    """Put an empty layer for ``parts`` (``weight``, ``scale``, ...) in the place of the linear ``name``.
+
+    Raises:
+        CheckpointFormatError: there is none.
+    """
+    parent_name, _, own_name = name.rpartition(".")
+    try:
+        linear = module.get_submodule(name)
+    except AttributeError:
+        linear = module
+    if not isinstance(linear, Linear):
+        kind = NAMES[parts["weight"].dtype]
+        raise CheckpointFormatError(f"the file has '{name}' as {kind}, but only linear layers can be")
+    empty = {part: torch.empty_like(tensor, device="meta") for part, tensor in parts.items()}
+    setattr(module.get_submodule(parent_name), own_name, LAYERS[parts["weight"].dtype](linear, empty))
+
+
+def formats_of(module: nn.Module) -> list[str]:
+    """The formats that weights of a module's linears have, each once: "int8", "int4"."""
+    kinds = {type(child) for child in module.modules()}
+    return [name for kind, name in FORMATS.items() if kind in kinds]
+
+
+GPU_RECIPE = "int8"
+"""The recipe of ``antiphon quantize`` that a GPU runs."""
+
+
+def slow_form(layer: nn.Module) -> str | None:
+    """What of a linear's form no kernel multiplies, so that each tick expands it or rounds beside it."""
+    if isinstance(layer, Int4Linear):
+        return "INT4 weights"
+    if not isinstance(layer, Int8Linear):
+        return None
+    if not layer.rounds_input:
+        return "INT8 weights with inputs as they are (activations=compute)"
+    if layer.step is not None:
+        return "INT8 weights with a fixed step for inputs (int8-static)"
+    return None if layer.prescale is None else "INT8 weights with scaled inputs (int8-smooth)"
+
+
+def check_forms(name: str, model: nn.Module) -> None:
+    """Raise unless a GPU's kernels multiply each linear of a model as it is kept.
+
+    Raises:
+        UnsupportedError: with the recipe that runs.
+    """
+    slow = [form for layer in model.modules() if (form := slow_form(layer)) is not None]
+    if not slow:
+        return
+    raise UnsupportedError(
+        f"{name} has {slow[0]} in {len(slow)} linears; a GPU multiplies INT8 whose inputs are rounded row by "
+        f"row, and bfloat16: quantise the model with --recipe {GPU_RECIPE}, or serve it on a CPU"
+    )

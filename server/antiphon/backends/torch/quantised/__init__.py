@@ -1,1 +1,0 @@
-"""Linears whose weights are kept in fewer bits."""

@@ -1,1 +1,0 @@
-"""From published files to loaded modules."""
