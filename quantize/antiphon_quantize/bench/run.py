@@ -70,7 +70,7 @@ def spread(values: Iterable[float]) -> Spread:
 def timely_rows(results: Sequence[RowsResult], frame_ms: float) -> tuple[int, bool]:
     """The most rows whose p99 tick is answered in time, by the server's own rule, and whether it is a bound.
 
-    The rule is :func:`antiphon.engine.capacity.tick_limit_s` with the server's reserve. It is a lower bound
+    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. It is a lower bound
     where even the most rows that were measured are in time; 0 where the fewest, 1 or more, are not.
     """
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=EngineConfig().tick_reserve_fraction)
