@@ -47,7 +47,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.canary": 250,
         "antiphon.engine": 3750,
         "antiphon.ipc": 1900,
-        "antiphon.models": 3350,
+        "antiphon.models": 3500,
         "antiphon.protocol": 2850,
         "antiphon.serve": 9400,
         "antiphon.supervisor": 1050,
