@@ -109,6 +109,12 @@ def test_a_large_vocabulary_needs_little_help(word: str, spelling: Spelling) -> 
     assert Speller(French()).spell(word) == spelling
 
 
+def test_a_word_spelled_anew_is_told_as_its_caller_wrote_it() -> None:
+    french = French()
+    (entry,) = TextReader(spec_with(), french.encode, Speller(french)).read("so\u00adon")
+    assert entry == TextEntry(tuple(french.encode("soon")), "so\u00adon", 4)
+
+
 def test_tags_of_ssml_are_named_and_breaks_are_pauses() -> None:
     reader = TextReader(spec_with(), French().encode, Speller(French()))
     text = '<speak>a<break time="500ms"/><prosody rate="slow">b</prosody> \u96ea</speak>'

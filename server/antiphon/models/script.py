@@ -378,6 +378,8 @@ class TextReader:
         if self._speller is None or self._speller.is_known(word, tokens):
             return self._spoken(word, tokens)
         words, lost = self._speller.spell(word)
+        if len(words) == 1 and not lost:
+            return self._spoken(word, tuple(self._encode(words[0])))  # told as its caller wrote it
         said = [entry for each in words for entry in self._spoken(each, tuple(self._encode(each)))]
         return said + [TextEntry((), each) for each in lost]
 
