@@ -41,7 +41,7 @@ def _write(root: Path, **sources: str) -> list[str]:
 def test_a_function_that_two_backends_have_is_found_under_other_names(tmp_path: Path) -> None:
     (said,) = alike_functions(tmp_path, _write(tmp_path, mlx=ONE, torch=OTHER))
     assert said == (
-        "these functions are alike: server/antiphon/backends/mlx/executor.py:2 spread(), "
+        "these functions are alike: server/antiphon/backends/mlx/rows.py:2 spread(), "
         "server/antiphon/backends/torch/rows.py:3 scatter(); let the host have one"
     )
 
