@@ -50,8 +50,11 @@ class State:
     def snapshot(self, row: int) -> dict[str, mx.array]:
         """Copy one row: name to array of ``spec.shape``, rings cut to what their position says is filled."""
         index = mx.array(row)  # an array gathers into memory of its own; a number would give a view
-        own = {name: tensor[index] for name, tensor in self.tensors.items()}
-        copies: dict[str, mx.array] = {name: spec.cut(own[name], own) for name, spec in self.specs.items()}
+        own = {it.position: self.tensors[it.position][row] for it in self.specs.values() if it.position}
+        copies = {}
+        for name, spec in self.specs.items():
+            tensor, used = self.tensors[name], spec.used(own)
+            copies[name] = (tensor if used is None else tensor[:, :, :used])[index]
         mx.eval(copies)
         return copies
 
