@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from antiphon.engine.call_state import FACTS, MAX_HEADER_BYTES, StateIdentity, pack, unpack_call
-from antiphon.engine.handover import AGAIN_S, HandOverPlan
+from antiphon.engine.handover import AGAIN_S, LET_GO_S, HandOverPlan
+from antiphon.engine.sessions import no_notices
 from antiphon.errors import (
     HandOverError,
     HandOverRefusedError,
@@ -230,6 +231,21 @@ def test_a_connection_that_cannot_be_asked_to_let_go_keeps_no_other_call(
     assert first.error.worker == "a"
     assert resume(a, claim(KEY, THIRD)).state is SessionState.ACTIVE
     assert b.engine.health().active == 1
+
+
+def test_a_connection_that_does_not_let_go_holds_up_the_next_call_for_its_time_only() -> None:
+    a, _ = two()
+    first, second = armed(a), a.submit()
+    second.arm(NEXT, "")
+    a.push(second, 1)
+    a.ticks()
+    a.calls.engine_session(first).send = no_notices  # its front end is stuck
+    a.engine.drain("https://other")
+    a.tick()
+    assert not second.is_moving
+    a.clock.advance(LET_GO_S)
+    a.tick()
+    assert second.is_moving
 
 
 def spoilt(data: bytes, part: str, name: str, place: Any, value: float, *, is_time: bool = False) -> bytes:
@@ -461,3 +477,40 @@ def test_only_a_call_that_goes_on_counts_as_resumed() -> None:
     assert bench.read("resumptions_total", outcome="resumed") == 0
     resume(bench, claim())
     assert bench.read("resumptions_total", outcome="resumed") == 1
+
+
+def test_a_row_that_fails_while_its_call_changes_hands_twice_is_free_afterwards() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    lease = bench.calls.engine_session(first).lease
+    assert lease is not None
+    first.detach()
+    second = bench.calls.resume(claim())
+    second.detach()
+    third = bench.calls.resume(claim(NEXT, THIRD))
+    bench.engine.rows.fail(lease, SessionFailedError("the step failed"))
+    bench.tick()
+    assert str(third.error) == "the step failed"
+    assert bench.engine.health().active == 0
+    newcomer = bench.submit()
+    bench.push(newcomer, 1)
+    bench.ticks()
+    assert heard(newcomer.take()) == [1]
+
+
+def test_a_connection_that_is_at_fault_while_its_row_goes_to_another_ends_alone() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    first.take()
+    guest = bench.calls.engine_session(first)
+    first.detach()
+    second = bench.calls.resume(claim(frame=1))
+    bench.engine.sessions.end(guest, SessionFailedError("at fault"))
+    bench.tick()
+    assert (str(first.error), second.state) == ("at fault", SessionState.ACTIVE)
+    assert bench.engine.health().active == 1
+    bench.push(second, 3)
+    bench.ticks()
+    assert heard(second.take()) == [3]
+    second.close()
+    assert bench.engine.health().active == 0

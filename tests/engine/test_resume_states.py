@@ -20,7 +20,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.resumable_call import TRANSITIONS, ResumableCall, ResumeState
 from antiphon.engine.resume import MAX_NOTES_BYTES, Resuming
 from antiphon.engine.sessions import no_notices
-from antiphon.errors import MovedError, ResumeError, ServerFullError
+from antiphon.errors import MovedError, ResumeError, ServerFullError, SessionFailedError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import ResumeClaim, SessionState
 from tests.engine.bench import Bench, Calls
@@ -122,6 +122,21 @@ class Walk(RuleBasedStateMachine):
     def ended_move(self, call: ResumableCall, *, is_gone: bool) -> None:
         for session, error in self.resuming.end_move(call, "another", is_gone=is_gone):
             self.bench.engine.sessions.end(session, error)
+
+    @rule(which=ANY)
+    def fail_a_row(self, which: int) -> None:
+        rows = self.bench.engine.rows
+        leases = [it for it in range(rows.arena.leases) if rows.entry_or_none(it) is not None]
+        if leases:
+            rows.fail(leases[which % len(leases)], SessionFailedError("the step failed"))
+
+    @precondition(lambda self: self.connected)
+    @rule(which=ANY)
+    def be_at_fault(self, which: int) -> None:
+        """A front end asks for what ends its session."""
+        if self.pick(which).state is not SessionState.CLOSED:
+            session = self.calls.engine_session(self.pick(which))
+            self.bench.engine.sessions.end(session, SessionFailedError("at fault"))
 
     @rule()
     def tick(self) -> None:

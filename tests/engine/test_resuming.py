@@ -9,7 +9,7 @@ import pytest
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.resume import MAX_NOTES, MAX_NOTES_BYTES
 from antiphon.engine.sessions import EngineSession, no_notices
-from antiphon.errors import ReplacedError, ResumeError
+from antiphon.errors import ReplacedError, ResumeError, SessionFailedError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import ResumeClaim, SessionState
 from antiphon.models.sampling import SamplingParameters
@@ -350,6 +350,30 @@ def test_a_call_that_was_left_for_another_connection_ends_with_the_server() -> N
     bench.engine.drain()
     bench.engine.sessions.let_go(guest)
     assert bench.engine.health().active == 0
+
+
+def test_a_connection_that_gets_a_row_and_closes_as_the_server_leaves_keeps_no_row() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    armed(bench).detach()
+    second = bench.calls.resume(claim())
+    bench.engine.drain()
+    second.close()
+    bench.tick()
+    assert bench.engine.health().active == 0
+
+
+def test_a_lease_that_was_given_back_is_not_let_go_for_the_next_session() -> None:
+    bench = Bench(FakeBackend(slots=3))
+    guest, successor = held(bench)
+    waiting, failed = bench.calls.engine_session(successor), SessionFailedError("the step failed")
+    waiting.send = no_notices  # its front end has not read yet that it has ended
+    bench.engine.sessions.end(guest, failed)
+    third = bench.calls.engine_session(bench.submit())
+    lease, third.send = third.lease, no_notices
+    successor.close()
+    bench.engine.sessions.end(third, failed)
+    bench.tick()
+    assert bench.calls.engine_session(bench.submit()).lease != lease  # third's front end may write there
 
 
 def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:

@@ -131,7 +131,7 @@ class HandOver:
             return math.inf
         if self._sending is not None:
             return self._sending.deadline_s
-        return min((self._due_s.get(call, math.inf) for call in self._movable()), default=math.inf)
+        return min((self._due_s.get(call, -math.inf) for call in self._movable()), default=math.inf)
 
     def _next(self) -> ResumableCall | None:
         """A call that was not tried, or that is to be tried once more by now."""
@@ -157,6 +157,7 @@ class HandOver:
             what = "did not let it go" if sending.save is None else "is not saved: its row was not read"
             limit_s = LET_GO_S if sending.save is None else self._plan.timeout_s
             self._keep(sending, HandOverError(f"its connection {what} within {limit_s:g} s"))
+            self.settle()
 
     def _saved(self, sending: _Sending, saved: Future[SavedRow]) -> None:
         """The state of a call is out: send it, on a thread of its own."""

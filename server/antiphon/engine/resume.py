@@ -76,9 +76,8 @@ class Resuming:
         return len(self._detached)
 
     def is_succeeded(self, session: EngineSession) -> bool:
-        """Whether the session's call is another's by now, or about to be."""
-        call = call_of(session)
-        return call is not None and session not in (call.session, call.successor)
+        """Whether the session's row is on its way to another session; it closes when that has it."""
+        return any(it.session is session for it in self._under_way)
 
     def is_detached(self, session: EngineSession) -> bool:
         """Whether the session's call has no connection."""
@@ -210,8 +209,8 @@ class Resuming:
         )
 
     def moving_from(self, lease: int) -> EngineSession | None:
-        """The session that is getting the row of a lease."""
-        return next((it.successor for it in self._under_way if it.session.lease == lease), None)
+        """The session that has, or is getting, the call whose row leaves a lease."""
+        return next((it.call.session for it in self._under_way if it.session.lease == lease), None)
 
     def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:
         """A row has another lease: the session that had it, that which has it, and what it is to be sent."""

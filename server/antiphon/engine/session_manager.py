@@ -195,15 +195,16 @@ class SessionManager:
 
     def let_go(self, session: EngineSession) -> None:
         """The front end has closed a session: it ends, unless another connection is to have its call."""
-        if self.resuming.keeps(session):
-            self.resuming.detach(session)
-        else:
+        is_kept = self.resuming.keeps(session) and self.resuming.detach(session)
+        if not (is_kept or self.resuming.is_succeeded(session)):
             self.close(session)
 
     def end(self, session: EngineSession, error: AntiphonError) -> None:
-        """Close a session without its front end's request."""
-        if not session.is_closed:
-            session.send(messages.Ended(session.id, error))
+        """Close a session without its front end's request; one whose row is on its way out, once that is."""
+        if session.is_closed:
+            return
+        session.send(messages.Ended(session.id, error))
+        if not self.resuming.is_succeeded(session):
             self.close(session)
 
     def close(self, session: EngineSession) -> None:
@@ -219,6 +220,7 @@ class SessionManager:
                 self._detach_row(lease, session)
             else:
                 self.leases.give_back(lease)
+                session.leased = None  # a later Close of its front end is not about the next session's
         if (successor := self.resuming.forget(session)) is not None:
             self.end(successor, too_late())
         self._leave(session)
@@ -253,6 +255,7 @@ class SessionManager:
         """End every session: detached, waiting and active ones."""
         for session in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
             self.end(session, error)
+            self.close(session)  # though its row were on its way to another
 
     def lose(self, error: SessionFailedError) -> None:
         """The model can no longer run: end everything, and admit nothing more."""
@@ -320,10 +323,10 @@ class SessionManager:
     def _moved(self, moved: RowMoved) -> None:
         session, successor, resumption = self.resuming.moved(moved)
         source, target = session.lease, successor.lease
-        assert source is not None
         session.lease, session.is_closed = None, True
-        del self._at_lease[source]
-        self.leases.detached(source)
+        if source is not None:  # else all sessions have ended
+            del self._at_lease[source]
+            self.leases.detached(source)
         self._admission.swap(session, successor)
         session.send(messages.Ended(session.id, replaced()))
         if target is None:  # it has closed meanwhile
