@@ -248,6 +248,52 @@ def test_a_connection_that_does_not_let_go_holds_up_the_next_call_for_its_time_o
     assert second.is_moving
 
 
+def test_a_call_that_ends_while_it_is_sent_holds_up_no_other_call() -> None:
+    a, b = two()
+    first, second = armed(a), a.submit()
+    second.arm(NEXT, "")
+    a.push(second, 1)
+    a.ticks()
+    is_sending, may_send = threading.Event(), threading.Event()
+    taken = b.taken
+
+    def slowly(data: bytes) -> str:
+        is_sending.set()
+        assert may_send.wait(PATIENCE_S)
+        return taken(data)
+
+    b.taken = slowly  # type: ignore[method-assign]
+    a.engine.drain("https://other")
+    first.detach()
+    ticked(a, is_sending.is_set)
+    a.engine.sessions.end(a.calls.engine_session(first), SessionFailedError("it ends"))
+    a.engine.settle()
+    assert second.is_moving
+    may_send.set()
+    ticked(a, lambda: a.read("hand_overs_total", outcome="sent") == 1)
+    second.detach()
+    ticked(a, lambda: second.state is SessionState.CLOSED)
+    assert isinstance(second.error, MovedError)
+
+
+def test_a_call_that_is_not_read_when_the_engine_stops_is_refused() -> None:
+    b = Worker("b")
+    is_reading, may_read = threading.Event(), threading.Event()
+
+    def slowly() -> bytes:
+        is_reading.set()
+        assert may_read.wait(PATIENCE_S)
+        return b""
+
+    b.engine.take_call(slowly)
+    assert is_reading.wait(PATIENCE_S)
+    waiting = b.engine.take_call(lambda: b"")
+    b.engine.stop(0.0)
+    with pytest.raises(HandOverError, match="this worker is leaving too"):
+        waiting.result(0)
+    may_read.set()
+
+
 def spoilt(data: bytes, part: str, name: str, place: Any, value: float, *, is_time: bool = False) -> bytes:
     """A call of which one number is another."""
     state = unpack_call(data, IDENTITY)

@@ -178,6 +178,21 @@ def test_a_row_stands_still_until_all_its_saves_are_out() -> None:
     assert heard(session.take()) == [1, 2]
 
 
+def test_a_row_whose_call_is_detached_while_it_is_saved_waits_for_its_connection() -> None:
+    bench = Bench()
+    session = bench.submit()
+    session.arm(bytes(32), "")
+    bench.push(session, 1)
+    bench.ticks()
+    saved = save(bench, session)
+    bench.tick()  # it has begun
+    bench.push(session, 2)
+    session.detach()
+    bench.ticks()
+    assert saved.done()
+    assert heard(session.take()) == [1]
+
+
 def test_a_save_ends_with_the_engine() -> None:
     bench = Bench()
     session = bench.submit()

@@ -212,6 +212,27 @@ def test_a_lease_goes_back_to_the_pool_that_it_came_from() -> None:
     assert [leases.take(0, is_held=True) for _ in range(3)] == [0, 1, None]
 
 
+def test_the_pool_with_the_most_free_leases_takes_the_next_call_of_another_worker() -> None:
+    leases = LeasePool(4, lambda _: None, pools=2)
+    assert leases.roomiest() == 0
+    leases.take(0, is_held=True)
+    assert leases.roomiest() == 1
+
+
+def test_a_session_that_leaves_before_its_row_begins_leaves_no_changes_behind() -> None:
+    bench = Bench()
+    stays, leaves = bench.submit(), bench.submit()
+    for number in range(3):
+        for session in (stays, leaves):
+            session.set_parameters(SamplingParameters(text_seed=number))
+    leaves.close()
+    assert len(bench.engine.rows.changes) == 4  # one row begins, and has three changes
+    bench.push(stays, 1)
+    bench.ticks()
+    assert heard(stays.take()) == [1]
+    assert bench.backend.rows[0].parameters.text_seed == 2
+
+
 def test_a_flush_in_the_last_tick_of_a_session_counts_each_frame_once() -> None:
     bench = Bench()
     session = bench.calls.submit(SamplingParameters(max_steps=1))

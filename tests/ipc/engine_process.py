@@ -77,6 +77,7 @@ async def serve(engine: Engine, controls: Sequence[socket.socket]) -> None:
             await asyncio.wait_for(over.wait(), 0.25)
     engine.stop(5.0)
     server.stop()
+    server.close()
 
 
 def main() -> None:

@@ -70,6 +70,7 @@ class ServerThread:
     def stop(self) -> None:
         self._looking.cancel()
         self.do(self.server.stop)
+        self.server.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE_S)
         self.loop.close()

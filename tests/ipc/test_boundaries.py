@@ -22,7 +22,7 @@ from antiphon.backends.base import TextEntry
 from antiphon.engine.front_ends import FrontEndConnection
 from antiphon.errors import ProtocolError, ServerFullError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.engine_client import EnginePort, connect
+from antiphon.ipc.engine_client import EngineClient, EnginePort, connect
 from antiphon.ipc.message_socket import IS_FILE, IS_INLINE, close_all
 from antiphon.ipc.values import ResumeClaim, SessionState
 from antiphon.models.prompt import Prompt
@@ -170,6 +170,22 @@ async def test_a_prompt_without_an_open_file_is_refused_and_leaves_nothing(
     await first.until(lambda session: session.state is SessionState.ACTIVE)
     first.session.close()
     port.client.close()
+
+
+async def test_a_question_that_cannot_be_passed_on_leaves_no_answer_that_fails_later() -> None:
+    loop = asyncio.get_running_loop()
+    unheard: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+
+    def post(*_: Any) -> None:
+        no_open_file()
+
+    client = EngineClient(post, loop)
+    with pytest.raises(ServerFullError, match="a Check message could not be passed on: Too many open files"):
+        await client.ask(lambda number: messages.Check(0, number, 0.0))
+    client.close()
+    gc.collect()
+    assert not unheard
 
 
 @pytest.mark.parametrize("served", ["duplex"], indirect=True)

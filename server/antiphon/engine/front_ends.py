@@ -286,10 +286,13 @@ class FrontEndServer:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
-        """End all calls; the engines go on."""
+        """End all calls; the engines go on, and may be about to ring a bell."""
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process leaves")
             self.take_back(pool)
+
+    def close(self) -> None:
+        """Close the bells, once the engines have stopped."""
         close_all(tuple(self._bells.values()))
 
     def add(self, pool: int, control: socket.socket) -> None:

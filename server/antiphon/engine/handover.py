@@ -36,6 +36,8 @@ client a reconnection."""
 LET_GO_S: Final = 5.0
 """For a connection to let its call go; its front end is stuck after that."""
 
+LEAVING: Final = "this worker is leaving too"
+
 
 @dataclass(frozen=True, slots=True)
 class HandOverPlan:
@@ -186,7 +188,8 @@ class HandOver:
             self._keep(sending, error)
             return
         worker, size = sent.result()
-        self._sending = None
+        if self._sending is sending:  # else the call has ended here meanwhile, and another is on its way
+            self._sending = None
         seconds = round(self._clock() - sending.began_s, 3)
         for session, moved in self._sessions.resuming.end_move(sending.call, worker, is_gone=True):
             self._sessions.end(session, moved)
@@ -195,7 +198,9 @@ class HandOver:
         self._log.info("call handed over", session=call, worker=worker, bytes=size, seconds=seconds)
 
     def _keep(self, sending: _Sending, error: BaseException) -> None:
-        """The call goes on here, and is sent again where that may help."""
+        """The call goes on here, and is sent again where that may help; one that has ended is let be."""
+        if self._sending is not sending:
+            return
         call, self._sending = sending.call, None
         is_final = sending.is_last or isinstance(error, HandOverRefusedError | UnsupportedError)
         if not is_final:
@@ -218,10 +223,15 @@ class HandOver:
         arrived: Future[None] = Future()
         arrived.add_done_callback(self._count_taken)
         try:
-            self._taking.submit(self.read, read, arrived)
+            reading = self._taking.submit(self.read, read, arrived)
+            reading.add_done_callback(partial(self._read, arrived))
         except RuntimeError:  # after stop()
-            arrived.set_exception(HandOverError("this worker is leaving too"))
+            arrived.set_exception(HandOverError(LEAVING))
         return arrived
+
+    def _read(self, arrived: Future[None], reading: Future[None]) -> None:
+        if reading.cancelled() and arrived.set_running_or_notify_cancel():  # by stop(), before it began
+            arrived.set_exception(HandOverError(LEAVING))
 
     def read(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
         """Read a call and have it admitted; on a thread of its own."""
@@ -240,7 +250,8 @@ class HandOver:
     def _admit(self, state: CallState, arrived: Future[None]) -> None:
         facts, samples = state.facts, self._info.spec.frame_samples
         prompt = SavedState(state.row, lease=state.lease)
-        session = EngineSession(secrets.token_hex(8), facts.parameters, samples, prompt=prompt)
+        pool = self._sessions.leases.roomiest()
+        session = EngineSession(secrets.token_hex(8), facts.parameters, samples, pool=pool, prompt=prompt)
 
         def hear(notice: CallNotice) -> None:
             match notice:

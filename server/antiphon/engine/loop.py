@@ -2,7 +2,8 @@
 
 A tick takes every ready session, one frame each, however many more it has waiting (iteration-level batching,
 after Orca, Yu et al., OSDI 2022). Sessions that become ready while it runs take part in the next one. The
-thread sleeps on a wake-up, with a timeout only while a session waits in the queue.
+thread sleeps on a wake-up, with a timeout while a session waits in the queue, a call has no connection or one
+is on its way to another worker.
 """
 
 from __future__ import annotations

@@ -128,9 +128,8 @@ class SavingQueue:
             return
         saves.popleft()
         self._snapshot, self._arrays = None, {}
-        if save.lease is None or save.is_leaving or any(it.lease == save.lease for it in saves):
-            return
-        self._rows.is_frozen[save.lease] = False
+        if save.lease is not None:
+            self._rows.is_saving[save.lease] = any(it.lease == save.lease for it in saves)
 
     def fail(self) -> None:
         """Every state that is not out fails: no tick comes any more."""

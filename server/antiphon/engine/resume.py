@@ -66,7 +66,7 @@ class Resuming:
         self._clock, self._post, self._give_lease = clock, post, give_lease
         self.window_s, self._yield_s = window_s, yield_s
         self._tokens = ResumeTokens(window_s)
-        self._detached: dict[ResumableCall, None] = {}  # in the order of their times
+        self._detached: dict[ResumableCall, None] = {}  # in the order in which they lost their connections
         self._under_way: deque[_Handover] = deque()
         self._is_draining = False
 
@@ -131,7 +131,7 @@ class Resuming:
             call.detached_s = self._clock()
             self._detached[call] = None
             if session.lease is not None:
-                self._post(FreezeRow(session.lease, is_frozen=True))
+                self._post(FreezeRow(session.lease))
         if call.state is ResumeState.ATTACHED:
             call.enter(ResumeState.DETACHED)
         self._hand_over(call)

@@ -121,8 +121,8 @@ LONGEST_WAIT_S: Final = 3600.0
 """No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, and with no
-change of its parameters still under way."""
+"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, with no change
+of its parameters still under way, and no state that is being read."""
 
 
 class Rows:
@@ -155,6 +155,7 @@ class Rows:
         self.changes: deque[Change] = deque()
         self.events: deque[Event] = deque()
         self._is_behind: BoolArray = self._flags.T[5]
+        self.is_saving: BoolArray = self._flags.T[6]
         self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), FrameStats(arena)
@@ -186,8 +187,8 @@ class Rows:
                     self._is_fresh[lease] = True
                 case UpdateRow(lease, request):
                     self._update(lease, request)
-                case FreezeRow(lease, is_frozen):
-                    self.is_frozen[lease] = is_frozen
+                case FreezeRow(lease):
+                    self.is_frozen[lease] = True
                 case MoveRow():
                     self._move(change)
                 case DetachRow(lease):
@@ -195,13 +196,14 @@ class Rows:
                     self.events.append(RowDetached(lease))
                 case SaveRow(lease):
                     if lease is not None:
-                        self.is_frozen[lease], change.entry = True, self._entries[lease]
+                        self.is_saving[lease], change.entry = True, self._entries[lease]
+                        self.is_frozen[lease] |= change.is_leaving
                     self.saves.append(change)
 
     def _attach(self, lease: int, entry: RowEntry) -> None:
         self._entries[lease] = entry
         self._is_attached[lease] = self.has_update[lease] = True
-        self.is_frozen[lease] = self.has_ended[lease] = False
+        self.is_saving[lease] = self.is_frozen[lease] = self.has_ended[lease] = False
         self.is_primed[lease] = entry.prompt is None
         self._limit(lease, entry)
 

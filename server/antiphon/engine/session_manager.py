@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from antiphon.engine.admission import Admission, AdmissionOutcome, Changes, EngineLoad, RefusedError
@@ -24,7 +25,6 @@ from antiphon.engine.values import (
     EngineLost,
     Event,
     FramesOverdue,
-    FreezeRow,
     RowBegun,
     RowDetached,
     RowFailed,
@@ -180,11 +180,6 @@ class SessionManager:
         if (successor := self.resuming.note(session, notes, told_frame)) is not None:
             self.end(successor, too_late())
 
-    def freeze(self, session: EngineSession, *, is_frozen: bool) -> None:
-        """Whether the row takes no step; what comes meanwhile waits, up to the bounds of the queues."""
-        if session.lease is not None:
-            self.post(FreezeRow(session.lease, is_frozen))
-
     # Callers leave.
 
     def detach(self, session: EngineSession) -> None:
@@ -227,12 +222,17 @@ class SessionManager:
 
     def _detach_row(self, lease: int, session: EngineSession) -> None:
         """Have the engine thread use a lease no more; one that it has not seen yet is free at once."""
+        changes = self._rows.changes
         try:
-            self._rows.changes.remove(AttachRow(lease, session.entry))
+            changes.remove(AttachRow(lease, session.entry))
         except (ValueError, IndexError):  # it has, or is just looking
             self.post(DetachRow(lease))
-        else:
-            self.leases.detached(lease)
+            return
+        for change in changes.copy():  # callers that come and go while a step runs leave nothing behind
+            if isinstance(change, UpdateRow) and change.lease == lease:
+                with suppress(ValueError, IndexError):
+                    changes.remove(change)
+        self.leases.detached(lease)
 
     def _leave(self, session: EngineSession) -> None:
         departure = self._admission.leave(session, self._clock())

@@ -96,6 +96,10 @@ class LeasePool:
         """Whether :meth:`take` would give one, of this pool or of any."""
         return any(self._free) if pool is None else bool(self._free[pool])
 
+    def roomiest(self) -> int:
+        """The pool with the most free leases."""
+        return max(range(len(self._free)), key=lambda pool: len(self._free[pool]))
+
     def take(self, pool: int, *, is_held: bool) -> int | None:
         """A lease of a pool, the one used last since its memory is there already; None while all are in use.
 

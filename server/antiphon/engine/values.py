@@ -41,10 +41,9 @@ class UpdateRow(NamedTuple):
 
 
 class FreezeRow(NamedTuple):
-    """The row of a lease takes no step, or takes steps again."""
+    """The row of a lease takes no step until another lease has it."""
 
     lease: int
-    is_frozen: bool
 
 
 class MoveRow(NamedTuple):
@@ -70,7 +69,7 @@ class DetachRow(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class SaveRow:
-    """The state of a row is to be read; the row is frozen until then, and stays so if ``is_leaving``.
+    """The state of a row is to be read; the row takes no step until then, and none after if ``is_leaving``.
 
     ``entry`` is that of the session whose state it is: another may have the lease before its turn comes.
     """

@@ -142,8 +142,11 @@ class EngineClient:
         """Send the request that ``make`` makes of a number, and wait for its ``Checked``."""
         number = next(self._numbers)
         answer = self._expect(number)
-        self.send(make(number), descriptors)
-        await answer
+        try:
+            self.send(make(number), descriptors)
+            await answer
+        finally:
+            self._answers.pop(number, None)
 
     def _expect(self, key: str | int) -> asyncio.Future[None]:
         if self.is_lost:

@@ -62,7 +62,7 @@ class EngineProcess:
         self._families = families
         self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}
-        self._front_ends = FrontEndServer(self._engines, self._loop, on_dropped=self._dropped)
+        self.front_ends = FrontEndServer(self._engines, self._loop, on_dropped=self._dropped)
         self._leaving = asyncio.Event()
         self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
 
@@ -73,13 +73,13 @@ class EngineProcess:
         await self._leaving.wait()
         for watch in watching:
             watch.cancel()
-        self._front_ends.stop()
+        self.front_ends.stop()
 
     async def _watch_front_ends(self) -> None:
         """Tell front ends how the engines are, and drop those that take no messages."""
         while True:
             await asyncio.sleep(HEALTH_S)
-            self._front_ends.look_after()
+            self.front_ends.look_after()
 
     async def _watch_trace(self) -> None:
         """Tell the supervisor when all ticks of a trace are recorded."""
@@ -94,9 +94,9 @@ class EngineProcess:
                 return messages.Pong()
             case messages.NewFrontEnd():
                 self._pids[message.number - 1] = message.pid
-                self._front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
+                self.front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
             case messages.GoneFrontEnd():
-                self._front_ends.take_back(message.number - 1)
+                self.front_ends.take_back(message.number - 1)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Drain():
@@ -173,12 +173,14 @@ def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
         gc.collect()
         gc.freeze()
 
-        async def serve() -> None:
+        async def serve() -> FrontEndServer:
             process = EngineProcess(control, running, families, tracer)
             losses.tell(process.peer)
             await process.run()
+            return process.front_ends
 
-        asyncio.run(serve())
+        served = asyncio.run(serve())
+    served.close()  # no engine thread rings a bell from here on
 
 
 if __name__ == "__main__":
