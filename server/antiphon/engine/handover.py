@@ -224,12 +224,12 @@ class HandOver:
         arrived.add_done_callback(self._count_taken)
         try:
             reading = self._taking.submit(self.read, read, arrived)
-            reading.add_done_callback(partial(self._read, arrived))
+            reading.add_done_callback(partial(self._refuse_unread, arrived))
         except RuntimeError:  # after stop()
             arrived.set_exception(HandOverError(LEAVING))
         return arrived
 
-    def _read(self, arrived: Future[None], reading: Future[None]) -> None:
+    def _refuse_unread(self, arrived: Future[None], reading: Future[None]) -> None:
         if reading.cancelled() and arrived.set_running_or_notify_cancel():  # by stop(), before it began
             arrived.set_exception(HandOverError(LEAVING))
 

@@ -180,7 +180,7 @@ def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
             return process.front_ends
 
         served = asyncio.run(serve())
-    served.close()  # no engine thread rings a bell from here on
+    served.close()  # an engine thread that has not ended by now is in a step, and the process ends
 
 
 if __name__ == "__main__":
