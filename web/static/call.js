@@ -86,6 +86,8 @@ export class Call {
     this._heardRate = null;
     /** @type {Block | null} */
     this._lastBlock = null;
+    /** In what was heard of the whole call: each conversation has a playback buffer, which counts its own. */
+    this._gaps = 0;
     this._question = options.clip;
     /** What speaks in the microphone's place. @type {Clip | null} */
     this._clip = null;
@@ -192,7 +194,6 @@ export class Call {
     if (this._isOver) return stop(stream);
     this._hear(stream);
     this._options = { ...this._options, clip: null };
-    this.isMuted = false;
     this.hasMicrophone = true;
   }
 
@@ -224,7 +225,7 @@ export class Call {
       jitterMs: this._meter.jitterMs,
       bufferMs: block?.depthMs ?? 0,
       leadMs: block?.leadMs ?? 0,
-      gaps: block?.gaps ?? 0,
+      gaps: this._gaps,
       stepMs: this._stamp.stepMs,
       waitMs: this._stamp.waitMs,
       late: Number(this._server["late"] ?? 0),
@@ -329,6 +330,7 @@ export class Call {
   /** @param {Block} block */
   _took(block) {
     if (this._isOver || !this._saidRate || !this._heardRate) return;
+    this._gaps += Math.max(0, block.gaps - (this._lastBlock?.gaps ?? 0));
     this._lastBlock = block;
     if (this.isMuted) block.said.fill(0); // silence is sent: without frames in there is no speech out
     const devicesS = this._sound?.devicesS ?? 0;

@@ -45,31 +45,35 @@ export class MicrophoneTest {
 
   async _start() {
     let isOver = false;
-    this._stop = () => void (isOver = true);
+    /** What gives back what was opened. @type {(() => void)[]} */
+    const opened = [];
+    const close = () => {
+      isOver = true;
+      for (const giveBack of opened) giveBack();
+    };
+    this._stop = close;
     this._show("Opening the microphone…");
     try {
       const stream = await openMicrophone(this._deviceId());
+      opened.push(() => stream.getTracks().forEach((track) => track.stop()));
+      if (isOver) return close(); // stopped before the browser's question was answered
       const context = new AudioContext();
-      const timer = setInterval(() => this._look(samples()), 50);
-      const close = () => {
-        clearInterval(timer);
-        for (const track of stream.getTracks()) track.stop();
-        void context.close();
-      };
+      opened.push(() => void context.close());
       const analyser = new AnalyserNode(context, { fftSize: SAMPLES });
       context.createMediaStreamSource(stream).connect(analyser);
       const block = new Float32Array(SAMPLES);
-      const samples = () => {
+      const timer = setInterval(() => {
         analyser.getFloatTimeDomainData(block);
-        return block;
-      };
-      if (isOver) return close(); // stopped before the browser's question was answered
-      this._stop = close;
+        this._look(block);
+      }, 50);
+      opened.push(() => clearInterval(timer));
       this._show("Say something.");
     } catch (error) {
+      if (isOver) return; // another test may be under way
+      close();
       this._stop = null;
       const { line, help } = wordsForMicrophone(error instanceof MicrophoneError ? error.problem : "unknown", location.host);
-      if (!isOver) this._show(`${line} ${help}`);
+      this._show(`${line} ${help}`);
     }
   }
 

@@ -18,7 +18,7 @@ const GIVE_UP_MS = 20_000;
 /** What is kept of the sound for saving: ten minutes. */
 const MOST_SAMPLES = 600 * SAMPLE_RATE;
 
-/** @typedef {{ element: HTMLElement, startS: number }} Spoken */
+/** @typedef {{ element: HTMLElement, startS: number, isHeard: boolean }} Spoken */
 
 export class Read {
   /**
@@ -96,6 +96,7 @@ export class Read {
     part("read-samples", HTMLElement).hidden = this._player !== null;
     this._preview.disabled = this._player !== null;
     this._words.hidden = this._spoken.length === 0 || this._isPreview;
+    part("unsaid-note", HTMLElement).hidden = this._words.hidden || this._spoken.every((word) => word.isHeard);
     this._progress.hidden = this._player === null || this._isPreview;
   }
 
@@ -156,7 +157,7 @@ export class Read {
         this._hear(Float32Array.from(message["pcm"]));
         break;
       case "Text":
-        this._word(String(message["text"]), Number(message["start_s"]));
+        this._word(String(message["text"]), Number(message["start_s"]), Number(message["stop_s"]));
         break;
       case "Error":
         this._message = String(message["message"]);
@@ -171,13 +172,21 @@ export class Read {
     this._samples += samples.length;
   }
 
-  /** @param {string} text @param {number} startS */
-  _word(text, startS) {
+  /** A word, crossed out where it takes no time: the model cannot say it. @param {string} text @param {number} startS @param {number} stopS */
+  _word(text, startS, stopS) {
     const element = document.createElement("span");
     element.textContent = text.trim();
+    const isHeard = stopS > startS;
+    if (!isHeard) {
+      element.className = "is-unsaid";
+      const note = document.createElement("span");
+      note.className = "visually-hidden";
+      note.textContent = " (not said)";
+      element.append(note);
+    }
     if (this._spoken.length) this._words.append(" ");
     this._words.append(element);
-    this._spoken.push({ element, startS });
+    this._spoken.push({ element, startS, isHeard });
     this.show();
   }
 
@@ -199,7 +208,7 @@ export class Read {
     const player = this._player;
     if (!player) return;
     const nowS = player.heardS;
-    const now = this._spoken.findLast((word) => word.startS <= nowS);
+    const now = this._spoken.findLast((word) => word.isHeard && word.startS <= nowS);
     for (const word of this._spoken) word.element.classList.toggle("is-spoken", word === now && nowS > 0);
     const bar = /** @type {HTMLProgressElement} */ (this._progress.firstElementChild);
     bar.value = Math.min(1, (now ? this._spoken.indexOf(now) + 1 : 0) / this._total);

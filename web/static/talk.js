@@ -259,6 +259,7 @@ export class Talk {
     this._microphoneOn.disabled = true;
     try {
       await call?.openMicrophone();
+      if (call) call.isMuted = this._settings.holdsToTalk && !this._hold.isHeld;
       if (call === this._call && this.isCalling) {
         this._listen();
         this._note("");
@@ -381,7 +382,8 @@ export class Talk {
     const [said, heard] = [transcript.words("you"), transcript.words("reply")];
     const { typicalMs } = this._panel;
     const { gaps } = call.numbers();
-    const facts = { seconds: call.recorder.seconds, said, heard, name: transcript.names.reply, typicalMs, gaps };
+    const seconds = (clock() - this._startedMs) / 1000; // the recording is shorter where it is full
+    const facts = { seconds, said, heard, name: transcript.names.reply, typicalMs, gaps };
     this._summary = summaryOf(facts);
     this._playback.src = URL.createObjectURL(call.recorder.wav());
   }

@@ -23,8 +23,8 @@ const CANCELLED = { line: "Cancelled.", help: "", isTrouble: false };
 /** A look so often, and after so long without a word from the server it is given up. */
 const WATCH_MS = 200;
 const GIVE_UP_MS = 10_000;
-/** The status of an answer to a file that is no sound. */
-const NO_RECORDING = 415;
+/** Its words end with their sound: those of the socket end where the next one begins. */
+const FILE_PATH = "v1/audio/transcriptions";
 const SAMPLES = 3;
 
 export class Transcribe {
@@ -114,9 +114,6 @@ export class Transcribe {
 
   /** What was written down stays. @param {import("./words.js").Words} words where nothing was */
   async _cancel(words) {
-    this._run += 1;
-    this._reading?.abort();
-    this._recogniser?.close();
     await this._over(this._words.length ? done(this._words) : words);
   }
 
@@ -138,7 +135,8 @@ export class Transcribe {
   // Live.
 
   async _listen() {
-    const run = this._began({ line: "Opening the microphone…", help: "Your browser may ask for permission.", isTrouble: false });
+    const run = this._began();
+    this._say({ line: "Opening the microphone…", help: "Your browser may ask for permission.", isTrouble: false });
     /** @type {MediaStream | null} */
     let microphone = null;
     try {
@@ -173,37 +171,41 @@ export class Transcribe {
     const recogniser = this._recogniser;
     if (!recogniser) return;
     if (recogniser.silentMs < GIVE_UP_MS) return this.show();
-    this._run += 1;
-    recogniser.close();
     const help = this._words.length ? "What was written down stays. Press the button to begin again." : "Press the button to try again.";
     void this._over({ line: "The server does not answer.", help, isTrouble: true });
   }
 
   /** The words that are still on their way come before the end; pressed again, they are not waited for. */
   async _finish() {
-    if (!this._sound) return this._recogniser?.close();
-    this._recogniser?.finish();
-    await this._sound?.close();
+    const sound = this._sound;
+    if (!sound) return this._recogniser?.close();
     this._sound = null;
+    this._recogniser?.finish();
     this._say({ line: "Writing down the last words…", help: "", isTrouble: false });
+    await sound.close();
   }
 
   // A file.
 
   /** @param {string} text of a question that a recorded voice asks */
   async _readSample(text) {
+    if (this._isBusy) return;
+    const run = this._began();
+    this._say({ line: "Fetching the recording…", help: "", isTrouble: false });
     try {
       const answer = await fetch(/** @type {URL} */ (recordingOf(text)));
-      await this._read(new File([await answer.blob()], text));
+      if (!answer.ok) throw new Error(`the answer was ${answer.status}`);
+      const file = new File([await answer.blob()], text);
+      if (run === this._run) await this._read(file, run);
     } catch {
-      this._say(trouble("the server does not answer"));
+      if (run === this._run) await this._over(trouble("the recording could not be fetched"));
     }
   }
 
-  /** @param {File} file */
-  async _read(file) {
+  /** @param {File} file @param {number} run which transcription it is */
+  async _read(file, run = this._began()) {
     this._file.value = "";
-    const run = this._began({ line: `Sending ${file.name}`, help: "", isTrouble: false });
+    this._say({ line: `Sending ${file.name}`, help: "", isTrouble: false });
     const reading = (this._reading = new AbortController());
     this._playback.src = URL.createObjectURL(file);
     const bar = /** @type {HTMLProgressElement} */ (this._progress.firstElementChild);
@@ -216,13 +218,10 @@ export class Transcribe {
     onProgress(0);
     this.show();
     try {
-      const model = this._model ? `?${new URLSearchParams({ model: this._model.name })}` : "";
-      const answer = await upload(`api/asr-streaming${model}`, file, this._settings.key, onProgress, reading.signal);
+      const answer = await upload(FILE_PATH, formOf(file, this._model), this._settings.key, onProgress, reading.signal);
       if (run !== this._run) return;
-      if (answer.status === NO_RECORDING) throw new Error("It is no recording that the server reads: choose a WAV, MP3, M4A, WebM, FLAC or Ogg file");
       if (answer.status !== 200) throw new Error(reason(answer));
-      const words = wordsOf(JSON.parse(answer.text));
-      for (const word of words) this._add(word);
+      for (const { word, start, end } of JSON.parse(answer.text).words) this._add({ text: word, startS: start, stopS: end });
       await this._over(done(this._words));
     } catch (error) {
       if (run === this._run) await this._over(trouble(error instanceof Error ? error.message : String(error)));
@@ -237,15 +236,14 @@ export class Transcribe {
 
   // Both.
 
-  /** @param {import("./words.js").Words} words @returns {number} which transcription it is */
-  _began(words) {
+  /** @returns {number} which transcription it is */
+  _began() {
     this._run += 1;
     this._isBusy = true;
     this._words = [];
     this._forgetPlayback();
     this._log.replaceChildren();
     this._about.log("transcription");
-    this._say(words);
     return this._run;
   }
 
@@ -286,11 +284,14 @@ export class Transcribe {
 
   /** @param {import("./words.js").Words} words */
   async _over(words) {
-    this._recogniser = this._reading = null;
+    this._run += 1;
     this._isBusy = false;
-    await this._sound?.close();
-    this._sound = null;
+    this._reading?.abort();
+    this._recogniser?.close();
+    const sound = this._sound;
+    this._recogniser = this._reading = this._sound = null;
     this._say(words);
+    await sound?.close();
   }
 }
 
@@ -322,17 +323,18 @@ function trouble(message) {
 
 /** @param {import("./upload.js").Answer} answer */
 function reason({ isJson, text, status }) {
-  return isJson ? String(JSON.parse(text).error) : text.trim() || `the answer was ${status}`;
+  if (!isJson) return text.trim() || `the answer was ${status}`;
+  const { message, param } = JSON.parse(text).error;
+  const isNoRecording = status === 400 && param === "file";
+  return isNoRecording ? "it is no recording that the server reads: choose a WAV, MP3, M4A, WebM, FLAC or Ogg file" : String(message);
 }
 
-/** Words of the answer to a file. @param {{ type: string, [key: string]: any }[]} messages */
-function wordsOf(messages) {
-  /** @type {Word[]} */
-  const words = [];
-  for (const message of messages) {
-    const last = words.at(-1);
-    if (message.type === "Word") words.push({ text: message["text"], startS: message["start_time"], stopS: null });
-    else if (message.type === "EndWord" && last) last.stopS = message["stop_time"];
-  }
-  return words;
+/** @param {File} file @param {import("./parameters.js").Model | null} model */
+function formOf(file, model) {
+  const form = new FormData();
+  form.set("response_format", "verbose_json");
+  form.set("timestamp_granularities[]", "word");
+  if (model) form.set("model", model.name);
+  form.set("file", file);
+  return form;
 }

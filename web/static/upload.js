@@ -1,16 +1,16 @@
-/** A file on its way to the server, with its progress: `fetch` does not say how far it is. */
+/** A form with a file on its way to the server, with its progress: `fetch` does not say how far it is. */
 
 /** @typedef {{ status: number, isJson: boolean, text: string }} Answer */
 
 /**
  * @param {string} url
- * @param {Blob} file
+ * @param {FormData} form
  * @param {string} key "" for none
  * @param {(share: number) => void} onProgress 0 to 1 while it is sent
  * @param {AbortSignal} signal ends it
  * @returns {Promise<Answer>}
  */
-export function upload(url, file, key, onProgress, signal) {
+export function upload(url, form, key, onProgress, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", url);
@@ -23,6 +23,6 @@ export function upload(url, file, key, onProgress, signal) {
     };
     request.onerror = () => reject(new Error("the server does not answer"));
     signal.addEventListener("abort", () => request.abort());
-    request.send(file);
+    request.send(form);
   });
 }

@@ -146,10 +146,10 @@ class World {
     this.tell({ kind: "event", type: "ready", fields: READY });
   }
 
-  /** Twenty milliseconds go through the worklet. @param {number} level */
-  block(level) {
+  /** Twenty milliseconds go through the worklet. @param {number} level @param {number} gaps of its playback buffer so far */
+  block(level, gaps = 0) {
     const said = new Float32Array(480).fill(level);
-    const numbers = { depthMs: 0, leadMs: 40, gaps: 0, gapMs: 0, droppedMs: 100 };
+    const numbers = { depthMs: 0, leadMs: 40, gaps, gapMs: 0, droppedMs: 100 };
     this.node.port.onmessage({ data: { said, heard: new Float32Array(480), atS: 0, begun: [], ...numbers } });
   }
 
@@ -275,5 +275,28 @@ test("what was cut from the playback counts as lost", async () => {
   world.block(0);
   world.tell({ kind: "event", type: "stats", fields: { lost: 1, dropped: 2, dropped_out: 3 } });
   assert.equal(call.numbers().lost, 6 + 2);
+  await call.end();
+});
+
+test("the gaps of a call are those of all its conversations", async () => {
+  const call = world.call("pcm_s16le");
+  await call.start();
+  world.admit();
+  for (const gaps of [0, 1, 3]) world.block(0, gaps);
+  world.socket.onclose({ code: 1011, reason: "" });
+  call.hurry();
+  world.block(0, 3); // on its way when the buffer is made anew
+  for (const gaps of [0, 0, 1, 2]) world.block(0, gaps);
+  assert.equal(call.numbers().gaps, 5);
+  await call.end();
+});
+
+test("a microphone that joins a call leaves it muted", async () => {
+  const call = world.call("pcm_s16le");
+  await call.start();
+  world.admit();
+  call.isMuted = true;
+  await call.openMicrophone();
+  assert.equal(call.isMuted, true);
   await call.end();
 });

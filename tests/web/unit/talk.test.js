@@ -1,0 +1,48 @@
+// The view of a conversation: when the microphone is live, and how a call is summed up.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { element, pretendDevices, world } from "./page.js";
+
+pretendDevices({});
+world.HTMLElement.prototype.getContext = () => null;
+
+const { Talk } = await import("../../../web/static/talk.js");
+
+/** A view in a call that a recorded question began. @param {boolean} holdsToTalk @returns {any} */
+function view(holdsToTalk) {
+  const settings = { holdsToTalk, all: [], model: null };
+  const it = /** @type {any} */ (new Talk(/** @type {any} */ (settings), /** @type {any} */ ({ log() {} })));
+  it._call = {
+    isMuted: holdsToTalk,
+    hasMicrophone: false,
+    openMicrophone: async () => void (it._call.hasMicrophone = true),
+    session: { isWanted: true, state: { name: "live" } },
+    recorder: { frames: 1, seconds: 3600, wav: () => new Blob([]) },
+    numbers: () => ({ gaps: 2 }),
+  };
+  return it;
+}
+
+for (const [holdsToTalk, isHeld, isMuted] of /** @type {const} */ ([
+  [true, false, true],
+  [true, true, false],
+  [false, false, false],
+])) {
+  test(`a microphone turned on is ${isMuted ? "muted" : "heard"}: hold to talk ${holdsToTalk}, held ${isHeld}`, async () => {
+    const it = view(holdsToTalk);
+    it._hold.set(isHeld);
+    await it._useMicrophone();
+    assert.equal(it._call.isMuted, isMuted);
+    it._hold.set(false);
+    assert.equal(it._call.isMuted, holdsToTalk);
+  });
+}
+
+test("a call is as long as it was, however much of it was recorded", () => {
+  const it = view(false);
+  element("playback").src = "";
+  it._startedMs = performance.now() - 7_200_000;
+  it._sumUp();
+  assert.equal(it._summary, "120:00 of talk · 2 gaps");
+});
