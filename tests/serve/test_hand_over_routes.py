@@ -9,7 +9,9 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +144,42 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
         with pytest.raises(HandOverError, match="answered 503: this worker is leaving already"):
             await asyncio.to_thread(asked.drain, "https://10.0.0.2")
         assert began == ["https://10.0.0.1"]
+
+
+async def test_a_worker_that_came_back_with_another_name_is_asked_for_it_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods: list[str] = []
+    send = OtherWorker._sent
+
+    def sent(self: OtherWorker, method: str, *rest: Any) -> tuple[int, bytes]:
+        methods.append(method)
+        return send(self, method, *rest)
+
+    monkeypatch.setattr(OtherWorker, "_sent", sent)
+    async with worker(tmp_path) as server:
+        server.services.begin_drain = lambda _: None
+        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
+        for name, wanted in (("b", "GET POST"), ("b", "POST"), ("c", "POST GET POST"), ("c", "POST")):
+            server.services.config = replace(server.services.config, worker=name)
+            methods.clear()
+            assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": name}
+            assert methods == wanted.split()
+        methods.clear()
+        with pytest.raises(HandOverError, match=r"answered 403: a body of \d+ bytes, the limit is 4096"):
+            await asyncio.to_thread(asked.drain, "x" * 5000)
+        assert methods == ["POST", "GET"], "its name is the same: it means what it says"
+        with monkeypatch.context() as patch:
+            patch.setattr(HTTPConnection, "getresponse", _reset)
+            with pytest.raises(HandOverError, match="cannot be reached"):
+                await asyncio.to_thread(asked.drain, "https://10.0.0.1")
+        methods.clear()
+        await asyncio.to_thread(asked.drain, "https://10.0.0.1")
+        assert methods == ["GET", "POST"], "it may be another one that answers again"
+
+
+def _reset(_: HTTPConnection) -> None:
+    raise ConnectionResetError(104, "Connection reset by peer")
 
 
 async def test_a_request_is_taken_once(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ DRAIN_PATH: Final = "/api/drain"
 CANARY_PATH: Final = "/api/canary"
 MAX_ANSWER_BYTES: Final = 65_536
 
+FORBIDDEN: Final = 403
+"""Among others for a request that is signed for a worker of another name."""
+
 SERVER_FAULTS: Final = 500
 """From this status on a request may be answered otherwise later: 503 is a server without a free row."""
 
@@ -100,9 +103,19 @@ class OtherWorker:
         return self._ask("POST", CANARY_PATH, json.dumps({"phase": phase}).encode())
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
-        if method != "GET" and self._name is None:
-            self.facts()
-        header = self._secret.sign(method, path, len(body), time.time(), worker=self._name or "")
+        if method == "GET":
+            return self._read(*self._sent(method, path, body, ""))
+        name = self._name if self._name is not None else self._asked_name()
+        status, data = self._sent(method, path, body, name)
+        if status == FORBIDDEN and (other := self._asked_name()) != name:  # another one is there since
+            status, data = self._sent(method, path, body, other)
+        return self._read(status, data)
+
+    def _asked_name(self) -> str:
+        return str(self.facts().get("worker", ""))
+
+    def _sent(self, method: str, path: str, body: bytes, worker: str) -> tuple[int, bytes]:
+        header = self._secret.sign(method, path, len(body), time.time(), worker=worker)
         tag = self._secret.tag(header)
         tag.update(body)
         connection = self._connection()
@@ -115,12 +128,12 @@ class OtherWorker:
             connection.send(body)
             connection.send(tag.digest())
             response = connection.getresponse()
-            status, data = response.status, response.read(MAX_ANSWER_BYTES)
+            return response.status, response.read(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
+            self._name = None  # another worker may be there next time
             raise HandOverError(f"{self._target} cannot be reached: {error!r}") from error
         finally:
             connection.close()
-        return self._read(status, data)
 
     def _read(self, status: int, data: bytes) -> Mapping[str, Any]:
         try:

@@ -40,7 +40,7 @@ def hand_over_plan(
     secret = SharedSecret.read(Path(config.hand_over_secret))
     timeout_s = config.limits.hand_over_timeout_s
 
-    workers: dict[str, OtherWorker] = {}  # each is asked for its name once
+    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was told
 
     def post(target: str, call: bytes) -> str:
         worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)

@@ -29,8 +29,7 @@ from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096
-
-"""The models whose calls can be resumed."""
+"""Of a request to drain, which is an address."""
 
 Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
 
