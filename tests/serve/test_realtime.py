@@ -111,23 +111,25 @@ async def test_a_response_that_is_asked_for_repeats_its_metadata() -> None:
 
 
 TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}
-UNREAD = "the model null-echo reads no text, it answers what it hears by input_audio_buffer.append"
+UNREAD = "the model null-echo answers only what it hears by input_audio_buffer.append"
 
 
 @pytest.mark.parametrize(
     ("item", "response", "named"),
     [
         (TEXT, {}, "items"),
+        ({**TEXT, "content": [{"type": "input_audio", "audio": ""}]}, {}, "items"),
         (None, {"input": [TEXT], "conversation": "none"}, "response.input, response.conversation"),
     ],
 )
-async def test_a_response_to_text_fails_at_once_and_sound_is_answered_all_the_same(
+async def test_a_response_to_items_fails_at_once_and_sound_is_answered_all_the_same(
     item: dict[str, Any] | None, response: dict[str, Any], named: str
 ) -> None:
     async with serving(model=parrot()) as server, realtime_client(server) as client:
         await client.update()
         if item is not None:
             await client.send("conversation.item.create", item=item)
+            await client.send("conversation.item.create", item={**TEXT, "role": "assistant"})
         await client.send("response.create", response={"metadata": {"a": "b"}, **response})
         done = (await client.event("response.done"))["response"]
         assert (done["status"], done["metadata"], done["output"]) == ("failed", {"a": "b"}, [])
@@ -178,21 +180,19 @@ async def test_a_client_of_the_retired_beta_is_sent_away_in_words(headers: dict[
         await server.is_empty()
 
 
-@pytest.mark.parametrize(
-    ("head", "kind"), [(b"OggS", "Ogg"), (b"RIFF", "WAV (RIFF)"), (b"\x1a\x45\xdf\xa3", "WebM")]
-)
-async def test_a_file_in_an_append_is_one_error_that_says_what_it_is(head: bytes, kind: str) -> None:
+async def test_a_wav_in_each_append_is_one_error_and_samples_after_a_header_are_heard() -> None:
     async with serving(model=parrot()) as server, realtime_client(server) as client:
-        await client.update()
+        await client.update(audio={"input": {"turn_detection": None}})
         for number in range(3):
-            await client.append(head + bytes(4001), event_id=f"a{number}")
-        await client.send("input_audio_buffer.clear")
-        await client.event("input_audio_buffer.cleared")
+            await client.append(b"RIFF\x24\0\0\0WAVEfmt " + bytes(4001), event_id=f"a{number}")
+        await client.speak(0.3 * speech(1))
+        await client.send("input_audio_buffer.commit")
+        await client.event("input_audio_buffer.committed")
         (told,) = client.of("error")
         assert told["error"] == {
             "type": "invalid_request_error",
             "code": "invalid_value",
-            "message": f"audio is a file, {kind}; bare samples are needed, in the session's format: "
+            "message": "audio is a file, WAV; bare samples are needed, in the session's format: "
             "audio/pcm, audio/pcmu or audio/pcma. Further events with files are dropped",
             "param": "audio",
             "event_id": "a0",

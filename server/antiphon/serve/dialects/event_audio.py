@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
-
-import numpy as np
 
 from antiphon.audio.codecs import WireFormat
 from antiphon.audio.pcm import FloatArray
@@ -21,36 +20,61 @@ def line_of(audio: LiveFormat) -> WireFormat:
     return WireFormat(CODECS[audio.encoding], audio.rate)
 
 
-FILES: Final = {b"OggS": "Ogg", b"RIFF": "WAV (RIFF)", b"fLaC": "FLAC", b"\x1a\x45\xdf\xa3": "WebM"}
-"""What the events of a client that appends files begin with."""
+BEGINNINGS: Final = re.compile(
+    rb"(?P<Ogg>OggS\0)|(?P<WAV>RIFF.{4}WAVE)|(?P<FLAC>fLaC[\0\x80]\0\0\x22)"
+    rb"|(?P<WebM>\x1a\x45\xdf\xa3.{1,8}?\x42[\x82\x86])|(?P<MP4>\0\0\0.ftyp)|(?P<MP3>ID3[\2-\4]\0)",
+    re.DOTALL,
+)
+"""What the events of a client that appends files begin with: of five bytes or more, which are no samples."""
+
+SAMPLES_FOLLOW: Final = "WAV"
+"""The kind of a file whose later parts are bare samples; those of the others would be heard as noise."""
 
 
 class EventAudio:
     """The audio in the events of one session: bare samples."""
 
-    def __init__(self) -> None:
-        """Begin without an error."""
-        self._has_refused = False
+    def __init__(self, renewal: str) -> None:
+        """Begin without a file; ``renewal`` names the events that :meth:`renew` is called for."""
+        self._renewal = renewal
+        self._has_refused = self._is_in_file = False
 
-    def decoded(
-        self, decode: Callable[[bytes], FloatArray], audio: bytes, event_id: str | None
-    ) -> FloatArray:
-        """The samples of an event; none of one that begins a file, which is said once.
+    def renew(self) -> None:
+        """The client begins anew: what it appends now is no part of a file before."""
+        self._has_refused = self._is_in_file = False
+
+    def is_file(self, audio: bytes, event_id: str | None) -> bool:
+        """Whether an event begins a file or goes on with one: it is to be dropped.
 
         Raises:
-            FieldError: half a sample, or the first event that begins a file.
+            FieldError: it is the first such event.
         """
-        kind = FILES.get(audio[:4])
-        if kind is not None and self._has_refused:
-            return np.zeros(0, np.float32)
-        try:
-            if kind is None:
-                return decode(audio)
-            self._has_refused = True
-            words = (
-                f"audio is a file, {kind}; bare samples are needed, in the session's format: audio/pcm, "
-                "audio/pcmu or audio/pcma. Further events with files are dropped"
-            )
-        except AudioError as error:
-            words = f"audio is {error}"
+        if self._is_in_file:
+            return True
+        begins = BEGINNINGS.match(audio)
+        if begins is None:
+            return False
+        self._is_in_file = begins.lastgroup != SAMPLES_FOLLOW
+        if self._has_refused and not self._is_in_file:
+            return True
+        self._has_refused = True
+        dropped = (
+            f"All audio until {self._renewal} is" if self._is_in_file else "Further events with files are"
+        )
+        words = (
+            f"audio is a file, {begins.lastgroup}; bare samples are needed, in the session's format: "
+            f"audio/pcm, audio/pcmu or audio/pcma. {dropped} dropped"
+        )
         raise FieldError(words, param="audio", code=INVALID_VALUE, event_id=event_id)
+
+
+def decoded(decode: Callable[[bytes], FloatArray], audio: bytes, event_id: str | None) -> FloatArray:
+    """The samples of an event, float32 ``[N]``.
+
+    Raises:
+        FieldError: half a sample.
+    """
+    try:
+        return decode(audio)
+    except AudioError as error:
+        raise FieldError(f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event_id) from error

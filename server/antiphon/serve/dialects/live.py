@@ -19,7 +19,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.calls.values import Acknowledged, Action, Close, HelloFacts, Policy, PushAudio, Send
-from antiphon.serve.dialects.event_audio import EventAudio, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, decoded, line_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
@@ -71,7 +71,7 @@ class LiveDialect(Dialect[FrameReply]):
         self._model, self._spec = model.name, model.engine.info.spec
         line = line_of(start.session.format)
         self._line = DuplexLine(line, self._spec)
-        self._audio = EventAudio()
+        self._audio = EventAudio("session.update")
         self.is_quiet = isinstance(start, live.ResumeSession) and start.is_muted
         self._is_begun = False
         self._close_asked: live.Close | None = None
@@ -101,6 +101,7 @@ class LiveDialect(Dialect[FrameReply]):
                 self.is_quiet = False
                 return (Send(events.InputAudioUnmuted(event.event_id)),)
             case live.Update():
+                self._audio.renew()
                 change = event.session
                 if change.delegation is not None:
                     self._config = replace(self._config, delegation=change.delegation)
@@ -124,9 +125,10 @@ class LiveDialect(Dialect[FrameReply]):
                 raise _refusal(words, "unsupported_event", event.event_id)
 
     def _hear(self, event: live.AppendAudio) -> Sequence[Action]:
-        if not self._is_begun or self._close_asked is not None:
+        is_file = self._audio.is_file(event.audio, event.event_id)
+        if is_file or not self._is_begun or self._close_asked is not None:
             return ()
-        pcm = self._audio.decoded(self._line.decode, event.audio, event.event_id)
+        pcm = decoded(self._line.decode, event.audio, event.event_id)
         if self.watchers:
             self._show(events.InputAudio(s16le_from_float(pcm)))
         return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self._spec.sample_rate),)

@@ -30,7 +30,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.values import Action, HelloFacts, Policy, PushAudio, ReadPrompt, Send, Transcribe
-from antiphon.serve.dialects.event_audio import EventAudio, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, decoded, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
@@ -39,7 +39,8 @@ from antiphon.serve.transport.transport import Message
 SETTLE_S: Final = 1.0
 """How long the model waits for the client's first event, which may say who it is to be."""
 
-ITS_INPUT: Final = "it answers what it hears by input_audio_buffer.append"
+ITS_INPUT: Final = "answers only what it hears by input_audio_buffer.append"
+"""Why a response to items fails, of text or of audio."""
 
 MAX_OWED: Final = 8
 """Changes that are confirmed when the model hears; a client makes two or three before."""
@@ -75,7 +76,7 @@ class RealtimeDialect(Dialect[FrameReply]):
             client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
         )
         self._turns = InputTurns(client.ids, client.items)
-        self._audio = EventAudio()
+        self._audio = EventAudio("input_audio_buffer.clear or session.update")
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._numbers = itertools.count(1)
         self._is_begun = self._is_listening = self._has_captions = False
@@ -97,7 +98,7 @@ class RealtimeDialect(Dialect[FrameReply]):
                 return (Send(self._replies.create(self._wish(asked))),)
             case realtime.CreateItem():
                 created = self._client.change_items(asked)
-                self._has_unread = asked.item.get("role") != "assistant"
+                self._has_unread |= asked.item.get("role") != "assistant"
                 return (Send(created),)
             case realtime.CancelResponse():
                 return (Send(self._replies.cancel(asked.response_id, asked.event_id)),)
@@ -105,6 +106,7 @@ class RealtimeDialect(Dialect[FrameReply]):
                 self._detector.reset()
                 return (Send(self._end_turn(self._turns.commit(self._detector.now_ms, asked.event_id))),)
             case realtime.Clear():
+                self._audio.renew()
                 return (Send(self._turns.clear()),)
             case realtime.TruncateItem():
                 place = {"content_index": asked.content_index, "audio_end_ms": asked.audio_end_ms}
@@ -116,9 +118,9 @@ class RealtimeDialect(Dialect[FrameReply]):
                 return (Send(self._client.change_items(asked)),)
 
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
-        if not self._is_begun:
+        if self._audio.is_file(asked.audio, asked.event_id) or not self._is_begun:
             return ()
-        pcm = self._audio.decoded(self._line.decode, asked.audio, asked.event_id)
+        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
         self._turns.appended()
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
@@ -127,11 +129,12 @@ class RealtimeDialect(Dialect[FrameReply]):
         if asked.modalities:
             output = replace(output, modalities=asked.modalities)
         unread, self._has_unread = [*asked.unread, *["items"] * self._has_unread], False
-        refusal = f"{', '.join(unread)}: the model {self._name} reads no text, {ITS_INPUT}" if unread else ""
+        refusal = f"{', '.join(unread)}: the model {self._name} {ITS_INPUT}" if unread else ""
         return ResponseRequest(asked.metadata, output, refusal)
 
     def _update(self, asked: realtime.Update) -> Sequence[Action]:
         before, after = self._session, change(self._session, asked.session)
+        self._audio.renew()
         if self._is_listening and after.output.voice != before.output.voice:
             after = replace(after, output=replace(after.output, voice=before.output.voice))  # it is frozen
         if (before.input_format, before.output.format) != (after.input_format, after.output.format):

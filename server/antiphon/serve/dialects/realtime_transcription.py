@@ -18,7 +18,7 @@ from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.transcriber import AsrNews
 from antiphon.serve.calls.values import Action, HelloFacts, Policy, PushAudio, Send
-from antiphon.serve.dialects.event_audio import EventAudio, line_of
+from antiphon.serve.dialects.event_audio import EventAudio, decoded, line_of
 from antiphon.serve.dialects.realtime_client import RealtimeClient, rules_of
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message
@@ -37,7 +37,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
         self._decoder = make_decoder(line_of(session.input_format), self._rate)
-        self._audio = EventAudio()
+        self._audio = EventAudio("input_audio_buffer.clear or session.update")
         self._numbers = itertools.count(1)
         self.is_quiet = session.detection is None
 
@@ -56,6 +56,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
                 self._detector.reset()
                 return (Send(self._end_turn(committed)),)
             case realtime.Clear():
+                self._audio.renew()
                 self._detector.reset()
                 return (Send(self._turns.clear()),)
             case realtime.CreateItem() | realtime.RetrieveItem() | realtime.DeleteItem():
@@ -65,7 +66,9 @@ class TranscriptionDialect(Dialect[AsrNews]):
                 raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
 
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
-        pcm = self._audio.decoded(self._decoder.feed, asked.audio, asked.event_id)
+        if self._audio.is_file(asked.audio, asked.event_id):
+            return ()
+        pcm = decoded(self._decoder.feed, asked.audio, asked.event_id)
         self._turns.appended()
         events: list[Event] = []
         for found in self._detector.feed(pcm):
@@ -95,6 +98,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
                 code="model_not_found",
                 event_id=asked.event_id,
             )
+        self._audio.renew()
         if before.input_format != after.input_format:
             self._decoder = make_decoder(line_of(after.input_format), self._rate)
         if before.detection != after.detection:

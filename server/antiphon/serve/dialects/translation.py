@@ -15,7 +15,7 @@ from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.values import Action, Close, HelloFacts, Policy, PushAudio, Send
-from antiphon.serve.dialects.event_audio import EventAudio
+from antiphon.serve.dialects.event_audio import EventAudio, decoded
 from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.media.duplex_line import DuplexLine
@@ -40,7 +40,7 @@ class TranslationDialect(Dialect[FrameReply]):
         self._session, self._client = session, RealtimeClient()
         self._spec = model.engine.info.spec
         self._line = DuplexLine(WireFormat("pcm_s16le", translation.SAMPLE_RATE), self._spec)
-        self._audio = EventAudio()
+        self._audio = EventAudio("session.update")
         self._is_begun = self._is_closing = False
 
     def feed(self, message: Message) -> Sequence[Action]:
@@ -50,15 +50,17 @@ class TranslationDialect(Dialect[FrameReply]):
                 return self._hear(asked)
             case translation.Update():
                 self._session = translation.change(self._session, asked.session)
+                self._audio.renew()
                 return (Send(event("session.updated", session=self._shown())),)
             case translation.Close():
                 self._is_closing = True
                 return (Close(DRAIN_S, LAG_S),)
 
     def _hear(self, asked: translation.AppendAudio) -> Sequence[Action]:
-        if not self._is_begun or self._is_closing:
+        is_file = self._audio.is_file(asked.audio, asked.event_id)
+        if is_file or not self._is_begun or self._is_closing:
             return ()
-        pcm = self._audio.decoded(self._line.decode, asked.audio, asked.event_id)
+        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
     def hello(self, _facts: HelloFacts) -> Sequence[Message]:
