@@ -98,6 +98,33 @@ async def test_processes_share_a_file_and_a_restart_reads_it(tmp_path: Path) -> 
     assert UsageLog(path, clock=day).seconds_today("alice") == 20
 
 
+async def test_a_clock_that_starts_in_the_past_and_steps_counts_the_seconds_of_the_day_once(
+    tmp_path: Path,
+) -> None:
+    day, path = Day(), tmp_path / "usage"
+    before = UsageLog(path, clock=day)
+    before.write(record(before))
+    before.close()
+    other_day = Day()
+    other_day.now_s = 0.0
+    log = UsageLog(path, clock=other_day)
+    log.write(record(log, seconds=3.0))
+    assert await used(log) == 3
+    for _ in range(2):
+        other_day.now_s = NOON
+        assert await used(log) == await used(log) == 10
+        other_day.now_s = 0.0
+        assert await used(log) == await used(log) == 3
+    looking = asyncio.create_task(log.refresh())
+    await asyncio.sleep(0)  # a look is under way
+    before = UsageLog(path, clock=day)
+    before.write(record(before))
+    before.close()
+    other_day.now_s = NOON
+    await looking
+    assert await used(log) == await used(log) == 20
+
+
 async def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
     day, path = Day(), tmp_path / "usage"
     log = UsageLog(path, clock=day)

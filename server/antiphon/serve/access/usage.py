@@ -91,6 +91,7 @@ class UsageLog:
         self._clock = clock
         self._log = log or Log(__name__)
         self._read_bytes = 0
+        self._reads_anew = False  # what was read before was not of days that are near now
         self._day, self._near = "", frozenset[str]()
         self._by_key: defaultdict[DayKey, float] = defaultdict(float)
         self._writer = None if path is None else LineWriter(path)
@@ -146,7 +147,10 @@ class UsageLog:
         if self._writer is None:
             return
         self._settle()
+        self._turn_day()
         if self._look is None:
+            if self._reads_anew:
+                self._read_bytes, self._reads_anew = 0, False
             self._look = _Look(self._written, self._writer.after_lines(self._read))
         looked = asyncio.wrap_future(self._look.sums)
         looked.add_done_callback(asyncio.Future.exception)  # it is seen below, or at the next look
@@ -232,6 +236,8 @@ class UsageLog:
 
     def _add(self, sums: Sums) -> None:
         self._turn_day()
+        if self._reads_anew:  # the next look finds them too
+            return
         for (day, key), seconds in sums.items():
             if day in self._near:
                 self._by_key[day, key] += seconds
@@ -242,10 +248,17 @@ class UsageLog:
             seconds[record.ended[:10], record.key] += record.seconds
 
     def _turn_day(self) -> None:
-        """Keep the sums of days that a clock which steps a day forward or back makes of today."""
-        if self.day == self._day:
+        """Keep the sums of days that a clock which steps a day forward or back makes of today.
+
+        Of a clock that steps further, as one does that starts in the past, the file has the sums.
+        """
+        day = self.day
+        if day == self._day:
             return
-        self._day = self.day
+        if self._path is not None and self._day and day not in self._near:
+            self._reads_anew = True
+            self._by_key.clear()
+        self._day = day
         self._near = frozenset(self.stamp(days)[:10] for days in (-1, 0, 1))
         for sums in (self._by_key, self._unread):
             for it in [it for it in sums if it[0] not in self._near]:
