@@ -56,6 +56,15 @@ def test_the_end_of_the_word_before_is_no_end() -> None:
     assert ends_of(pcm).end_of(0.0, 3.8) == pytest.approx(0.66, abs=BLOCK_S)
 
 
+@settings(max_examples=30)
+@given(st.floats(0.2, 0.8), st.floats(0.25, 0.6), st.floats(0.01, 0.9), st.floats(0.0, 0.4))
+def test_a_slam_behind_a_pause_moves_no_end(
+    word_s: float, pause_s: float, level: float, early_s: float
+) -> None:
+    pcm = recording((1.0, 0.0), (word_s, level), (pause_s, 0.0), (0.1, 0.95), (1.0, 0.0))
+    assert ends_of(pcm).end_of(1.0 - early_s, 4.0) == pytest.approx(1.0 + word_s, abs=2 * BLOCK_S)
+
+
 def test_before_noise_without_a_pause_a_word_is_no_longer_than_words_are() -> None:
     noise = np.random.default_rng(1).uniform(-0.3, 0.3, 20 * RATE).astype(np.float32)
     assert ends_of(noise).end_of(1.0, 16.0) == 1.0 + LONGEST_S

@@ -27,6 +27,9 @@ LONGEST_S: Final = 2.0
 DROP_DB: Final = 25
 """Quiet is so much below the loudest of the word."""
 
+HEARD_DB: Final = 2 * DROP_DB
+"""A word is no further below the loudest behind it, a slam or the next word."""
+
 _FLOOR_DB: Final = 120
 """Below full scale: the byte 0."""
 
@@ -54,9 +57,10 @@ class WordEnds:
         latest_s = min(next_s, start_s + LONGEST_S)
         first, last = math.floor(start_s / BLOCK_S), math.ceil(latest_s / BLOCK_S)
         levels = np.frombuffer(bytes(self._levels[first:last]), np.uint8).astype(np.int16)
-        loud = levels > max(0, levels.max(initial=0) - DROP_DB)
-        begins = max(SHORTEST_BLOCKS, int(loud.argmax()) if loud.any() else loud.size)
-        for place in range(begins, loud.size - PAUSE_BLOCKS + 1):
-            if not loud[place : place + PAUSE_BLOCKS].any():
+        heard = levels > max(0, levels.max(initial=0) - HEARD_DB)
+        begins = max(SHORTEST_BLOCKS, int(heard.argmax()) + 1 if heard.any() else heard.size)
+        for place in range(begins, levels.size - PAUSE_BLOCKS + 1):
+            quiet = max(0, levels[:place].max() - DROP_DB)  # what is behind a pause is no part of the word
+            if (levels[place : place + PAUSE_BLOCKS] <= quiet).all():
                 return round((first + place) * BLOCK_S, 3)
         return round(max(start_s, latest_s), 3)
