@@ -49,7 +49,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.ipc": 1900,
         "antiphon.models": 3500,
         "antiphon.protocol": 2850,
-        "antiphon.serve": 9400,
+        "antiphon.serve": 9450,
         "antiphon.supervisor": 1050,
         "antiphon_client": 3050,
         "antiphon_quantize": 4100,
