@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from antiphon.engine.config import EngineConfig
+from antiphon.engine.sizing import tick_limit_s
 from antiphon.models.costs import CARDS, GpuCard
 from antiphon_quantize.advice.families import SpeechFamily, load_families
 from antiphon_quantize.advice.fit import calls_on
@@ -64,13 +66,15 @@ def hardware_table() -> str:
 def moshi_table() -> str:
     """What Moshi 7B is computed to do on each GPU: calls, and a tick of one call at full context."""
     moshi = load_families().speech[0]
-    head = ("Moshi 7B on", "memory", "calls in bf16", "calls in INT8", "a step for one call, INT8")
+    limit_ms = 1000 * tick_limit_s(0.08, reserve_fraction=EngineConfig().tick_reserve_fraction)
+    step = f"a step for one call, INT8 (limit {limit_ms:.0f} ms)"
+    head = ("Moshi 7B on", "memory", "calls in bf16", "calls in INT8", step)
     rows = [
         (
             card.name,
             f"{card.memory_bytes / 1e9:.0f} GB",
             *calls(moshi, card).split(" / "),
-            f"{moshi.work('int8').tick_ms(1, card):.0f} ms of 80",
+            f"{moshi.work('int8').tick_ms(1, card):.0f} ms",
         )
         for card in reversed(CARDS)
     ]

@@ -63,7 +63,29 @@ def tiny() -> Speller:
         ("100", ["one", "zero", "zero"], []),
         ("1,000", ["one", "zero", "zero", "zero"], []),
         ("007", ["zero", "zero", "seven"], []),
-        ("3.14", ["three", "one", "four"], ["point"]),
+        ("3.14", ["three", "one", "four"], ["3.14"]),
+        ("2*3", ["two", "three"], ["*"]),
+        ("2*(3+4)", ["two", "three", "+", "four"], ["*"]),
+        ("(2)/3", ["two", "three"], ["/"]),
+        ("1/2", ["one", "two"], ["/"]),
+        ("\uff11\uff0f\uff12", ["one", "two"], ["\uff11\uff0f\uff12"]),
+        ("1\\2", ["one", "two"], ["\\"]),
+        ("1,5", ["one", "five"], [","]),
+        ("0,125", ["zero", "one", "two", "five"], [","]),
+        ("1234,567", ["one", "two", "three", "four", "five", "six", "seven"], [","]),
+        ("1,2,3", ["one", "two", "three"], [",", ","]),
+        ("10,000.5", ["one", "zero", "zero", "zero", "zero", "five"], ["10,000.5"]),
+        ("12,", ["twelve"], []),
+        ("5\u201310", ["five", "ten"], ["\u2013"]),
+        ("5\u201410", ["five", "ten"], ["\u2014"]),
+        ("5-10", ["five", "-", "ten"], []),  # its "-" is said "minus"
+        ("(-5)", ["-", "five"], []),
+        ("\u20135", ["five"], ["\u2013"]),
+        ("red/blue", ["red", "blue"], ["/"]),
+        ("*snow*", ["snow"], []),
+        ("snow*", ["snow"], []),
+        ("*", [], ["*"]),
+        ("/", [], ["/"]),
         ("\u2014", [], []),
         ("(", [], []),
         ("\u00ad", [], []),
@@ -102,11 +124,36 @@ def test_what_a_vocabulary_has_stays_as_it_is(word: str) -> None:
         ("na\u00efve", Spelling(["naive"], [])),
         ("don\u2019t", Spelling(["don't"], [])),
         ("\u00bd", Spelling([], ["\u00bd"])),
+        ("2*3", Spelling(["2", "3"], ["*"])),  # not "23"
+        ("5\u201310", Spelling(["5", "10"], ["\u2013"])),
+        ("-5,5\U0001f600", Spelling(["-5,5"], ["\U0001f600"])),
         ("hello\U0001f600!", Spelling(["hello!"], ["\U0001f600"])),
     ],
 )
 def test_a_large_vocabulary_needs_little_help(word: str, spelling: Spelling) -> None:
     assert Speller(French()).spell(word) == spelling
+
+
+class NoMinus(French):
+    """A vocabulary whose own rules leave every hyphen out."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.replace("-", ""))
+
+
+@pytest.mark.parametrize(
+    ("word", "spelling"),
+    [("-5", Spelling(["5"], ["-"])), ("5-3", Spelling(["5", "3"], ["-"])), ("a-b", Spelling(["a-b"], []))],
+)
+def test_a_minus_that_has_no_token_is_named(word: str, spelling: Spelling) -> None:
+    assert Speller(NoMinus()).spell(word) == spelling
+
+
+@given(st.from_regex(r"[0-9]{1,4}([*/\\\u2012-\u2015][0-9]{1,4}){1,3}", fullmatch=True))
+def test_no_operator_between_figures_is_left_out_silently(tiny: Speller, word: str) -> None:
+    operators = [letter for letter in word if not letter.isdigit()]
+    for speller in (tiny, Speller(French())):
+        assert speller.spell(word).lost == operators
 
 
 def test_a_word_spelled_anew_is_told_as_its_caller_wrote_it() -> None:

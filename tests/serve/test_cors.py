@@ -70,13 +70,15 @@ async def test_an_allowed_page_reads_answers_and_errors(path: str, status: int) 
 
 async def test_headers_of_a_streamed_answer_are_exposed() -> None:
     async with speaking(allow_origin=("*",)) as (server, _):
-        body = json.dumps({"input": "one two", "voice": "v", "instructions": "x", "response_format": "pcm"})
+        body = json.dumps(
+            {"input": "one two \u96ea", "voice": "v", "instructions": "x", "response_format": "pcm"}
+        )
         async with server.http.post(server.url(SPEECH), data=body, headers={"Origin": PAGE}) as answer:
             assert answer.status == 200
             await answer.read()
             exposed = answer.headers["Access-Control-Expose-Headers"].split(", ")
             assert answer.headers["Access-Control-Allow-Origin"] == "*"
-        assert {"Antiphon-Ignored"} <= set(exposed)
+        assert {"Antiphon-Ignored", "Antiphon-Unspoken"} <= set(exposed)
         async with server.http.post(server.url("/v1/audio/transcriptions"), headers={"Origin": PAGE}) as no:
             assert no.status == 404
             assert no.headers["Access-Control-Allow-Origin"] == "*"

@@ -111,6 +111,8 @@ async def test_words_that_cannot_be_said_are_named_and_counted() -> None:
         _, plain, _ = await order(server, input="abc ab")
         many = " ".join(map(chr, range(0x4E00, 0x4E00 + 20)))
         _, more, _ = await order(server, input=f"abc {many}")
+        faces = " ".join(chr(0x1F600 + it) * 40 for it in range(16))
+        _, long, _ = await order(server, input=f"abc {faces}")
     assert headers["Antiphon-Unspoken"] == "%E9%9B%AA, %F0%9F%98%80, %3Cspeak%3E, +1"
     assert events_of(data)[-1]["usage"] == {
         "input_tokens": 2, "output_tokens": 15, "total_tokens": 17, "unspoken_words": 4,
@@ -118,6 +120,8 @@ async def test_words_that_cannot_be_said_are_named_and_counted() -> None:
     assert "Antiphon-Unspoken" not in plain
     assert more["Antiphon-Unspoken"].count("%") == 3 * 16
     assert more["Antiphon-Unspoken"].endswith(", +4")
+    *names, rest = long["Antiphon-Unspoken"].split(", ")
+    assert (len(names), rest) == (3, "+13")  # each name has 480 bytes
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])

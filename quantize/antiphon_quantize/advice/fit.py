@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from antiphon.backends.machine import Gpu
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import MemoryFacts, rows_that_fit, slots_on, tick_limit_s
+from antiphon.engine.sizing import MemoryFacts, rows_that_fit, slots_on
 from antiphon.errors import CheckpointNotFoundError, ConfigError
 from antiphon.models.catalog import builtin_folder
 from antiphon.models.costs import CARDS, GpuCard
@@ -108,12 +108,8 @@ def most_rows(facts: MemoryFacts) -> int:
 
 def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
     """The calls that ``--slots auto`` computes for a GPU: the fewer of those by memory and by time."""
-    config, work = EngineConfig(), family.work(precision)
-    limit_s = tick_limit_s(FRAME_MS / 1000, reserve_fraction=config.tick_reserve_fraction)
-    if work.tick_ms(1, card) > 1000 * limit_s * (1 if family.kind.has_deadlines else 2):
-        return 0
     by_memory = most_rows(speech_facts(family, precision, round(card.memory_bytes)))
-    return min(by_memory, slots_on(card, work, family.kind, FRAME_MS, config).slots)
+    return min(by_memory, slots_on(card, family.work(precision), family.kind, FRAME_MS, EngineConfig()).slots)
 
 
 def matches(family: AudioFamily, request: FitRequest) -> bool:
@@ -143,6 +139,38 @@ def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> li
             -fit.family.parameters,
             fit.family.precisions.index(fit.precision),
         ),
+    )
+
+
+def reason_against(families: Iterable[AudioFamily], request: FitRequest) -> str:
+    """What no speech model has: the kind, language and licence asked for, the memory, or the time."""
+    wanted = [family for family in families if matches(family, request)]
+    if not wanted:
+        return "no model is of that kind, language and licence"
+    by_memory = speech_that_fits(wanted, replace(request, card=None))
+    if request.card is None or not by_memory:
+        least = min(
+            speech_facts(family, precision, request.memory_bytes).needed(request.sessions)
+            for family in wanted
+            for precision in family.precisions
+        )
+        free = EngineConfig().memory_reserve_fraction
+        return f"memory is the limit: the least that is needed is {least:,} bytes, and {free:.0%} stays free"
+    one = [
+        (
+            slots_on(request.card, work, it.family.kind, FRAME_MS, EngineConfig()),
+            it,
+            work.tick_ms(1, request.card),
+        )
+        for it in by_memory
+        if isinstance(it.family, SpeechFamily)
+        for work in [it.family.work(it.precision)]
+    ]
+    found, fit, one_ms = max(one, key=lambda each: (each[0].slots, -each[2]))
+    return (
+        f"time is the limit: memory holds {sessions_of(fit.rows)} of {fit.family.name} in {fit.precision}, "
+        f"of which {found.slots} are in time on {request.card.name}; a tick of 1 session takes "
+        f"{one_ms:.1f} ms and may take {found.limit_ms:.0f} ms"
     )
 
 

@@ -25,6 +25,7 @@ from antiphon_quantize.advice.fit import (
     hub_cache,
     memory_here,
     parse_bytes,
+    reason_against,
     sessions_of,
     speech_that_fits,
     text_that_fits,
@@ -164,15 +165,21 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
         if options.compose is not None:
             raise ConfigError("compose.yaml takes a text model by its variable LLM_MODEL, not by an override")
         texts = text_that_fits(families.text, request)
-        return _say(text_advice(texts[0], request, texts[1:6]) if texts else None, request)
+        if not texts:
+            return _nothing(request, "memory is the limit")
+        print(text_advice(texts[0], request, texts[1:6]))  # noqa: T201
+        return 0
     fits = speech_that_fits(families.audio, request)
-    if fits and options.compose is not None:
+    if not fits:
+        return _nothing(request, reason_against(families.audio, request))
+    if options.compose is not None:
         override = compose_override(fits[0], request)
         if options.compose == "-":
             print(override, end="")  # noqa: T201
             return 0
         _write(Path(options.compose), override)
-    return _say(speech_advice(fits[0], request, fits[1:6]) if fits else None, request)
+    print(speech_advice(fits[0], request, fits[1:6]))  # noqa: T201
+    return 0
 
 
 def _overview(families: ModelFamilies, today: date) -> str:
@@ -198,13 +205,7 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _say(advice: str | None, request: FitRequest) -> int:
-    if advice is None:
-        print(  # noqa: T201
-            f"nothing fits: {sessions_of(request.sessions)} in {request.memory_bytes:,} bytes; "
-            "see 'antiphon models'",
-            file=sys.stderr,
-        )
-        return 1
-    print(advice)  # noqa: T201
-    return 0
+def _nothing(request: FitRequest, reason: str) -> int:
+    asked = f"{sessions_of(request.sessions)} in {request.memory_bytes:,} bytes"
+    print(f"nothing fits: {asked}; {reason}; see 'antiphon models'", file=sys.stderr)  # noqa: T201
+    return 1

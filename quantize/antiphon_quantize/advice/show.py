@@ -214,9 +214,14 @@ def time_lines(family: SpeechFamily, fit: Fit, request: FitRequest) -> list[str]
     work, lines = family.work(fit.precision), list[str]()
     for each in (it for it in known if it.memory_bytes >= fit.facts.needed(sessions)):
         found = slots_on(each, work, family.kind, FRAME_MS, EngineConfig())
+        in_time = (
+            f"time would hold {sessions_of(found.slots)}"
+            if found.slots
+            else f"too slow for one call, whose ticks may take {found.limit_ms:.0f} ms"
+        )
         lines.append(
             f"  on {each.name:<7} {work.tick_ms(sessions, each):.1f} ms   a tick of {sessions_of(sessions)} "
-            f"at full context; time would hold {sessions_of(found.slots)} ({each.label})"
+            f"at full context; {in_time} ({each.label})"
         )
     return lines
 

@@ -168,11 +168,15 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ComputedSlots:
-    """Slots that should be answered in time: ``ready_rows`` of them a tick, which takes ``tick_ms``."""
+    """Slots that should be answered in time: ``ready_rows`` of them a tick, which takes ``tick_ms``.
+
+    0 slots where a tick of one row takes over ``limit_ms``; ``ready_rows`` is 1 then.
+    """
 
     slots: int
     ready_rows: int
     tick_ms: float
+    limit_ms: float
     card: GpuCard
 
 
@@ -194,10 +198,13 @@ def slots_on(
     """
     reserve, is_spoken = config.tick_reserve_fraction, not kind.has_deadlines
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=reserve, models=models)
-    rows = rows_computed(work, card, 1000 * limit_s * (2 if is_spoken else 1), config.max_slots)
+    limit_ms = 1000 * limit_s * (2 if is_spoken else 1)
+    rows = rows_computed(work, card, limit_ms, config.max_slots)
     is_packed = not is_spoken and not config.fixed_batch
     slots = calls_in_time(rows, reserve_fraction=reserve) if is_packed else rows
-    return ComputedSlots(min(slots, config.max_slots), rows, work.tick_ms(rows, card), card)
+    tick_ms = work.tick_ms(rows, card)
+    slots = min(slots, config.max_slots) if tick_ms <= limit_ms else 0
+    return ComputedSlots(slots, rows, tick_ms, limit_ms, card)
 
 
 BackendFactory: TypeAlias = Callable[[int], Backend]
@@ -312,11 +319,11 @@ def make_sized(
 
 
 def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:
-    """The slots computed for a card whose constants are known, as far as they fit into memory."""
+    """The slots computed for a card whose constants are known, as far as they fit into memory; at least 1."""
     computed = computed_slots(info, config, share.models)
     if computed is None:
         return None
-    slots = min(computed.slots, fitting)
+    slots = min(max(1, computed.slots), fitting)
     Log(__name__).debug(
         "slots computed",
         slots=slots,

@@ -39,8 +39,15 @@ _PLAIN: Final = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201b\u02bc\u2032`\u00b4", "'")
     | dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033", '"')
     | dict.fromkeys("\u2010\u2011", "-")
-    | dict.fromkeys("\u2012\u2013\u2014\u2015", " ")
 )
+_BREAKS: Final = dict.fromkeys(range(0x2012, 0x2016), " ")
+"""Dashes, which part words."""
+_OPERATOR: Final = re.compile(
+    r"(?<=[^\W_])[*/\\]+(?=[^\W_]|\()|(?<=\))[*/\\]+(?=[0-9(])"  # 2*3, red/blue, (2)/3
+    r"|(?<=[0-9]),(?![0-9]{3}(?![0-9]))(?=[0-9])|(?:(?<=\b0)|(?<=[0-9]{4})),(?=[0-9])"  # 1,5 and 0,125
+    r"|(?<![^\W\d_])[-\u2012-\u2015](?=[0-9])"  # -5, 5\u201310
+)
+"""What changes the meaning of figures where it is left out: no thousands separator, no hyphen of words."""
 _NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0-9]+))?")
 _JOINT: Final = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _MISREAD: Final = re.compile(rf"[0-9][0-9.,]*[0-9]|{_JOINT.pattern}")
@@ -48,8 +55,8 @@ _SMALL: Final = ("<super>", "<sub>", "<fraction>")
 """Forms that are not compatible where a number stands: NFKC makes 102 of a square of ten."""
 _UNNAMED: Final = frozenset("CMPZ")
 """Unicode's categories of what nobody misses: marks, punctuation, blanks and what has no shape."""
-_NAMED: Final = frozenset("&%@#")
-"""Punctuation that is a word when it is read."""
+_NAMED: Final = frozenset("&%@#/\\")
+"""Punctuation that is a word when it is read; a ``*`` is one by itself, and an emphasis beside a word."""
 
 
 class Spelling(NamedTuple):
@@ -94,7 +101,9 @@ class Speller:
         """Whether a word of these tokens is said as it stands."""
         misread = _MISREAD.search(word)  # a vocabulary without figures or hyphens says "10 0" of "100"
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
-        return is_read and self._unsayable.isdisjoint(tokens)
+        if not (is_read and self._unsayable.isdisjoint(tokens)):
+            return False
+        return all(map(self._is_heard, _OPERATOR.findall(word)))  # a "-" that has no token is not said
 
     def spell(self, word: str) -> Spelling:
         """The words to be said for one as a caller wrote it, and what of it is not said."""
@@ -107,22 +116,31 @@ class Speller:
         if len(text) > MAX_SPELLED:
             return Spelling([], [word])
         text = "".join(letter for letter in text if unicodedata.category(letter) not in ("Cc", "Cf"))
+        lost = [it for it in _OPERATOR.findall(text) if not self._is_heard(it)]
+        text = _OPERATOR.sub(self._apart, text).translate(_BREAKS)
         if not self._has_figures:
             text = _NUMBER.sub(self._in_words, text)
-        parts = (text if self._has_joints else _JOINT.sub(" ", text)).split()
-        spelling = Spelling([], [])
-        for part in parts:
-            kept, lost = self._kept(part)
-            if kept and self._encode(kept):
-                spelling.words.append(kept)
-            if len(parts) == 1 and not kept:
-                lost = word  # as its caller wrote it
-            if any(unicodedata.category(it)[0] not in _UNNAMED or it in _NAMED for it in lost):
-                spelling.lost.append(lost)
-        return spelling
+        words = []
+        for part in (text if self._has_joints else _JOINT.sub(" ", text)).split():
+            kept, rest = self._kept(part)
+            if self._is_heard(kept):
+                words.append(kept)
+            if any(unicodedata.category(it)[0] not in _UNNAMED or it in _NAMED for it in rest) or part == "*":
+                lost.append(rest)
+        return Spelling(words, [it if it in word else word for it in lost])  # as its caller wrote it
 
     def _is_sayable(self, word: str) -> bool:
         return self._unsayable.isdisjoint(self._encode(word))
+
+    def _is_heard(self, word: str) -> bool:
+        """Whether it is sayable and has tokens: a vocabulary's own rules may leave a comma or hyphen out."""
+        return bool(self._encode(word)) and self._is_sayable(word)
+
+    def _apart(self, operator: re.Match[str]) -> str:
+        """An operator as a word where figures become words; a blank where it is not said."""
+        if not self._is_heard(operator[0]):
+            return " "
+        return operator[0] if self._has_figures else f" {operator[0]} "
 
     def _in_words(self, found: re.Match[str]) -> str:
         """A number in words if the vocabulary has them, else figure by figure."""

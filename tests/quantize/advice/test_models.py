@@ -232,7 +232,15 @@ def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fits", "1GB", "--modality", "duplex"]) == 1
-    assert capsys.readouterr().err.startswith("nothing fits: 1 session in 1,000,000,000 bytes")
+    assert re.fullmatch(
+        r"nothing fits: 1 session in 1,000,000,000 bytes; memory is the limit: the least that is needed is "
+        r"[\d,]+ bytes, and 10% stays free; see 'antiphon models'\n",
+        capsys.readouterr().err,
+    )
+    assert main(["--fits", "80GB", "--language", "xx"]) == 1
+    assert "; no model is of that kind, language and licence; " in capsys.readouterr().err
+    assert main(["--fits", "1KB", "--modality", "text"]) == 1
+    assert "; memory is the limit; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -331,3 +339,22 @@ def test_a_gpu_by_its_name_bounds_calls_by_time_too(capsys: pytest.CaptureFixtur
     assert re.findall(r"^  on (.*?)  ", text, re.MULTILINE) == ["L40S"]
     assert card_named("rtx4090") is card_named("RTX 4090") is not None
     assert main(["--fits", "L4", "--modality", "duplex"]) == 1
+    assert re.fullmatch(
+        r"nothing fits: 1 session in 23,600,000,000 bytes; time is the limit: memory holds \d+ sessions? of "
+        r"moshiko in int8, of which 0 are in time on L4; a tick of 1 session takes 3[4-9]\.\d ms "
+        r"and may take 34 ms; see 'antiphon models'\n",
+        capsys.readouterr().err,
+    )
+    assert main(["--fits", "24GB", "--modality", "duplex", "--language", "en"]) == 0
+    assert main(["--fits", "L40S", "--modality", "duplex", "--sessions", "90"]) == 1
+
+
+def test_a_card_that_is_too_slow_for_one_call_holds_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two ticks of Moshi 7B in bfloat16 on an L4 do not fit in a frame, though its memory holds the model."""
+    assert main(["--fits", "23GB", "--modality", "duplex"]) == 0
+    (line,) = re.findall(r"^  on L4 .*", capsys.readouterr().out, re.MULTILINE)
+    assert re.fullmatch(
+        r"  on L4 +\d+\.\d ms   a tick of 1 session at full context; too slow for one call, whose ticks may "
+        r"take 34 ms \(computed, not measured\)",
+        line,
+    )

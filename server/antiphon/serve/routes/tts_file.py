@@ -28,6 +28,8 @@ from antiphon.serve.routes.routing import post_wait_s
 from antiphon.serve.transport.http_body import HttpBody
 
 UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
+MAX_UNSPOKEN_BYTES: Final = 1500
+"""Of the names in that header: proxies take 4 KB of all headers."""
 """Of an answer: words that the model cannot say, percent-encoded UTF-8, with commas, and "+N" for N more."""
 
 
@@ -97,5 +99,7 @@ def unspoken_header(unspoken: Unspoken) -> Mapping[str, str]:
     if not unspoken.count:
         return {}
     names = [quote(name, safe="", errors="replace") for name in unspoken.names]
+    while len(", ".join(names)) > MAX_UNSPOKEN_BYTES:
+        names.pop()
     more = unspoken.count - len(names)
     return {UNSPOKEN_HEADER: ", ".join([*names, f"+{more}"] if more else names)}
