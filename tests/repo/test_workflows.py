@@ -76,13 +76,55 @@ def test_every_supported_python_is_tested_on_linux_and_macos() -> None:
 
 def test_a_release_is_tried_before_it_is_published() -> None:
     jobs = read(FOLDER / "release.yml")["jobs"]
-    assert set(jobs["publish"]["needs"]) == {"build", "images"}
-    assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
+    assert set(jobs["publish-weights"]["needs"]) == {"build", "images"}
+    assert (jobs["publish"]["needs"], jobs["notes"]["needs"]) == ("publish-weights", "publish")
+    for name in ("publish-weights", "publish", "notes"):
+        assert jobs[name]["if"] == "github.ref_type == 'tag'"
     assert "secrets." not in (FOLDER / "release.yml").read_text()
     scripts = [step.get("run", "") for step in jobs["build"]["steps"]]
     assert any(script.startswith("make try-release") for script in scripts)
     for kind in {entry["file"] for entry in jobs["images"]["strategy"]["matrix"]["include"]}:
         assert (ROOT / "deploy" / "docker" / f"{kind}.Dockerfile").is_file()
+
+
+@pytest.mark.parametrize(
+    ("job", "environment", "wheels"),
+    [
+        ("publish-weights", "release-weights", ["antiphon_weights-1.0-py3-none-any.whl"]),
+        ("publish", "release", ["antiphon-1.0-py3-none-any.whl"]),
+    ],
+)
+def test_each_package_has_a_publisher_of_its_own(
+    job: str, environment: str, wheels: list[str], tmp_path: Path
+) -> None:
+    """Pending publishers of the package index must differ; a job that publishes may do nothing else."""
+    found = read(FOLDER / "release.yml")["jobs"][job]
+    assert (found["environment"], found["permissions"]) == (environment, {"id-token": "write"})
+    _, script, publish = found["steps"]
+    assert publish["with"] == {"packages-dir": "upload", "skip-existing": True}
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    for name in ("antiphon-1.0-py3-none-any.whl", "antiphon_weights-1.0-py3-none-any.whl"):
+        (dist / name).write_text(name)
+    subprocess.run("sha256sum * > SHA256SUMS", shell=True, cwd=dist, check=True)
+    subprocess.run(["bash", "-e", "-c", script["run"]], cwd=tmp_path, check=True)
+    assert [it.name for it in (tmp_path / "upload").iterdir()] == wheels
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path: Path) -> None:
+    job = read(FOLDER / "release.yml")["jobs"]["notes"]
+    assert job["permissions"] == {"contents": "write"}
+    (cut,) = (step["run"] for step in job["steps"] if "changelog" in step.get("name", ""))
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## [0.2.0] - 2026-12-02\nnew\n\n### Fixed\n- it\n\n## [0.1.0] - 2026-12-01\nold\n"
+    )
+    subprocess.run(
+        ["bash", "-e", "-c", cut],
+        cwd=tmp_path,
+        env={"GITHUB_REF_NAME": "v0.2.0", "PATH": "/usr/bin:/bin"},
+        check=True,
+    )
+    assert (tmp_path / "notes.md").read_text() == "new\n\n### Fixed\n- it\n\n"
 
 
 @pytest.mark.parametrize("tag", ["v0.1.0", "v9.9.9"])
