@@ -360,7 +360,8 @@ def test_a_known_cards_constants_give_the_slots_by_hand_arithmetic(
     assert halved.ready_rows == (20 - 0.45) // (1 if "H200" in card else 4.3 / 3)
     crowded = computed_slots(info, replace(AUTO, max_slots=500), models=50)  # ticks of 0.8 ms
     assert crowded is not None
-    assert (crowded.slots, crowded.ready_rows, crowded.limit_ms) == (0, 1, pytest.approx(0.8))
+    assert (crowded.slots, crowded.ready_rows) == (0, 1)
+    assert crowded.limit_ms == pytest.approx(0.8)
 
 
 def test_what_is_computed_is_the_first_that_is_timed(caplog: pytest.LogCaptureFixture) -> None:

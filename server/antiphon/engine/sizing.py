@@ -200,8 +200,7 @@ def slots_on(
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=reserve, models=models)
     limit_ms = 1000 * limit_s * (2 if is_spoken else 1)
     rows = rows_computed(work, card, limit_ms, config.max_slots)
-    is_packed = not is_spoken and not config.fixed_batch
-    slots = calls_in_time(rows, reserve_fraction=reserve) if is_packed else rows
+    slots = rows if is_spoken or config.fixed_batch else calls_in_time(rows, reserve_fraction=reserve)
     tick_ms = work.tick_ms(rows, card)
     slots = min(slots, config.max_slots) if tick_ms <= limit_ms else 0
     return ComputedSlots(slots, rows, tick_ms, limit_ms, card)
