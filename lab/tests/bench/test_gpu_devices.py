@@ -13,10 +13,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from antiphon.backends.base import Work
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.state import State
 from antiphon.models.sampling import SamplingParameters
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, published_sizes, small_size
 from tests.backends.torch.fake_cuda import FakeCuda, fake_cuda
@@ -36,7 +36,7 @@ def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchF
     """An executor whose tensors are fake; what it reads on the host is zeros."""
     numpy_types = {torch.int64: np.int64, torch.float32: np.float32}
     patch.setattr(TorchRows, "_host_buffer", host_buffer)
-    patch.setattr(State, "_positions", lambda *_: AGE)
+    patch.setattr(TensorSpec, "positions", lambda spec, _: AGE if spec.position else None)
     patch.setattr(
         FakeTensor, "numpy", lambda self: np.zeros(self.shape, numpy_types[self.dtype]), raising=False
     )

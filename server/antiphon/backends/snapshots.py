@@ -47,14 +47,16 @@ class TensorSpec:
         """The same for a row that is two sequences."""
         return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
 
-    def used(self, row: Tensors) -> int | None:
-        """The slots of a ring that hold something, or the pages that are begun, by the position in ``row``.
-
-        None: all of it, as of a tensor that is no ring, or has no position there.
-        """
+    def positions(self, row: Tensors) -> int | None:
+        """How many positions a ring has seen, by the count in ``row``; None: no ring, or no count there."""
         if self.position is None or self.position not in row:
             return None
-        return min(-(-int(row[self.position].max()) // self.page_slots), self.shape[self.slot_axis])
+        return int(row[self.position].max())
+
+    def used(self, row: Tensors) -> int | None:
+        """The slots of a ring that hold something, or the pages that are begun; None: all of it."""
+        seen = self.positions(row)
+        return None if seen is None else min(-(-seen // self.page_slots), self.shape[self.slot_axis])
 
     def cut(self, tensor: Any, row: Tensors) -> Any:
         """What of a row's tensor is in use, where it lies."""

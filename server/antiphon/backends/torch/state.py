@@ -316,11 +316,10 @@ class State:
         own, copies = {name: tensor[row] for name, tensor in self.tensors.items()}, {}
         for name, spec in self.specs.items():
             copies[name] = spec.cut(own[name], own).clone()
-            if spec.position is not None and spec.page_slots > 1:
-                positions = int(own[spec.position].max())
-                unused = -positions % spec.page_slots
-                if unused and positions < spec.shape[spec.slot_axis] * spec.page_slots:
-                    copies[name].select(spec.slot_axis, -1)[..., -unused:] = 0
+            seen = spec.positions(own) if spec.page_slots > 1 else None
+            unused = -(seen or 0) % spec.page_slots
+            if seen is not None and unused and seen < spec.shape[spec.slot_axis] * spec.page_slots:
+                copies[name].select(spec.slot_axis, -1)[..., -unused:] = 0
         return copies
 
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
