@@ -20,7 +20,7 @@ from tests.support.stack.composefile import KEYS, ROOT, read_compose, services
 from tests.support.stack.stack import Stack, running_stack
 
 SERVE = ["antiphon", "serve"]
-BUILD_INFO = "/m/echo/api/build_info"
+MODELS = "/m/echo/api/models"
 
 
 def test_it_is_what_the_published_schema_says() -> None:
@@ -69,7 +69,7 @@ async def test_keys_give_access_as_long_as_they_are_in_the_file(
         return said.split()[-1]
 
     async def status(stack: Stack, key: str) -> int:
-        async with stack.http.get(stack.url + BUILD_INFO, headers={"Authorization": f"Bearer {key}"}) as it:
+        async with stack.http.get(stack.url + MODELS, headers={"Authorization": f"Bearer {key}"}) as it:
             return it.status
 
     alice = make_key("alice")
@@ -77,7 +77,7 @@ async def test_keys_give_access_as_long_as_they_are_in_the_file(
     async with running_stack(tmp_path, {"echo": 1}, values, certificate, overrides=[KEYS]) as stack:
         await stack.sees("echo", {worker.host: 2 for worker in stack.of("echo")})
         await stack.sees("echo-queue", {worker.host: 1 for worker in stack.of("echo")})  # it lists models
-        assert (await stack.get(stack.url + BUILD_INFO))[0] == 401
+        assert (await stack.get(stack.url + MODELS))[0] == 401
         assert await status(stack, alice) == 200
         # The list of all models is the load balancer's, for those whom a worker lets in.
         models = f"{stack.url}/v1/models"

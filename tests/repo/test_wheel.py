@@ -92,7 +92,7 @@ def test_the_wheel_carries_licence_and_command(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     info = {name.split(".dist-info/")[1]: name for name in archive.namelist() if ".dist-info/" in name}
     assert "Apache License" in archive.read(info["licenses/LICENSE"]).decode()
-    assert "antiphon = antiphon.cli:main" in archive.read(info["entry_points.txt"]).decode()
+    assert "antiphon = antiphon.start:main" in archive.read(info["entry_points.txt"]).decode()
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path) -> None:

@@ -166,7 +166,7 @@ async def test_operators_see_the_state_and_set_the_phase(
         code, text = await run("--withdraw", "--secret", str(secret), "--json")
         assert (code, json.loads(text)["phase"]) == (1, "withdrawn")
         assert (await run("--restart", "--secret", str(secret)))[0] == 0
-        with pytest.raises(HandOverError, match="answered 403: the signature is not one of the secret"):
+        with pytest.raises(HandOverError, match="answered 403: the signature is not one for the worker"):
             await run("--promote", "--secret", str(wrong))
         with pytest.raises(ConfigError, match="--promote needs --secret FILE"):
             await run("--promote")

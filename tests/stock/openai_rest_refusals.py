@@ -38,6 +38,7 @@ def main(base_url: str, key: str) -> dict[str, str]:
         "model of another kind": said(lambda: transcripts.create(**hear | {"model": "tiny-tts"})),
         "model that is not there": said(lambda: client.models.retrieve("gpt-9")),
         "no words": said(lambda: speech.create(**speak | {"input": " "})),
+        "no word that can be said": said(lambda: speech.create(**speak | {"input": "😀"})),
         "speed": said(lambda: speech.create(**speak | {"speed": 5})),
         "format": said(lambda: speech.create(**speak | {"response_format": "m4b"})),
         "no recording": said(lambda: transcripts.create(**hear)),

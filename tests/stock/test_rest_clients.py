@@ -133,6 +133,9 @@ REFUSALS = {
         "there is: tiny-stt (stt), tiny-tts (tts); to serve it under this name: --alias gpt-9=tiny-stt"
     ),
     "no words": "BadRequestError 400 invalid_value, input: input has no words",
+    "no word that can be said": (
+        "BadRequestError 400 invalid_value, input: this model can say nothing of this text: '😀'"
+    ),
     "speed": "BadRequestError 400 invalid_value, speed: speed is 5, 0.25 to 4 are allowed",
     "format": (
         "BadRequestError 400 invalid_value, response_format: response_format is 'm4b', "

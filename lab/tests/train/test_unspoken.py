@@ -13,7 +13,8 @@ from antiphon.arrays import FloatArray
 from antiphon.audio.stream import decode_pieces
 from lab.train.recital import share_understood
 from lab.train.recogniser import answers_grammar, recognise
-from tests.support.launch import ANTIPHON, free_port, running_server
+from tests.support.calm import SERVE
+from tests.support.launch import free_port, running_server
 
 HEARD = {
     "Snow \U0001f600 is white.": "snow is white",
@@ -26,7 +27,7 @@ HEARD = {
 
 def test_what_is_left_of_a_text_is_understood(tmp_path: Path) -> None:
     port = free_port()
-    command = [*ANTIPHON, "serve", "--model", "tiny-tts", "--port", str(port), "--slots", "2"]
+    command = [*SERVE, "--model", "tiny-tts", "--port", str(port), "--slots", "2"]
     sounds: list[FloatArray] = []
     with running_server(command, port, tmp_path / "server.log") as server:
         for text in HEARD:

@@ -74,7 +74,7 @@ async def handle_realtime(
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
         transcriber = Transcriber(model, services.clock)
-        dialect = TranscriptionDialect(session, model, partial(services.models.are_one, model.name))
+        dialect = TranscriptionDialect(session, model, partial(services.models.are_one, session.model))
         call = Call(services, model, dialect, transcriber, caller=caller)
     else:
         talking = RealtimeDialect(
