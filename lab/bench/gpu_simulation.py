@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from antiphon.backends.torch.pipeline import row_buckets
-from antiphon.engine.sizing import MemoryFacts
+from antiphon.engine.sizing import MemoryFacts, most_rows
 from antiphon.models.costs import H100, H200, GpuCard
-from antiphon_quantize.advice.fit import most_rows
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import Form, Size, published_sizes, reads
 

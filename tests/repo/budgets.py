@@ -45,7 +45,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.audio": 1550,
         "antiphon.backends": 8750,
         "antiphon.canary": 250,
-        "antiphon.engine": 3750,
+        "antiphon.engine": 3800,
         "antiphon.ipc": 1900,
         "antiphon.models": 3500,
         "antiphon.protocol": 2850,

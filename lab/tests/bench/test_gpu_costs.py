@@ -10,9 +10,10 @@ import torch
 
 from antiphon.backends.torch.executor import tick_work
 from antiphon.backends.torch.generation import Generator
+from antiphon.engine.sizing import most_rows
 from antiphon.models.costs import CARDS, H100, H200, card_called
 from antiphon_quantize.advice.families import load_families
-from antiphon_quantize.advice.fit import most_rows, speech_facts
+from antiphon_quantize.advice.fit import speech_facts
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, published_sizes, reads
 from lab.bench.gpu_simulation import rows_held, runbook_lines, simulate

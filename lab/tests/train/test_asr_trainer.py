@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import PipelineKind
-from antiphon.models.transcript import SpeechTiming, Word, WordAssembler
+from antiphon.models.transcript import PREFIX_FRAMES, SpeechTiming, Word, WordAssembler
 from lab.train import asr_trainer as listener_module
 from lab.train import passages
 from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
@@ -363,7 +363,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     assert checkpoint.spec.kind is PipelineKind.STT
     assert checkpoint.spec.lm is not None
     assert (checkpoint.spec.lm.extra_heads, checkpoint.spec.lm.dep_q) == (4, 0)
-    assert SpeechTiming.of(checkpoint.spec) == TIMING
+    assert SpeechTiming.of(checkpoint.spec) == replace(TIMING, prefix_frames=PREFIX_FRAMES)
     assert json.loads((tmp_path / "tiny-stt" / "config.json").read_text())["mimi_name"].endswith(
         "assets/tiny/mimi.safetensors"
     )

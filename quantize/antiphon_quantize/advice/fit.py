@@ -11,7 +11,7 @@ from typing import Final
 
 from antiphon.backends.machine import Gpu
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import MemoryFacts, rows_that_fit, slots_on
+from antiphon.engine.sizing import MemoryFacts, most_rows, slots_on
 from antiphon.errors import CheckpointNotFoundError, ConfigError
 from antiphon.models.catalog import builtin_folder
 from antiphon.models.costs import CARDS, GpuCard
@@ -95,15 +95,6 @@ def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> Memo
     """Weights with the codec's, and what a session takes."""
     weights = family.weight_bytes(precision) + family.codec_bytes
     return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
-
-
-def most_rows(facts: MemoryFacts) -> int:
-    """The rows of ``--slots auto`` by memory; 0 when not even one fits."""
-    config = EngineConfig()
-    try:
-        return rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
-    except ConfigError:
-        return 0
 
 
 def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:

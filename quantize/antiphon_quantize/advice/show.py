@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import slots_on
+from antiphon.engine.sizing import most_rows, slots_on
 from antiphon.models.costs import CARDS
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily
@@ -20,7 +20,6 @@ from antiphon_quantize.advice.fit import (
     Memory,
     TextFit,
     fits_here,
-    most_rows,
     sessions_of,
 )
 

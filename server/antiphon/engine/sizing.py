@@ -120,6 +120,15 @@ def rows_that_fit(
     return min(at_most, (usable - memory.fixed_bytes) // memory.row_bytes)
 
 
+def most_rows(facts: MemoryFacts) -> int:
+    """The rows of ``--slots auto`` by memory; 0 when not even one fits."""
+    config = EngineConfig()
+    try:
+        return rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
+    except ConfigError:
+        return 0
+
+
 def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
     """The longest tick that keeps frames on time.
 

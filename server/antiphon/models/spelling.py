@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import ProtocolError
-from antiphon.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # The module loads sentencepiece, which a card's benches have not.
+    from antiphon.models.tokenizer import Tokenizer
 
 MAX_NAMED: Final = 16
 MAX_NAMED_CHARS: Final = 40
