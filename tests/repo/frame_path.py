@@ -28,7 +28,7 @@ FRAME_PATH: Final = (
 )
 """Each has a function that runs for every frame of ``/api/chat``: Opus, one process, the null backend.
 
-``tests/serve/test_frame_path.py`` runs such a call and compares.
+``tests/serve/calls/test_frame_path.py`` runs such a call and compares.
 """
 
 ON_A_CLOCK: Final = (

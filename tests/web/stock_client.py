@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.serve import test_stock_client as stock
-from tests.serve.test_stock_client import Microphone, Printer, Speaker
+from tests.serve.dialects.test_stock_client import Microphone, Printer, Speaker
 
 PATIENCE_S = 60.0
 PERIOD_S = 0.08

@@ -16,8 +16,8 @@ from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.operator import drain
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
 from tests.serve.resuming import QUERY
-from tests.serve.test_chat import STOCK_QUERY
-from tests.serve.test_hand_over import MovingCaller
+from tests.serve.dialects.test_chat import STOCK_QUERY
+from tests.serve.hosting.test_hand_over import MovingCaller
 
 FRAMES = 16
 STEP = 6

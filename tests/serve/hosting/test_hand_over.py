@@ -14,7 +14,7 @@ from antiphon_client.thread import CallThread
 from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.process import ServerProcess, serve_process
 from tests.serve.resuming import QUERY, ResumingCaller
-from tests.serve.test_processes_resume import assert_same
+from tests.serve.hosting.test_processes_resume import assert_same
 from tests.support.launch import free_port
 
 TLS = Path(__file__).parent / "tls"

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from tests.serve.process import REPOSITORY, ROOM, START_S
-from tests.serve.test_processes import children_of
+from tests.serve.hosting.test_processes import children_of
 from tests.support.calm import SERVE
 from tests.support.launch import ANTIPHON
 

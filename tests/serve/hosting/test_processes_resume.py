@@ -17,7 +17,7 @@ from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.live_resuming import ResumingLiveCaller
 from tests.serve.process import serve_process
 from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
-from tests.serve.test_processes import front_ends
+from tests.serve.hosting.test_processes import front_ends
 
 pytestmark = pytest.mark.product
 FRAMES = 120

@@ -17,8 +17,8 @@ from tests.serve.hostile import FORM, form_of
 from tests.serve.live_client import PATH as LIVE
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import PATH, realtime_client
-from tests.serve.test_live_recogniser import beside_a_talker
-from tests.serve.test_realtime_transcription import MANUAL, dictate
+from tests.serve.dialects.test_live_recogniser import beside_a_talker
+from tests.serve.dialects.test_realtime_transcription import MANUAL, dictate
 
 ALIASES = ("gpt-live-1=null-echo", "openai/whisper-1=scribe")
 ANY = ("*=null-echo", "*=scribe")

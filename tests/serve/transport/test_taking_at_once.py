@@ -21,7 +21,7 @@ from antiphon.errors import AudioError
 from antiphon.serve.transport.frames import CLOSE, PING
 from antiphon.serve.transport.socket import AT_ONCE, Socket
 from antiphon.serve.transport.upgrade import open_socket
-from tests.serve.test_frames import MESSAGES, client_frame
+from tests.serve.transport.test_frames import MESSAGES, client_frame
 
 
 class Wire(asyncio.Transport):

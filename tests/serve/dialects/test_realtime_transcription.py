@@ -10,7 +10,7 @@ from antiphon.protocol import kyutai, realtime_input
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Closed
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
-from tests.serve.test_live_recogniser import beside_a_talker, recogniser_of
+from tests.serve.dialects.test_live_recogniser import beside_a_talker, recogniser_of
 
 PATHS = (f"{PATH}?intent=transcription", f"{PATH}?model=scribe", f"/m/scribe{PATH}")
 DELTA = "conversation.item.input_audio_transcription.delta"

@@ -20,7 +20,7 @@ from tests.serve.harness import HIBIKI, serving
 from tests.serve.live_client import PATH as LIVE
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import PATH, realtime_client
-from tests.serve.test_live_recogniser import beside_a_talker
+from tests.serve.dialects.test_live_recogniser import beside_a_talker
 
 CODECS = {
     "WebM": ("webm", "libopus"),
