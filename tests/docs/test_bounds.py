@@ -90,7 +90,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "serve/access/test_access.py::as_many_sessions_as_its_line_says",
         "serve/hosting/test_processes.py::limits_of_a_key",
     ),
-    "max_seconds_per_key": ("serve/access/test_usage.py::may_use_its_seconds",),
+    "max_seconds_per_key": ("serve/access/test_usage_of_calls.py::may_use_its_seconds",),
     "max_queue": ("engine/test_admission.py::first_come_first_served_and_bounded",),
     "max_wait_s": ("protocol/test_chat.py::wait_is_granted_whole_or_refused",),
     "drain_timeout_s": ("serve/hosting/test_lifecycle.py::left_at_the_deadline",),

@@ -11,38 +11,12 @@ from antiphon.engine.resume import MAX_NOTES, MAX_NOTES_BYTES
 from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.errors import ReplacedError, ResumeError, SessionFailedError
 from antiphon.ipc.session import Session
-from antiphon.ipc.values import ResumeClaim, SessionState
+from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, heard
 from tests.engine.fakes import FakeBackend
-
-KEY, NEXT, THIRD = b"1" * 32, b"2" * 32, b"3" * 32
-
-
-def claim(
-    key: bytes = KEY, new_key: bytes = NEXT, *, owner: str = "", seq: int = -1, frame: int = -1
-) -> ResumeClaim:
-    return ResumeClaim(key, new_key, owner, seq, frame, replay_frames=5)
-
-
-def resets(bench: Bench) -> int:
-    """How often a row began anew."""
-    return sum(int(step.reset.sum()) for step in bench.backend.steps)
-
-
-def armed(bench: Bench) -> Session:
-    """A call that can be resumed and has heard two frames."""
-    session = bench.submit(seed=3)
-    session.arm(KEY, "")
-    bench.push(session, 1, 2)
-    bench.ticks()
-    return session
-
-
-def resume(bench: Bench, asked: ResumeClaim) -> Session:
-    session = bench.calls.resume(asked)
-    bench.tick()
-    return session
+from tests.engine.resumed import resets
+from tests.engine.resumed import KEY, NEXT, THIRD, armed, claim, lose_front_end, resume
 
 
 def test_the_row_its_state_and_its_replies_go_over() -> None:
@@ -107,13 +81,6 @@ def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> Non
     for reply in second.take():
         second.sent(reply, bench.clock())
     assert bench.read("first_audio_seconds_count") == 1
-
-
-def lose_front_end(bench: Bench, key: bytes) -> None:
-    """The front end of a call is gone: nothing comes from it any more."""
-    guest = bench.engine.sessions.resuming._tokens._calls[key].session
-    guest.orphan()
-    bench.engine.sessions.detach(guest)
 
 
 def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> None:
@@ -392,3 +359,76 @@ def test_a_call_has_one_token_from_its_front_end() -> None:
     for session, key in ((second, KEY), (first, NEXT)):
         session.arm(key, "")
         assert "can be resumed already, or its token is another's" in str(session.error)
+
+
+def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None:
+    bench = Bench()
+    armed(bench).detach()
+    second = bench.calls.resume(claim())
+    bench.engine._lose(RuntimeError("gone"))
+    assert isinstance(second.error, SessionFailedError)
+
+
+def test_a_successor_that_leaves_while_the_row_is_moved_leaves_the_call_and_no_row_behind() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    armed(bench).detach()
+    bench.calls.resume(claim()).close()
+    bench.tick()
+    assert bench.engine.health().active == 1
+    third = resume(bench, claim(KEY, THIRD))
+    assert third.state is SessionState.ACTIVE
+    bench.push(third, 3)
+    assert bench.ticks() == 1
+    third.close()
+    bench.tick()
+    assert bench.engine.health().active == 0
+
+
+def test_only_a_call_that_goes_on_counts_as_resumed() -> None:
+    bench = Bench()
+    first = armed(bench)
+    first.detach()
+    second = bench.calls.resume(claim())
+    assert bench.read("resumptions_total", outcome="resumed") == 0
+    second.close()  # before the engine thread came to it
+    bench.tick()
+    assert bench.read("resumptions_total", outcome="resumed") == 0
+    resume(bench, claim())
+    assert bench.read("resumptions_total", outcome="resumed") == 1
+
+
+def test_a_row_that_fails_while_its_call_changes_hands_twice_is_free_afterwards() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    lease = bench.calls.engine_session(first).lease
+    assert lease is not None
+    first.detach()
+    second = bench.calls.resume(claim())
+    second.detach()
+    third = bench.calls.resume(claim(NEXT, THIRD))
+    bench.engine.rows.fail(lease, SessionFailedError("the step failed"))
+    bench.tick()
+    assert str(third.error) == "the step failed"
+    assert bench.engine.health().active == 0
+    newcomer = bench.submit()
+    bench.push(newcomer, 1)
+    bench.ticks()
+    assert heard(newcomer.take()) == [1]
+
+
+def test_a_connection_that_is_at_fault_while_its_row_goes_to_another_ends_alone() -> None:
+    bench = Bench(FakeBackend(slots=1))
+    first = armed(bench)
+    first.take()
+    guest = bench.calls.engine_session(first)
+    first.detach()
+    second = bench.calls.resume(claim(frame=1))
+    bench.engine.sessions.end(guest, SessionFailedError("at fault"))
+    bench.tick()
+    assert (str(first.error), second.state) == ("at fault", SessionState.ACTIVE)
+    assert bench.engine.health().active == 1
+    bench.push(second, 3)
+    bench.ticks()
+    assert heard(second.take()) == [3]
+    second.close()
+    assert bench.engine.health().active == 0

@@ -44,6 +44,13 @@ FRAME_SAMPLES = 1920
 PATIENCE_S = 120.0
 """No test waits longer for anything: reached only when something is broken."""
 
+STOCK_QUERY = (
+    "worker_auth_id=&email=a%40b.c&text_temperature=0.7&text_topk=25&audio_temperature=0.8&audio_topk=250"
+    "&pad_mult=0&text_seed=6543&audio_seed=123&repetition_penalty_context=64&repetition_penalty=1.0"
+    "&image_resolution=400"
+)
+"""What the web client of kyutai-labs/moshi asks for."""
+
 MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=2048)
 LM = LMSpec(
     dim=8,

@@ -14,11 +14,13 @@ import numpy as np
 from aiohttp import WSMsgType
 
 from antiphon.backends.base import Backend, FloatArray, StepInputs, StepOutputs
+from antiphon.engine.engine import Engine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec
 from antiphon.serve.calls.call import Call
 from antiphon.serve.dialects.live import LiveDialect, Watcher
-from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, null_checkpoint
+from tests.serve.asr_client import STT
+from tests.serve.harness import CODEC, Closed, PATIENCE_S, Server, Steps, null_checkpoint, serving
 from tests.support.null_backend import NullBackend
 
 PATH = "/v1/live/sessions"
@@ -116,3 +118,19 @@ class LiveClient:
 async def live_client(server: Server, path: str = PATH, **headers: str) -> AsyncIterator[LiveClient]:
     async with server.http.ws_connect(server.url(path, "ws"), headers=headers, max_msg_size=0) as ws:
         yield LiveClient(ws)
+
+
+@asynccontextmanager
+async def beside_a_talker(
+    *, rows: int = 2, step_s: float = 0.0, **options: Any
+) -> AsyncIterator[tuple[Server, Steps]]:
+    """A server with a talker that repeats what it hears, and a recogniser."""
+    steps = Steps()
+    backend = NullBackend(STT, rows, step_ms=1000 * step_s, sleep=steps.sleep)
+    async with serving(model=parrot(slots=4), beside=[(null_checkpoint(STT), backend)], **options) as server:
+        yield server, steps
+
+
+def recogniser_of(server: Server) -> Engine:
+    """The recogniser's engine."""
+    return server.engines["scribe"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from antiphon.backends.null import NullFaults
-from tests.serve.harness import PATIENCE_S, Client
+from tests.serve.harness import Client, PATIENCE_S
 from tests.support.calm import CALM_OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -162,3 +162,33 @@ async def said(process: asyncio.subprocess.Process, pattern: str) -> re.Match[st
         if match := re.search(pattern, line):
             return match
     raise AssertionError((await process.stderr.read()).decode())
+
+
+def children_of(pid: int) -> dict[int, str]:
+    """The processes that ``pid`` has started, and the words they were started with."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = map(int, listed.read_text().split() if listed.exists() else [])
+    return {child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in pids}
+
+
+def children(pid: int) -> dict[str, int]:
+    """The engine's process, and front ends in the order they were started."""
+    found: dict[str, int] = {}
+    for child, words in children_of(pid).items():
+        role = next((word for word in words.split() if word in ("engine", "front-end")), None)
+        if role is not None:
+            found[role if role == "engine" else f"front-end-{child}"] = child
+    return found
+
+
+def front_ends(server: ServerProcess) -> list[int]:
+    return [pid for role, pid in children(server.process.pid).items() if role != "engine"]
+
+
+async def run(*words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *words,
+        cwd=REPOSITORY,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.serve.asr_client import sentence, spoken
 from tests.serve.harness import Server
 from tests.serve.live_client import LiveClient
 
@@ -40,3 +41,17 @@ async def realtime_client(
         server.url(path, "ws"), headers=headers, max_msg_size=0, protocols=protocols
     ) as ws:
         yield RealtimeClient(ws)
+
+
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+
+
+MANUAL: dict[str, Any] = {"turn_detection": None, "transcription": {"model": "scribe"}}
+
+
+async def dictate(client: RealtimeClient, words: int) -> tuple[dict[str, Any], list[str]]:
+    """Say words and commit; what is completed, and what was said."""
+    tokens, texts = sentence(words)
+    await client.speak(spoken([*tokens, 0]))
+    await client.send("input_audio_buffer.commit")
+    return await client.event(COMPLETED), texts

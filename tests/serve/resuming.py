@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 
 from antiphon.backends.base import FloatArray
+from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import moshi
 from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, cut, response_to
@@ -148,3 +152,30 @@ class ResumingCaller:
                 self._cut_s = None
             self._heard_s = now_s
             self._answered = max(self._answered, message.frame + 1)
+
+
+class MovingCaller(ResumingCaller):
+    """Finds the worker that has its call by name, as the load balancer does."""
+
+    workers: dict[str, str]
+
+    def address_of(self, thread: CallThread) -> str:
+        url = super().address_of(thread)
+        return url.replace(self._url.partition("/api/")[0], self.workers[thread.worker])
+
+
+def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
+    assert cut.thread.reason == ""
+    assert "".join(cut.heard.text) == "".join(whole.heard.text)
+    assert all(len(pieces) == 1 for pieces in cut.heard.audio.values())
+    assert list(cut.heard.audio) == sorted(cut.heard.audio)
+    for frame, (pcm,) in cut.heard.audio.items():
+        again = whole.heard.audio[frame][0]
+        assert read_stamp(pcm).frame == read_stamp(again).frame  # rows differ, what they heard does not
+        np.testing.assert_array_equal(pcm[STAMP_SAMPLES:], again[STAMP_SAMPLES:])
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The records of a usage file; a line may be on its way."""
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]

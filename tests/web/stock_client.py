@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.serve import test_stock_client as stock
-from tests.serve.dialects.test_stock_client import Microphone, Printer, Speaker
+from tests.serve import stock_sound
+from tests.serve.stock_sound import Microphone, Printer, Speaker
 
 PATIENCE_S = 60.0
 PERIOD_S = 0.08
@@ -31,7 +31,7 @@ def loud_samples() -> int:
 
 async def call(url: str) -> int:
     """Talk until enough was heard; how many loud samples that were."""
-    stock.PERIOD_S = PERIOD_S
+    stock_sound.PERIOD_S = PERIOD_S
     sounddevice: Any = types.ModuleType("sounddevice")
     sounddevice.InputStream, sounddevice.OutputStream = Microphone, Speaker
     sys.modules["sounddevice"] = sounddevice

@@ -15,14 +15,7 @@ from antiphon.backends.null import read_stamp
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
-
-STOCK_QUERY = (
-    "worker_auth_id=&email=a%40b.c&text_temperature=0.7&text_topk=25&audio_temperature=0.8&audio_topk=250"
-    "&pad_mult=0&text_seed=6543&audio_seed=123&repetition_penalty_context=64&repetition_penalty=1.0"
-    "&image_resolution=400"
-)
-"""What the web client of kyutai-labs/moshi asks for."""
+from tests.serve.harness import CODEC, Client, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Server, serving, speech
 
 
 async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:

@@ -24,7 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from antiphon.backends.base import FloatArray
 from tests.backends.torch.test_tts import TEXTS, make_speaker, said_by_upstream, upstream
 from tests.serve.process import REPOSITORY
-from tests.serve.dialects.test_asr_parity import DELAY, Upstream, assert_same, recording
+from tests.serve.upstream_asr import DELAY, Upstream, assert_same, recording
 from tests.support.calm import SERVE
 from tests.support.make_checkpoint import make_checkpoint
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -15,33 +13,15 @@ from antiphon.audio import g711
 from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
-from antiphon.engine.engine import Engine
 from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
-from tests.serve.asr_client import STT, scribe, sentence, spoken
-from tests.serve.harness import FRAME_SAMPLES, Server, Steps, null_checkpoint, serving, speech
-from tests.serve.live_client import PATH, LiveClient, live_client, parrot, watchers_of
+from tests.serve.asr_client import scribe, sentence, spoken
+from tests.serve.harness import FRAME_SAMPLES, speech
+from tests.serve.live_client import LiveClient, PATH, beside_a_talker, live_client, recogniser_of, watchers_of
 from tests.serve.live_resuming import cut
-from tests.support.null_backend import NullBackend
 
 INPUT = "session.input_transcript.delta"
 OUTPUT = "session.output_audio.delta"
-
-
-@asynccontextmanager
-async def beside_a_talker(
-    *, rows: int = 2, step_s: float = 0.0, **options: Any
-) -> AsyncIterator[tuple[Server, Steps]]:
-    """A server with a talker that repeats what it hears, and a recogniser."""
-    steps = Steps()
-    backend = NullBackend(STT, rows, step_ms=1000 * step_s, sleep=steps.sleep)
-    async with serving(model=parrot(slots=4), beside=[(null_checkpoint(STT), backend)], **options) as server:
-        yield server, steps
-
-
-def recogniser_of(server: Server) -> Engine:
-    """The recogniser's engine."""
-    return server.engines["scribe"]
 
 
 async def bye(client: LiveClient) -> None:

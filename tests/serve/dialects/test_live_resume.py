@@ -12,7 +12,7 @@ from antiphon.protocol.resume import token_of
 from tests.serve.harness import DUPLEX, Server, serving, speech
 from tests.serve.live_client import PATH, live_client
 from tests.serve.live_resuming import ResumingLiveCaller, cut
-from tests.serve.access.test_usage import records
+from tests.serve.resuming import records
 
 FRAMES = 40
 CUTS = (7, 20, 21, 30)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from antiphon.protocol import kyutai, realtime_input
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Closed
-from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
-from tests.serve.dialects.test_live_recogniser import beside_a_talker, recogniser_of
+from tests.serve.live_client import beside_a_talker, recogniser_of
+from tests.serve.realtime_client import COMPLETED, MANUAL, PATH, dictate, realtime_client
 
 PATHS = (f"{PATH}?intent=transcription", f"{PATH}?model=scribe", f"/m/scribe{PATH}")
 DELTA = "conversation.item.input_audio_transcription.delta"
-COMPLETED = "conversation.item.input_audio_transcription.completed"
-MANUAL: dict[str, Any] = {"turn_detection": None, "transcription": {"model": "scribe"}}
-
-
-async def dictate(client: RealtimeClient, words: int) -> tuple[dict[str, Any], list[str]]:
-    """Say words and commit; what is completed, and what was said."""
-    tokens, texts = sentence(words)
-    await client.speak(spoken([*tokens, 0]))
-    await client.send("input_audio_buffer.commit")
-    return await client.event(COMPLETED), texts
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -11,8 +11,8 @@ from antiphon.errors import ConfigError
 from antiphon.serve.hosting.files import check_files
 from antiphon.serve.hosting.main import main
 from antiphon.serve.hosting.options import parse_command_line
+from tests.serve.encrypted import TLS
 
-TLS = Path(__file__).parent / "tls"
 KEY = ["--tls-key", str(TLS / "test-key.pem")]
 
 

@@ -10,29 +10,17 @@ from pathlib import Path
 import pytest
 
 from antiphon.serve.operator import drain
-from antiphon_client.thread import CallThread
+from tests.serve.encrypted import TLS
 from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.process import ServerProcess, serve_process
-from tests.serve.resuming import QUERY, ResumingCaller
-from tests.serve.hosting.test_processes_resume import assert_same
+from tests.serve.resuming import MovingCaller, QUERY, assert_same
 from tests.support.launch import free_port
 
-TLS = Path(__file__).parent / "tls"
 pytestmark = pytest.mark.product
 FRAMES = 60
 FRONT_END = ("--front-ends", "1")
 SEEDS = "&text_seed=5&audio_seed=7"
 OPTIONS = ("--slots", "8", "--fixed-batch", "--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=10000")
-
-
-class MovingCaller(ResumingCaller):
-    """Finds the worker that has its call by name, as the load balancer does."""
-
-    workers: dict[str, str]
-
-    def address_of(self, thread: CallThread) -> str:
-        url = super().address_of(thread)
-        return url.replace(self._url.partition("/api/")[0], self.workers[thread.worker])
 
 
 @asynccontextmanager

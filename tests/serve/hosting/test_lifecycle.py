@@ -22,13 +22,12 @@ from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.child import MEANINGLESS
-from tests.serve.goodbye import TLS_GOODBYE
+from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving, speech
 from tests.serve.process import REPOSITORY, START_S, ServerProcess, said, serve_process, start_process
 from tests.support.calm import SERVE
 from tests.support.launch import free_port
 
-TLS = Path(__file__).parent / "tls"
 EXTENDED = "ext=1&format=pcm_f32le"
 
 

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -21,13 +20,11 @@ from antiphon.serve.hosting.connection_rules import connection_rules
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import bound
-from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import PATIENCE_S, Closed, serving
-from tests.serve.tts_client import listening as listening_to_speech
-from tests.serve.tts_client import speaking
+from tests.serve.encrypted import TLS, TLS_GOODBYE
+from tests.serve.harness import Closed, PATIENCE_S, serving
+from tests.serve.tts_client import listening as listening_to_speech, speaking
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
-TLS = Path(__file__).parent / "tls"
 
 
 # Connections of a server that is one process.

@@ -21,8 +21,8 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import events, moshi
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from tests.serve.harness import PATIENCE_S, Client, Closed, speech
-from tests.serve.process import ServerProcess, serve_process
+from tests.serve.harness import Client, Closed, PATIENCE_S, speech
+from tests.serve.process import ServerProcess, children, front_ends, serve_process
 
 EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08
@@ -32,27 +32,6 @@ EVEN = ("--front-ends", "2", "--slots", "64")
 
 SILENCE_S = 30.0
 """Longer than anything is stopped."""
-
-
-def children_of(pid: int) -> dict[int, str]:
-    """The processes that ``pid`` has started, and the words they were started with."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    pids = map(int, listed.read_text().split() if listed.exists() else [])
-    return {child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in pids}
-
-
-def children(pid: int) -> dict[str, int]:
-    """The engine's process, and front ends in the order they were started."""
-    found: dict[str, int] = {}
-    for child, words in children_of(pid).items():
-        role = next((word for word in words.split() if word in ("engine", "front-end")), None)
-        if role is not None:
-            found[role if role == "engine" else f"front-end-{child}"] = child
-    return found
-
-
-def front_ends(server: ServerProcess) -> list[int]:
-    return [pid for role, pid in children(server.process.pid).items() if role != "engine"]
 
 
 def is_running(pid: int) -> bool:

@@ -9,15 +9,12 @@ import signal
 from collections import Counter, defaultdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.live_resuming import ResumingLiveCaller
-from tests.serve.process import serve_process
-from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
-from tests.serve.hosting.test_processes import front_ends
+from tests.serve.process import front_ends, serve_process
+from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller, assert_same
 
 pytestmark = pytest.mark.product
 FRAMES = 120
@@ -54,17 +51,6 @@ def used(usage: Path) -> list[tuple[int, int]]:
         heard, said = (round(record[name] / 0.08) for name in ("seconds_in", "seconds_out"))
         frames[record["session"]] = frames[record["session"]][0] + heard, frames[record["session"]][1] + said
     return list(frames.values())
-
-
-def assert_same(cut: ResumingCaller, whole: ResumingCaller) -> None:
-    assert cut.thread.reason == ""
-    assert "".join(cut.heard.text) == "".join(whole.heard.text)
-    assert all(len(pieces) == 1 for pieces in cut.heard.audio.values())
-    assert list(cut.heard.audio) == sorted(cut.heard.audio)
-    for frame, (pcm,) in cut.heard.audio.items():
-        again = whole.heard.audio[frame][0]
-        assert read_stamp(pcm).frame == read_stamp(again).frame  # rows differ, what they heard does not
-        np.testing.assert_array_equal(pcm[STAMP_SAMPLES:], again[STAMP_SAMPLES:])
 
 
 async def test_a_front_end_is_killed_under_sixteen_calls_and_sixteen_resume(tmp_path: Path) -> None:

@@ -7,22 +7,12 @@ import re
 import signal
 from pathlib import Path
 
-from tests.serve.process import REPOSITORY, ROOM, START_S
-from tests.serve.hosting.test_processes import children_of
+from tests.serve.process import ROOM, START_S, children_of, run
 from tests.support.calm import SERVE
 from tests.support.launch import ANTIPHON
 
 PROBES_S = 300.0
 PROBE = (*ANTIPHON, "probe", "--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")
-
-
-async def run(*words: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *words,
-        cwd=REPOSITORY,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
 
 
 def maps_onnxruntime(pid: int) -> bool:

@@ -19,8 +19,8 @@ from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.pocket import PocketShape
 from antiphon.serve.media.duplex_voices import read_embedded
 from tests.models.test_tensor_file import repack
+from tests.serve.embedded_voice import save_embedded
 from tests.serve.harness import LM
-from tests.serve.media.test_voices import save_embedded
 
 MUTATIONS = 1000
 """Of each kind; there are six."""

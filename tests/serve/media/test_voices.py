@@ -12,15 +12,8 @@ from antiphon.audio.wav import write_wav
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, ProtocolError
 from antiphon.models.prompt import VoicePrompt
 from antiphon.serve.media.duplex_voices import KEPT_VOICES, VoiceFolder, find_voices
+from tests.serve.embedded_voice import EMBEDDED_FRAMES, save_embedded
 from tests.serve.harness import DUPLEX, LM, null_checkpoint, speech
-
-EMBEDDED_FRAMES = 9
-
-
-def save_embedded(path: Path, *, dim: int = 8, streams: int = 17, ring: int = 4) -> None:
-    """As PersonaPlex saves a voice: row k, slot r of the cache holds 100 k + r."""
-    cache = 100 * torch.arange(streams)[:, None] + torch.arange(ring)
-    torch.save({"embeddings": torch.ones(EMBEDDED_FRAMES, 1, 1, dim).bfloat16(), "cache": cache[None]}, path)
 
 
 @pytest.fixture

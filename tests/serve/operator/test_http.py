@@ -24,6 +24,7 @@ from antiphon.serve.access.security import origin_allowed
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.operator.http import hardware
 from antiphon.serve.routes.static import StaticFiles, web_root
+from tests.repo.tracked import ROOT
 from tests.serve.harness import CODEC, DUPLEX, serving, speech
 from tests.serve.hostile import UPGRADE
 
@@ -84,7 +85,7 @@ async def test_metrics_speak_prometheus() -> None:
 
 
 async def test_every_metric_the_runbooks_name_is_there() -> None:
-    runbooks = Path(__file__).parents[2] / "docs" / "runbooks"
+    runbooks = ROOT / "docs" / "runbooks"
     text = "".join(path.read_text() for path in runbooks.glob("*.md"))
     named = set(re.findall(r"antiphon_[a-z_]+", text))
     assert len(named) > 5

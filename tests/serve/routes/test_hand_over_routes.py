@@ -26,10 +26,10 @@ from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.operator.drain import check_pair, wait_for_end
 from antiphon.serve.routes import hand_over
+from tests.serve.encrypted import TLS
 from tests.serve.harness import Server, serving
 from tests.support.held import largest_held
 
-TLS = Path(__file__).parent / "tls"
 SECRET = SharedSecret(b"a secret of two workers")
 PATH = "/api/hand-over"
 

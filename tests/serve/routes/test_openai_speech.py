@@ -19,7 +19,6 @@ from antiphon.protocol.speech_request import PATH
 from antiphon.serve.dialects import speech_body
 from antiphon.serve.dialects.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
-from tests.serve.routes.test_tts_by_post import voices
 from tests.serve.tts_client import SAID, SENTENCE, count_frames, levels, listening, speaking
 
 assert voices  # the fixture

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from safetensors.numpy import save_file
 
 from antiphon.audio.wav import decode_wav
 from antiphon.log import LINE_PERIOD_S
@@ -20,28 +19,7 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.media.tts_voices import MAX_NOTED_NAMES
 from antiphon.serve.routes.tts import voice_of
 from tests.serve.harness import Closed, response_to
-from tests.serve.tts_client import (
-    FRAMES,
-    ONE_VOICE,
-    SAID,
-    SAID_FRAMES,
-    SENTENCE,
-    WIDTH,
-    converse,
-    levels,
-    listening,
-    speaking,
-)
-
-
-@pytest.fixture
-def voices(tmp_path: Path) -> Path:
-    """Two voices, whose first number is heard: ``alto`` 0.1, ``deep/bass`` 0.2 made for another model too."""
-    for name, level in (("alto", 0.1), ("deep/bass", 0.2), ("deep/bass.other@1", 0.9), (".hidden", 0.5)):
-        path = tmp_path / f"{name}.safetensors"
-        path.parent.mkdir(exist_ok=True)
-        save_file({"speaker_wavs": np.full((1, WIDTH, FRAMES), level, np.float32)}, path)
-    return tmp_path
+from tests.serve.tts_client import FRAMES, ONE_VOICE, SAID, SAID_FRAMES, SENTENCE, WIDTH, converse, levels, listening, speaking
 
 
 async def test_a_voice_is_named_or_the_first(voices: Path) -> None:

@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import time
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -19,18 +18,17 @@ from prometheus_client import CollectorRegistry
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG, ListeningSockets
+from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.address import bind
-from tests.serve.goodbye import TLS_GOODBYE
+from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
 from tests.serve.neighbours import assert_no_fault
 from tests.serve.process import ServerProcess, serve_process
 
-TLS = Path(__file__).parent / "tls"
 CERTIFICATE = ("--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem"))
 RESETS = 40
 """Some meet the server in each of its steps: before, a third and more of them left an error."""

@@ -6,39 +6,11 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from antiphon.serve.transport.frames import (
-    BINARY,
-    CLOSE,
-    FRAGMENTS,
-    MAX_FRAGMENTS,
-    PING,
-    SHORT_BYTES,
-    TEXT,
-    FrameError,
-    FrameReader,
-    read_close,
-    unmasked,
-)
+from antiphon.serve.transport.frames import BINARY, CLOSE, FRAGMENTS, FrameError, FrameReader, MAX_FRAGMENTS, PING, SHORT_BYTES, TEXT, read_close, unmasked
+from tests.serve.client_frames import MASK, MESSAGES, client_frame
 from tests.serve.harness import serving
-
-MASK = b"\x01\x02\xfd\xfc"
-
-
-def client_frame(opcode: int, payload: bytes, *, is_final: bool = True, is_masked: bool = True) -> bytes:
-    size, bit = len(payload), 0x80 if is_masked else 0
-    first = bytes(((0x80 if is_final else 0) | opcode,))
-    if size < 126:
-        length = bytes((bit | size,))
-    elif size < 65536:
-        length = bytes((bit | 126,)) + size.to_bytes(2, "big")
-    else:
-        length = bytes((bit | 127,)) + size.to_bytes(8, "big")
-    if not is_masked:
-        return first + length + payload
-    return first + length + MASK + bytes(byte ^ MASK[index % 4] for index, byte in enumerate(payload))
 
 
 def received(data: bytes, cuts: list[int], max_bytes: int = 1 << 20) -> list[tuple[int, bytes | str]]:
@@ -50,17 +22,6 @@ def received(data: bytes, cuts: list[int], max_bytes: int = 1 << 20) -> list[tup
             if message[0] != FRAGMENTS:
                 found.append(message)
     return found
-
-
-MESSAGES = st.lists(
-    st.one_of(
-        st.tuples(st.just(BINARY), st.binary(max_size=300)),
-        st.tuples(st.just(BINARY), st.integers(0, 70_000).map(bytes)),
-        st.tuples(st.just(TEXT), st.text(max_size=200)),
-        st.tuples(st.just(PING), st.binary(max_size=125)),
-    ),
-    max_size=6,
-)
 
 
 @given(MESSAGES, st.lists(st.integers(0, 1 << 18), max_size=12), st.integers(1, 80))

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,11 +24,10 @@ from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.asr_client import transcribing
-from tests.serve.goodbye import TLS_GOODBYE
+from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Server, socket_of, transport_of
 from tests.serve.tts_client import speaking
 
-TLS = Path(__file__).parent / "tls"
 STEP_S = 0.05
 """With this, what is sent below would take minutes."""
 

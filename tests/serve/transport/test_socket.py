@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +14,10 @@ from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.transport import socket as socket_module
 from antiphon.serve.transport.tls import tls_context
-from tests.serve.goodbye import TLS_GOODBYE
-from tests.serve.harness import FRAME_SAMPLES, Client, Closed, Server, serving, speech
+from tests.serve.encrypted import TLS, TLS_GOODBYE
+from tests.serve.harness import Client, Closed, FRAME_SAMPLES, Server, serving, speech
 from tests.serve.tts_client import listening, speaking
 
-TLS = Path(__file__).parent / "tls"
 PATIENT = {"close_timeout_s": 10.0}
 
 

@@ -13,15 +13,14 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from antiphon.config import Limits
 from antiphon.errors import AudioError
 from antiphon.serve.transport.frames import CLOSE, PING
 from antiphon.serve.transport.socket import AT_ONCE, Socket
 from antiphon.serve.transport.upgrade import open_socket
-from tests.serve.transport.test_frames import MESSAGES, client_frame
+from tests.serve.client_frames import MESSAGES, client_frame
 
 
 class Wire(asyncio.Transport):
