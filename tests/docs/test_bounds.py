@@ -44,7 +44,9 @@ TESTS: Mapping[str, Sequence[str]] = {
     "max_voice_bytes": ("serve/hosting/test_limits.py::may_be_larger_where_it_may_hold_a_voice",),
     "max_messages_per_s": ("serve/transport/test_peers.py::flooding_writer_is_slowed",),
     "max_bytes_per_s": ("serve/hosting/test_limits.py::bytes_beyond_the_rate",),
-    "serve/transport/socket.py::READ_AHEAD_BYTES": ("serve/transport/test_hanging_up.py::read_ahead_is_bounded",),
+    "serve/transport/socket.py::READ_AHEAD_BYTES": (
+        "serve/transport/test_hanging_up.py::read_ahead_is_bounded",
+    ),
     "max_unsent_bytes": ("serve/transport/test_peers.py::slow_reader_loses_its_oldest",),
     "close_timeout_s": ("serve/transport/test_socket.py::never_answers_a_close",),
     "input_frames": ("ipc/test_contract.py::outruns_a_live_model",),
@@ -109,7 +111,9 @@ TESTS: Mapping[str, Sequence[str]] = {
         "serve/routes/test_upload.py::so_many_recordings_at_once",
         "supervisor/test_connection_bounds.py::over_all_front_ends",
     ),
-    "serve/hosting/uploads.py::MAX_UPLOADS": ("serve/routes/test_openai_transcription.py::so_many_are_received",),
+    "serve/hosting/uploads.py::MAX_UPLOADS": (
+        "serve/routes/test_openai_transcription.py::so_many_are_received",
+    ),
     "serve/hosting/uploads.py::LARGEST_ON_DISK": (
         "serve/routes/test_openai_transcription.py::on_disk_are_bounded_together",
         "serve/routes/test_openai_transcription.py::full_disk_is_a_refusal",

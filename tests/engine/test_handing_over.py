@@ -9,7 +9,13 @@ import pytest
 from antiphon.engine.call_state import StateIdentity
 from antiphon.engine.handover import AGAIN_S, LET_GO_S
 from antiphon.engine.sessions import no_notices
-from antiphon.errors import HandOverError, HandOverRefusedError, MovedError, SessionFailedError, UnsupportedError
+from antiphon.errors import (
+    HandOverError,
+    HandOverRefusedError,
+    MovedError,
+    SessionFailedError,
+    UnsupportedError,
+)
 from antiphon.ipc.messages import Moving
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters

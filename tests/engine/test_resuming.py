@@ -15,8 +15,7 @@ from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.bench import Bench, heard
 from tests.engine.fakes import FakeBackend
-from tests.engine.resumed import resets
-from tests.engine.resumed import KEY, NEXT, THIRD, armed, claim, lose_front_end, resume
+from tests.engine.resumed import KEY, NEXT, THIRD, armed, claim, lose_front_end, resets, resume
 
 
 def test_the_row_its_state_and_its_replies_go_over() -> None:

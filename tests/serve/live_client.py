@@ -20,7 +20,7 @@ from antiphon.models.spec import ModelSpec
 from antiphon.serve.calls.call import Call
 from antiphon.serve.dialects.live import LiveDialect, Watcher
 from tests.serve.asr_client import STT
-from tests.serve.harness import CODEC, Closed, PATIENCE_S, Server, Steps, null_checkpoint, serving
+from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, Steps, null_checkpoint, serving
 from tests.support.null_backend import NullBackend
 
 PATH = "/v1/live/sessions"

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from antiphon.backends.null import NullFaults
-from tests.serve.harness import Client, PATIENCE_S
+from tests.serve.harness import PATIENCE_S, Client
 from tests.support.calm import CALM_OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,8 +13,7 @@ import pytest
 
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import serving
-from tests.serve.process import START_S
-from tests.serve.process import run
+from tests.serve.process import START_S, run
 from tests.stock.environments import run_client
 from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 from tests.support.calm import SERVE

@@ -13,7 +13,7 @@ from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.protocol.kyutai import Audio, Marker, PATH, Step
+from antiphon.protocol.kyutai import PATH, Audio, Marker, Step
 from tests.serve.asr_client import Scribe, scribe
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.upstream_asr import DELAY, Told, Upstream, assert_same, recording, told_by

@@ -15,7 +15,7 @@ from antiphon.backends.null import read_stamp
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import CODEC, Client, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Server, serving, speech
+from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
 
 
 async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:

@@ -9,14 +9,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.errors import FieldError
 from antiphon.serve.calls.values import PushAudio
 from antiphon.serve.dialects.event_audio import EventAudio
 from tests.audio.recordings import encoded
 from tests.serve.harness import HIBIKI, serving
-from tests.serve.live_client import PATH as LIVE, beside_a_talker, live_client
+from tests.serve.live_client import PATH as LIVE
+from tests.serve.live_client import beside_a_talker, live_client
 from tests.serve.realtime_client import PATH, realtime_client
 
 CODECS = {

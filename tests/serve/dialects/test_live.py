@@ -16,7 +16,19 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from tests.serve.harness import CODEC, Client, Closed, DUPLEX, FRAME_SAMPLES, PATIENCE_S, Server, serving, socket_of, speech, unsent_bytes
+from tests.serve.harness import (
+    CODEC,
+    DUPLEX,
+    FRAME_SAMPLES,
+    PATIENCE_S,
+    Client,
+    Closed,
+    Server,
+    serving,
+    socket_of,
+    speech,
+    unsent_bytes,
+)
 from tests.serve.live_client import PATH, live_client, parrot, watchers_of
 
 FRAME_BYTES = 2 * FRAME_SAMPLES

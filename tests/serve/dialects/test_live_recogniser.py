@@ -17,7 +17,7 @@ from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import FRAME_SAMPLES, speech
-from tests.serve.live_client import LiveClient, PATH, beside_a_talker, live_client, recogniser_of, watchers_of
+from tests.serve.live_client import PATH, LiveClient, beside_a_talker, live_client, recogniser_of, watchers_of
 from tests.serve.live_resuming import cut
 
 INPUT = "session.input_transcript.delta"

@@ -14,7 +14,8 @@ from antiphon.serve.hosting.served import name_models
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Server
 from tests.serve.hostile import FORM, form_of
-from tests.serve.live_client import PATH as LIVE, beside_a_talker, live_client
+from tests.serve.live_client import PATH as LIVE
+from tests.serve.live_client import beside_a_talker, live_client
 from tests.serve.realtime_client import MANUAL, PATH, dictate, realtime_client
 
 ALIASES = ("gpt-live-1=null-echo", "openai/whisper-1=scribe")

@@ -13,7 +13,7 @@ from antiphon.serve.operator import drain
 from tests.serve.encrypted import TLS
 from tests.serve.harness import DUPLEX, PATIENCE_S, speech
 from tests.serve.process import ServerProcess, serve_process
-from tests.serve.resuming import MovingCaller, QUERY, assert_same
+from tests.serve.resuming import QUERY, MovingCaller, assert_same
 from tests.support.launch import free_port
 
 pytestmark = pytest.mark.product

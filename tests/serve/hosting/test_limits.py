@@ -21,8 +21,9 @@ from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import PortTls
 from antiphon.supervisor.address import bound
 from tests.serve.encrypted import TLS, TLS_GOODBYE
-from tests.serve.harness import Closed, PATIENCE_S, serving
-from tests.serve.tts_client import listening as listening_to_speech, speaking
+from tests.serve.harness import PATIENCE_S, Closed, serving
+from tests.serve.tts_client import listening as listening_to_speech
+from tests.serve.tts_client import speaking
 
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 

@@ -21,7 +21,7 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import events, moshi
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from tests.serve.harness import Client, Closed, PATIENCE_S, speech
+from tests.serve.harness import PATIENCE_S, Client, Closed, speech
 from tests.serve.process import ServerProcess, children, front_ends, serve_process
 
 EXTENDED = "ext=1&format=pcm_f32le"

@@ -14,8 +14,8 @@ from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon.serve.hosting.lifecycle import Lifecycle
 from antiphon.serve.operator import drain
-from tests.serve.harness import Client, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Server, serving, speech
-from tests.serve.resuming import MovingCaller, QUERY
+from tests.serve.harness import DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
+from tests.serve.resuming import QUERY, MovingCaller
 
 FRAMES = 16
 STEP = 6

@@ -18,7 +18,7 @@ from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.routes.live_watcher import MAX_WATCHERS
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import open_socket
-from tests.serve.harness import Client, Closed, serving
+from tests.serve.harness import FRAME_SAMPLES, Client, Closed, serving
 from tests.serve.live_client import PATH, live_client, parrot, watchers_of
 
 
@@ -42,7 +42,7 @@ async def test_a_watcher_sees_a_session_and_may_command_it() -> None:
                 lambda it: it["type"] == "session.output_audio.delta" and any(base64.b64decode(it["delta"]))
             )
             assert said["end_ms"] - said["start_ms"] == 80
-            assert len(base64.b64decode(said["delta"])) == FRAME_BYTES
+            assert len(base64.b64decode(said["delta"])) == 2 * FRAME_SAMPLES
             await watcher.append(b"\0\0", event_id="a")
             assert await watcher.error() == {
                 "type": "invalid_request_error",

@@ -21,8 +21,6 @@ from antiphon.serve.dialects.speech_body import SpeechBody
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
 from tests.serve.tts_client import SAID, SENTENCE, count_frames, levels, listening, speaking
 
-assert voices  # the fixture
-
 
 def pcm_of(data: bytes) -> FloatArray:
     return float_from_s16le(data)

@@ -19,7 +19,18 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.media.tts_voices import MAX_NOTED_NAMES
 from antiphon.serve.routes.tts import voice_of
 from tests.serve.harness import Closed, response_to
-from tests.serve.tts_client import FRAMES, ONE_VOICE, SAID, SAID_FRAMES, SENTENCE, WIDTH, converse, levels, listening, speaking
+from tests.serve.tts_client import (
+    FRAMES,
+    ONE_VOICE,
+    SAID,
+    SAID_FRAMES,
+    SENTENCE,
+    WIDTH,
+    converse,
+    levels,
+    listening,
+    speaking,
+)
 
 
 async def test_a_voice_is_named_or_the_first(voices: Path) -> None:

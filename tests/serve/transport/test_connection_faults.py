@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG
+from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG, ListeningSockets
 from antiphon.serve.transport.open_files import MAX_OPEN_FILES
 from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context

@@ -6,9 +6,22 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
-from antiphon.serve.transport.frames import BINARY, CLOSE, FRAGMENTS, FrameError, FrameReader, MAX_FRAGMENTS, PING, SHORT_BYTES, TEXT, read_close, unmasked
+from antiphon.serve.transport.frames import (
+    BINARY,
+    CLOSE,
+    FRAGMENTS,
+    MAX_FRAGMENTS,
+    PING,
+    SHORT_BYTES,
+    TEXT,
+    FrameError,
+    FrameReader,
+    read_close,
+    unmasked,
+)
 from tests.serve.client_frames import MASK, MESSAGES, client_frame
 from tests.serve.harness import serving
 

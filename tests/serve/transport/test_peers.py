@@ -8,13 +8,14 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from antiphon.audio.codecs import make_encoder
 from antiphon.backends.null import read_stamp
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import Client, FRAME_SAMPLES, PATIENCE_S, Server, serving, speech, unsent_bytes
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, serving, speech, unsent_bytes
 
 
 async def well_served(client: Client, frames: int, period_s: float = 0.02) -> list[float]:

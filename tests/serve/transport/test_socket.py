@@ -15,7 +15,7 @@ from antiphon.protocol.kyutai_tts import Text
 from antiphon.serve.transport import socket as socket_module
 from antiphon.serve.transport.tls import tls_context
 from tests.serve.encrypted import TLS, TLS_GOODBYE
-from tests.serve.harness import Client, Closed, FRAME_SAMPLES, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, Client, Closed, Server, serving, speech
 from tests.serve.tts_client import listening, speaking
 
 PATIENT = {"close_timeout_s": 10.0}

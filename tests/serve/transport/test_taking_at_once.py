@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.config import Limits
 from antiphon.errors import AudioError
