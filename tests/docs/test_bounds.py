@@ -19,18 +19,11 @@ HEAD = "| bound | default | name | reason, and what happens beyond it |"
 
 TESTS: Mapping[str, Sequence[str]] = {
     "max_connections": (
-        "serve/hosting/test_limits.py::beyond_the_total_wait",
         "serve/hosting/test_limits.py::stay_below_the_limit_of_open_files",
         "supervisor/test_supervisor.py::beyond_the_total_wait",
     ),
-    "max_connections_per_address": (
-        "serve/hosting/test_limits.py::beyond_an_addresss_own",
-        "supervisor/test_connection_bounds.py::a_quarter_of_all_connections",
-    ),
-    "max_new_connections_per_s": (
-        "serve/hosting/test_limits.py::beyond_the_rate_wait",
-        "supervisor/test_supervisor.py::beyond_the_rate_wait",
-    ),
+    "max_connections_per_address": ("supervisor/test_connection_bounds.py::a_quarter_of_all_connections",),
+    "max_new_connections_per_s": ("supervisor/test_supervisor.py::beyond_the_rate_wait",),
     "max_new_connections_per_address_per_s": (
         "supervisor/test_connection_bounds.py::opens_a_quarter",
         "supervisor/test_connection_bounds.py::beside_a_flood",

@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.errors import SessionFailedError
 from antiphon.ipc import message_socket
-from antiphon.ipc.message_socket import MessageSocket
+from antiphon.ipc.message_socket import MessageSocket, local_pair
 from antiphon.supervisor.messages import CONTROL, Body, ControlReply, Cut, Load, Message, Ping, Pong, Question
 
 
@@ -58,6 +58,35 @@ async def test_questions_are_answered_at_once_or_later_and_at_any_length(
     assert [body.data for body in bodies if isinstance(body, Body)] == [b"a" * 1_000_000, b"b" * 1_000_000]
     one.peer.close()
     two.peer.close()
+
+
+async def test_in_one_process_messages_come_as_they_are_in_order_and_later() -> None:
+    heard: list[Message] = []
+    one, other = local_pair()
+
+    def hear(message: Message, descriptors: Sequence[int]) -> ControlReply:
+        heard.append(message)
+        for descriptor in descriptors:
+            os.write(descriptor, b"hello")
+            os.close(descriptor)
+        return answer_later() if isinstance(message, Question) else Pong(0.5)
+
+    async def answer_later() -> Message:
+        await asyncio.sleep(0)
+        return Body(b"later")
+
+    other.connect(hear)
+    read, write = os.pipe()
+    sent = [Load(1, 0), Body(b""), Load(2, 0)]
+    for message in sent:
+        one.send(message, [write] if isinstance(message, Body) else [])
+    os.close(write)
+    assert not heard
+    answers = await asyncio.gather(one.ask(Ping()), one.ask(Question("a")))
+    assert list(answers) == [Pong(0.5), Body(b"later")]
+    assert [id(it) for it in heard[:3]] == [id(it) for it in sent]
+    assert os.read(read, 10) == b"hello"
+    os.close(read)
 
 
 async def test_descriptors_come_along_with_short_and_long_messages(

@@ -24,7 +24,6 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics
-from antiphon.errors import AntiphonError
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -287,7 +286,6 @@ async def serving(
     beside: Sequence[tuple[Checkpoint, Backend]] = (),
     tls: ssl.SSLContext | None = None,
     client: SupervisorClient | None = None,
-    on_lost: Callable[[AntiphonError], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """A server on a free port, ended with everything it holds.
@@ -316,9 +314,7 @@ async def serving(
     cores: dict[str, Engine] = {}
     for name, files, rows in given:
         plan = hand_over_plan(config, name, files)
-        core = Engine(
-            rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan, on_lost=on_lost
-        )
+        core = Engine(rows, config.engine, metrics=EngineMetrics(families, model=name), hand_over=plan)
         core.start()
         cores[name] = core
         front_end = LocalFrontEnd({name: core}, asyncio.get_running_loop())

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from antiphon.supervisor import supervisor as supervisor_module
+from antiphon.supervisor.children import ChildProcesses
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.supervisor import Supervisor, SupervisorPlan
 
@@ -80,12 +81,13 @@ class Running:
 
 def plan(listener: socket.socket, *, engine: str = "", front_end: str = "", **changes: Any) -> SupervisorPlan:
     """A plan of stubs with these words."""
+    python = sys.executable
+    children = ChildProcesses((python, STUB, "engine", engine), (python, STUB, "front-end", front_end), b"")
     return SupervisorPlan(
         **{
-            "engine": (sys.executable, STUB, "engine", engine),
-            "front_end": (sys.executable, STUB, "front-end", front_end),
+            "start_engine": children.start_engine,
+            "start_front_end": children.start_front_end,
             "front_ends": 2,
-            "task": b"",
             "listeners": [listener],
             "limits": ConnectionLimits(),
             "counted_address": lambda address: address,

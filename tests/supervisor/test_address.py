@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
-from antiphon.serve.hosting.banner import banner
+from antiphon.serve.hosting.processes import banner
 from antiphon.supervisor.address import bound, listen
 
 

@@ -25,8 +25,8 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import Parser, options
 from antiphon.serve.hosting.engines import backend_factory
-from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor.address import bound
+from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from antiphon_quantize.bench.slots import Found, find_slots
 
 LEAST_PYTHON = (3, 11)

@@ -1,5 +1,7 @@
 """Declared messages over a Unix socket: between the supervisor and its children, front ends and engines.
 
+In one process they are passed on as objects (:class:`LocalSocket`).
+
 The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). Neither side ever waits
 for the other to read: messages that the socket does not take at once wait in a bounded queue.
 """
@@ -15,7 +17,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -286,6 +288,57 @@ class MessageSocket(Generic[M]):
     async def _answer(self, number: int, reply: Awaitable[M]) -> None:
         with contextlib.suppress(SessionFailedError):  # a process that was asked for it is gone
             self._send(-number, await reply)
+
+
+class LocalSocket(Generic[M]):
+    """One end of a pair in one process and on one event loop: messages stay objects.
+
+    Each is handled in a later turn of the loop, in the order they were sent.
+    """
+
+    is_congested: Final = False
+
+    def __init__(self) -> None:
+        """Wait for :meth:`connect`; :func:`local_pair` makes both ends."""
+        self.other = self
+        self._loop = asyncio.get_running_loop()
+        self._handle: Handle[M] = lambda *_: None
+
+    def connect(self, handle: Handle[M], **_lost: Callable[[str], None]) -> Self:
+        """Handle messages from now on; the other end is never lost."""
+        self._handle = handle
+        return self
+
+    def send(self, message: M, descriptors: Sequence[int] = ()) -> None:
+        """Send a statement; the descriptors stay the caller's.
+
+        Raises:
+            OSError: no open file is left for descriptors.
+        """
+        self._loop.call_soon(self._deliver, message, _duplicates(descriptors))
+
+    def ask(self, message: M) -> asyncio.Future[M]:
+        """Send a question."""
+        return asyncio.ensure_future(self._ask(message))
+
+    def read_rest(self) -> None:
+        """Nothing is left: the loop has handled what an end had sent before it ended."""
+
+    def _deliver(self, message: M, descriptors: Sequence[int]) -> None:
+        self.other._handle(message, descriptors)
+
+    async def _ask(self, message: M) -> M:
+        reply = self.other._handle(message, [])
+        answer = await reply if isinstance(reply, Awaitable) else reply
+        assert answer is not None
+        return answer
+
+
+def local_pair() -> tuple[LocalSocket[Any], LocalSocket[Any]]:
+    """Both ends of a local control socket, on the running loop."""
+    one, other = LocalSocket[Any](), LocalSocket[Any]()
+    one.other, other.other = other, one
+    return one, other
 
 
 def _end(answer: asyncio.Future[Any]) -> None:

@@ -1,22 +1,33 @@
-"""A process that the supervisor has started: its control socket, its heartbeat, its end, its replacement."""
+"""What the supervisor has started: its control socket, its heartbeat, its end, its replacement.
+
+A child is a process, or a task where the server is one process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from antiphon.errors import AntiphonError, ConfigError
 from antiphon.ipc.message_socket import Handle, MessageSocket
+from antiphon.log import Log
 from antiphon.supervisor.messages import (
     CONTROL,
     Begin,
     Body,
+    Connect,
     ControlReply,
+    ControlSocket,
     Failed,
     Message,
+    NewFrontEnd,
     Ping,
     Pong,
     Question,
@@ -51,11 +62,44 @@ ANSWER_S = 0.2
 """For a process to answer a question of an operator; what it does not answer in time is left out."""
 
 
+class LocalTask:
+    """What stands for the process of a child that is a task of this one."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], end: ControlSocket) -> None:
+        """Begin to ``work``; a reason why it cannot is sent through its ``end`` of the control socket."""
+        self.pid = os.getpid()
+        self._task, self._end = asyncio.ensure_future(self._run(work)), end
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> int:
+        try:
+            await work
+        except AntiphonError as error:
+            self._end.send(Failed(str(error)))
+            return 2
+        except Exception as error:  # a boundary: as of a process, its end is all that others notice
+            Log().error("task failed", exc_info=error)
+            return 1
+        return 0
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        await asyncio.wait([self._task])
+        return -signal.SIGKILL if self._task.cancelled() else self._task.result()
+
+    def kill(self) -> None:
+        """Cancel it."""
+        self._task.cancel()
+
+
 class Child:
-    """One process, started by exec in a session of its own, so that a terminal's signals pass it by."""
+    """One process or task, and its control socket."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, sock: socket.socket, hear: Handle[Message]
+        self,
+        name: str,
+        process: asyncio.subprocess.Process | LocalTask,
+        connect: Connect,
+        hear: Handle[Message],
     ) -> None:
         self.name = name
         self.process = process
@@ -65,7 +109,7 @@ class Child:
         self._hear = hear
         self._pong: asyncio.Future[Message] | None = None
         self._failed = ""
-        self.peer = MessageSocket(sock, CONTROL, self._heard, lost=lambda _: None)
+        self.peer = connect(self._heard, lost=lambda _: None)
         self.ended = asyncio.ensure_future(self._reap())
 
     @classmethod
@@ -77,7 +121,10 @@ class Child:
         hear: Handle[Message],
         descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start ``command``, to which the control socket and our own process are added as two numbers."""
+        """Start a process by exec, in a session of its own, so that a terminal's signals pass it by.
+
+        The control socket and our own process are added to ``command`` as two numbers.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as stack:
             stack.callback(ours.close)
@@ -89,7 +136,7 @@ class Child:
                 start_new_session=True,
             )
             stack.pop_all()
-        child = cls(name, process, ours, hear)
+        child = cls(name, process, partial(MessageSocket, ours, CONTROL), hear)
         child.peer.send(begin, descriptors)
         return child
 
@@ -163,3 +210,34 @@ class Child:
             self.ready.set_exception(ConfigError(words))
             self.ready.exception()  # read here, since it may have no other reader
         return code
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProcesses:
+    """Starts children by the commands ``engine`` and ``front_end``; each gets ``task`` first."""
+
+    engine: Sequence[str]
+    front_end: Sequence[str]
+    task: bytes
+
+    async def start_engine(self, hear: Handle[Message]) -> Child:
+        """Start the engine's process.
+
+        Raises:
+            OSError: the system has no process, file or memory left.
+        """
+        return await Child.start("engine", self.engine, Begin(0, self.task), hear)
+
+    async def start_front_end(self, number: int, engine: Child, hear: Handle[Message]) -> Child:
+        """Start a front end with a link to an engine that is ready; raises as :meth:`start_engine`."""
+        theirs, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, engines:
+            child = await Child.start(
+                f"front-end-{number}",
+                self.front_end,
+                Begin(number, self.task, engine.ready.result().models),
+                hear,
+                [theirs.fileno()],
+            )
+            engine.peer.send(NewFrontEnd(number, child.pid), [engines.fileno()])
+        return child

@@ -1,7 +1,12 @@
-"""How many connections there may be, in total and from one address, and how soon the next one is let in."""
+"""How many connections there may be, in total and from one address, and how soon the next one is let in.
+
+Each takes an open file.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +16,9 @@ from antiphon.supervisor.address import is_own
 
 ADDRESS_SHARE: Final = 0.25
 """What one address may take of a bound for all, unless the configuration says how much."""
+
+MAX_OPEN_FILES: Final = 65_536
+"""What the soft limit is raised to at most: thousands of calls and their recordings need far fewer."""
 
 REFUSAL_COST: Final = 0.05
 """A connection that is closed at once, in connections that are let in: 30 us beside a millisecond."""
@@ -117,3 +125,21 @@ class ConnectionBounds:
         self._swept_s = self._now_s
         kept = {name: bucket for name, bucket in self._each.items() if bucket.fill(self._now_s) < bucket.rate}
         self._each = kept
+
+
+def open_file_limit() -> int:
+    """How many files this process may have open now."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_open_file_limit() -> int:
+    """Raise the soft limit towards the hard one, to at most ``MAX_OPEN_FILES``; returns what holds now.
+
+    Shells and service managers give 1024 for the sake of programs that use ``select``; this one does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return open_file_limit()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import Counter
 
 from antiphon.log import Log, SparseLog
-from antiphon.metrics import make_metric
+from antiphon.metrics import MetricFamilies
 from antiphon.supervisor.address import cannot_listen, listen
 from antiphon.supervisor.children import Child
-from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
+from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits, open_file_limit
 from antiphon.supervisor.messages import Connection, Load
 
 LISTEN_BACKLOG = 1024
@@ -47,10 +48,14 @@ class FrontEndShare:
         return self.busy + len(self.under_way)
 
     def give(self, number: int, connection: socket.socket, address: str) -> None:
-        """Pass a connection on."""
+        """Pass a connection on.
+
+        Raises:
+            OSError: no open file is left for it.
+        """
+        self.child.peer.send(Connection(number), [connection.fileno()])
         self.under_way.append((number, connection))
         self.addresses[number] = address
-        self.child.peer.send(Connection(number), [connection.fileno()])
 
     def heard(self, load: Load) -> list[str]:
         """Take a report; returns the addresses of connections that have closed."""
@@ -70,20 +75,21 @@ class Dispatcher:
         limits: ConnectionLimits,
         *,
         counted_address: Callable[[str], str],
-        registry: CollectorRegistry,
+        families: MetricFamilies,
         log: Log,
     ) -> None:
         """Bound sockets; ``counted_address`` says under which name an address counts, "" for not at all."""
         self._listeners = listeners
         self._counted_address = counted_address
-        self._log = SparseLog(log, asyncio.get_running_loop().time, burst=5)
+        self._log = SparseLog(log, asyncio.get_running_loop().time, burst=1)
         self._loop = asyncio.get_running_loop()
         self._shares: dict[int, FrontEndShare] = {}
         self._waiting: deque[tuple[int, socket.socket, str]] = deque()
         self._bounds = ConnectionBounds(limits, self._loop.time())
         self._numbers = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._turned_away = make_metric(Counter, "turned_away_connections", registry)
+        self._turned_away = families.get(Counter, "turned_away_connections")
+        self._shortages = families.get(Counter, "resource_shortages")
 
     @property
     def shares(self) -> Sequence[FrontEndShare]:
@@ -133,7 +139,9 @@ class Dispatcher:
     def _resume(self) -> None:
         self._timer = None
         for listener in self._listeners:
-            self._loop.add_reader(listener, self._accept, listener)
+            if listener.fileno() >= 0:
+                self._loop.add_reader(listener, self._accept, listener)
+        self._hand_out()
 
     def _pause(self, seconds: float | None) -> None:
         for listener in self._listeners:
@@ -155,8 +163,7 @@ class Dispatcher:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            self._log.error("cannot accept a connection", of="accept", error=error.strerror)
-            self._pause(SHORTAGE_PAUSE_S)
+            self._wait_for_files(error)
             return
         address = self._counted_address(str(peer[0]))
         if refusal := self._bounds.let_in(address):
@@ -165,12 +172,25 @@ class Dispatcher:
             self._log.warning("connection turned away", of="address", address=address, reason=refusal)
             return
         self._numbers += 1
-        share.give(self._numbers, connection, address)
+        self._waiting.append((self._numbers, connection, address))
+        self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give connections that a front end left unread to others, or keep them for the next to be ready."""
+        """Give each connection that waits to a front end, or keep it until one is ready."""
         while self._waiting and (share := self._fewest()) is not None:
-            share.give(*self._waiting.popleft())
+            try:
+                share.give(*self._waiting[0])
+            except OSError as error:
+                self._wait_for_files(error)
+                return
+            self._waiting.popleft()
+
+    def _wait_for_files(self, error: OSError) -> None:
+        """Accept nothing for a while: calls that end give files back."""
+        self._shortages.inc()
+        name, limit = errno.errorcode.get(error.errno or 0, ""), open_file_limit()
+        self._log.warning("system resources have run out", of="shortage", error=name, open_file_limit=limit)
+        self._pause(SHORTAGE_PAUSE_S)
 
     def _fewest(self) -> FrontEndShare | None:
         """The front end with the fewest connections at work, of those that answer."""

@@ -6,13 +6,14 @@ the engine's end of it, and with ``Connection`` an accepted connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from antiphon.canary.signals import TrialArm
 from antiphon.canary.trial import Phase
-from antiphon.ipc.message_socket import Codec, MessageBase, MessageSocket, Reply, leaves
+from antiphon.ipc.message_socket import Codec, LocalSocket, MessageBase, MessageSocket, Reply, leaves
 
 Fault: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
 """One of ``CallSignals``."""
@@ -204,5 +205,7 @@ class CanaryPhase(Message, frozen=True):
 
 CONTROL: Final = Codec(leaves(Message))
 """The messages above as bytes."""
-ControlSocket: TypeAlias = MessageSocket[Message]
+ControlSocket: TypeAlias = MessageSocket[Message] | LocalSocket[Message]
+Connect: TypeAlias = Callable[..., ControlSocket]
+"""Makes one end of a control socket for what handles its messages, and for ``lost``."""
 ControlReply: TypeAlias = Reply[Message]

@@ -1,7 +1,7 @@
-"""The life of a server of several processes: engine first, then front ends, and the end of all together.
+"""The life of a server: engine first, then front ends, and the end of all together.
 
-A front end that ends or falls silent is replaced; without the engine nothing can go on. The exit codes are
-those of a server in one process.
+They are processes, or tasks of this one. A front end that ends or falls silent is replaced; without the
+engine nothing can go on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import functools
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.trial import Phase, TrialRules
+from antiphon.ipc.message_socket import Handle
 from antiphon.log import Log
-from antiphon.metrics import make_metric
+from antiphon.metrics import MetricFamilies, make_metric
 from antiphon.supervisor.answers import Answers, join_traces
 from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child, next_pause_s
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.messages import (
-    Begin,
     BeginDrain,
     CanaryPhase,
     ControlReply,
@@ -39,7 +39,6 @@ from antiphon.supervisor.messages import (
     Load,
     Lost,
     Message,
-    NewFrontEnd,
     Reread,
     Stuck,
     Traced,
@@ -51,15 +50,15 @@ from antiphon.supervisor.shared import SharedState
 class SupervisorPlan:
     """What is to run, and for how long anything may take.
 
-    ``engine`` and ``front_end`` are commands that start a child, ``task`` is the first message each gets.
-    ``leave_s`` is for one to end. ``announce`` gets the engine's description once callers can come. What the
-    children have recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial.
+    ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is for a
+    child to end. ``announce`` gets the engine's description once callers can come. What the children have
+    recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial. ``families`` get
+    what is counted of connections; None for metrics of the supervisor's own.
     """
 
-    engine: Sequence[str]
-    front_end: Sequence[str]
+    start_engine: Callable[[Handle[Message]], Awaitable[Child]]
+    start_front_end: Callable[[int, Child, Handle[Message]], Awaitable[Child]]
     front_ends: int
-    task: bytes
     listeners: Sequence[socket.socket]
     limits: ConnectionLimits
     counted_address: Callable[[str], str]
@@ -68,6 +67,7 @@ class SupervisorPlan:
     leave_s: float
     trace_file: Path | None = None
     canary: TrialRules | None = None
+    families: MetricFamilies | None = None
 
 
 EXIT_DEVICE_LOST = 70
@@ -98,7 +98,7 @@ class Supervisor:
             plan.listeners,
             plan.limits,
             counted_address=plan.counted_address,
-            registry=registry,
+            families=plan.families or MetricFamilies(registry),
             log=self._log,
         )
         self._shared = SharedState()
@@ -119,7 +119,6 @@ class Supervisor:
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
         self._lost = ""
-        self._models: tuple[tuple[str, str], ...] = ()  # the fingerprints of what the engine runs
         self._is_open = False
         self._unserved_s = 0.0  # without a front end that is ready
         self._target: str | None = None  # a worker that calls go to, once an operator said so
@@ -163,12 +162,9 @@ class Supervisor:
 
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and let callers come; the tasks that replace front ends."""
-        self._engine = await Child.start(
-            "engine", self._plan.engine, Begin(0, self._plan.task), self._hear_engine
-        )
+        self._engine = await self._plan.start_engine(self._hear_engine)
         described = await asyncio.shield(self._engine.ready)  # a signal cancels this task alone
         self._engine.ended.add_done_callback(lambda _: self._changed.set())
-        self._models = described.models
         numbers = range(1, self._plan.front_ends + 1)
         first = [await self._start_front_end(number) for number in numbers]
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
@@ -186,17 +182,9 @@ class Supervisor:
         return self._engine
 
     async def _start_front_end(self, number: int) -> Child:
-        """Start a front end with a link to the engine; connections go to it when it is ready."""
-        theirs, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, engines:
-            child = await Child.start(
-                f"front-end-{number}",
-                self._plan.front_end,
-                Begin(number, self._plan.task, self._models),
-                functools.partial(self._hear_front_end, number),
-                [theirs.fileno()],
-            )
-            self._running_engine().peer.send(NewFrontEnd(number, child.pid), [engines.fileno()])
+        """Start a front end; connections go to it when it is ready."""
+        hear = functools.partial(self._hear_front_end, number)
+        child = await self._plan.start_front_end(number, self._running_engine(), hear)
         self._front_ends[number] = child
         if (trial := self._shared.trial) is not None:
             child.peer.send(CanaryPhase(trial.trial.phase))
@@ -280,7 +268,6 @@ class Supervisor:
         match message:
             case Lost():
                 self._lost = message.words
-                self._log.error("device lost", reason=message.words)
                 self._changed.set()
             case Traced():
                 self._saving = asyncio.ensure_future(self._save_trace())

@@ -8,17 +8,20 @@ import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
 from antiphon.ipc.message_socket import MessageSocket
+from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
-from antiphon.serve.hosting.front_end import Connections, FrontEndProcess, check_unchanged
+from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
 from tests.serve.harness import CODEC, null_checkpoint
@@ -53,7 +56,8 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
-    front_end = FrontEndProcess(theirs, messages.Begin(1, b""), ServerConfig(), -1)
+    families = MetricFamilies(CollectorRegistry())
+    front_end = FrontEnd(partial(MessageSocket, theirs, CONTROL), ServerConfig(), families)
     front_end._connections = Connections(front_end.peer, web.Server(answer), 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     supervisor.send(messages.Connection(7), [one.fileno()])
@@ -65,6 +69,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [context["exception"].errno for context in reported] == [errno.EMFILE]
     supervisor.close()
+    assert isinstance(front_end.peer, MessageSocket)
     front_end.peer.close()
     one.close()
     other.close()

@@ -14,12 +14,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from antiphon.config import Limits
 from antiphon.errors import ConfigError
+from antiphon.log import Log
 from antiphon.protocol import events
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.calls.call import Call
-from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.child import MEANINGLESS
 from tests.serve.encrypted import TLS, TLS_GOODBYE
@@ -325,12 +325,9 @@ async def test_a_call_that_cannot_be_told_does_not_keep_the_server(monkeypatch: 
 
     monkeypatch.setattr(Call, "announce_draining", broken)
     async with serving() as server, server.caller() as client:
-        lifecycle = Lifecycle(Limits(drain_timeout_s=0.1))
-        lifecycle.watch(server.app)
-        lifecycle.signalled(signal.SIGTERM)
-        ending = asyncio.create_task(lifecycle.wait())
+        ending = asyncio.create_task(drain(server.app, 0.1, is_cut=lambda: False, log=Log()))
         assert (await client.closed()).code == 1001
-        assert await ending == 0
+        await ending
 
 
 async def test_a_model_that_is_not_there_is_one_sentence() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from antiphon.config import Limits, ServerConfig
-from antiphon.metrics import MetricFamilies
+from antiphon.ipc.message_socket import local_pair
 from antiphon.protocol import kyutai, kyutai_tts, moshi
-from antiphon.serve.hosting.connection_limits import OTHER_FILES, connection_limits
-from antiphon.serve.hosting.connection_rules import connection_rules
-from antiphon.serve.transport.site import Site
-from antiphon.serve.transport.tls import PortTls
-from antiphon.supervisor.address import bound
+from antiphon.serve.hosting.front_end import Connections
+from antiphon.serve.hosting.processes import OTHER_FILES, connection_limits
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Closed, serving
 from tests.serve.tts_client import listening as listening_to_speech
@@ -28,40 +23,11 @@ from tests.serve.tts_client import speaking
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 
 
-# Connections of a server that is one process.
-
-
-@asynccontextmanager
-async def listening(
-    tls: ssl.SSLContext | None = None, **limits: float
-) -> AsyncIterator[tuple[int, MetricFamilies]]:
-    """A server that answers nothing, behind the connection rules of one process."""
-    config = ServerConfig(limits=Limits(**limits))  # type: ignore[arg-type]
-    runner, families = web.AppRunner(web.Application()), MetricFamilies(CollectorRegistry())
-    await runner.setup()
-    rules = connection_rules(config, runner, families, now_s=asyncio.get_running_loop().time())
-    with bound("127.0.0.1", 0) as listeners:
-        await Site(runner, listeners, tls=PortTls(tls), rules=rules).start()
-        yield runner.addresses[0][1], families
-        await runner.cleanup()
-
-
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connected(port: int) -> Connection:
     return await asyncio.open_connection("127.0.0.1", port)
-
-
-async def answered(connection: Connection, within_s: float = 0.3) -> bool:
-    """Whether a request is answered in time."""
-    reader, writer = connection
-    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    try:
-        async with asyncio.timeout(within_s):
-            return (await reader.read(12)).startswith(b"HTTP/1.1 404")
-    except (TimeoutError, ConnectionResetError):
-        return False
 
 
 async def is_cut(reader: asyncio.StreamReader) -> bool:
@@ -72,48 +38,8 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
-    async with listening(max_connections=2) as (port, _):
-        one, two, three = [await connected(port) for _ in range(3)]
-        assert await answered(one, PATIENCE_S)
-        assert await answered(two, PATIENCE_S)
-        assert not await answered(three)
-        one[1].close()
-        async with asyncio.timeout(PATIENCE_S):
-            assert (await three[0].read(12)).startswith(b"HTTP/1.1 404")
-        for _, writer in (two, three):
-            writer.close()
-
-
-async def test_connections_beyond_an_addresss_own_are_closed_and_counted() -> None:
-    async with listening(max_connections_per_address=1) as (port, families):
-        one, two = await connected(port), await connected(port)
-        assert await answered(one, PATIENCE_S)
-        assert await is_cut(two[0])
-        assert families.registry.get_sample_value("antiphon_turned_away_connections_total") == 1.0
-        one[1].close()
-        two[1].close()
-        async with asyncio.timeout(PATIENCE_S):
-            while not await answered(three := await connected(port)):
-                three[1].close()
-        three[1].close()
-
-
-async def test_new_connections_beyond_the_rate_wait() -> None:
-    async with listening(max_new_connections_per_s=10) as (port, _):
-        begun_s = time.monotonic()
-        connections = [await connected(port) for _ in range(15)]
-        assert all([await answered(it, PATIENCE_S) for it in connections[:10]])
-        async with asyncio.timeout(PATIENCE_S):
-            while not await answered(connections[-1]):  # asks again: it may be let in meanwhile
-                pass
-        assert time.monotonic() - begun_s >= 0.4
-        for _, writer in connections:
-            writer.close()
-
-
 def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.serve.hosting.connection_limits.open_file_limit", lambda: 4096)
+    monkeypatch.setattr("antiphon.serve.hosting.processes.open_file_limit", lambda: 4096)
     assert connection_limits(ServerConfig()).connections == 4096 - OTHER_FILES
     assert connection_limits(ServerConfig(), processes=4).connections == 10_000
     assert connection_limits(ServerConfig(limits=Limits(max_connections=7))).connections == 7
@@ -141,13 +67,21 @@ async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    async with listening(context, connect_timeout_s=0.3) as (port, _):
-        begun_s = time.monotonic()
-        reader, writer = await connected(port)
-        writer.write(b"\x16\x03\x01")  # the beginning of a handshake
-        assert await is_cut(reader)
-        assert time.monotonic() - begun_s > 0.2
-        writer.close()
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    assert runner.server is not None
+    end, _ = local_pair()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    begun_s = time.monotonic()
+    beginning = asyncio.create_task(Connections(end, runner.server, 0.3).begin(1, ours, context))
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    writer.write(b"\x16\x03\x01")  # the beginning of a handshake
+    assert await is_cut(reader)
+    assert time.monotonic() - begun_s > 0.2
+    writer.close()
+    await beginning
+    await runner.cleanup()
 
 
 # Connections that stand.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote, urlencode
@@ -16,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.null import NullFaults, read_stamp
-from antiphon.config import Limits
 from antiphon.errors import UnknownModelError
+from antiphon.log import Log
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import events
-from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.http import model_card
-from antiphon.supervisor.supervisor import EXIT_DEVICE_LOST
 from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]
@@ -177,17 +175,18 @@ async def test_ready_while_one_model_is() -> None:
             }
 
 
+async def draining(server: Server, limit_s: float) -> None:
+    await drain(server.app, limit_s, is_cut=lambda: False, log=Log())
+
+
 async def test_one_dead_engine_fails_the_health_check_by_name_and_the_others_may_finish() -> None:
     faults = NullFaults(lose_device_at=1)
-    lifecycle = Lifecycle(Limits(drain_timeout_s=PATIENCE_S))
-    also = [("duplex", DUPLEX)]
-    async with serving(faults=faults, also=also, on_lost=lifecycle.device_lost) as server:
-        lifecycle.watch(server.app)
-        ending = asyncio.create_task(lifecycle.wait())
+    async with serving(faults=faults, also=[("duplex", DUPLEX)]) as server:
         async with server.caller("model=duplex") as other:
             async with server.caller() as lost:
                 await lost.speak(speech(3))
                 assert (await lost.closed()).code == 1011
+            ending = asyncio.create_task(draining(server, PATIENCE_S))
             assert await other.event("draining")
             status, text, _ = await server.get("/healthz")
             assert status == 503
@@ -199,32 +198,29 @@ async def test_one_dead_engine_fails_the_health_check_by_name_and_the_others_may
             await other.reply()
             await other.send(events.bye())
             assert (await other.closed()).code == 1000
-        assert await ending == EXIT_DEVICE_LOST
+        await ending
 
 
 async def test_when_all_engines_are_dead_nobody_is_waited_for() -> None:
-    lifecycle = Lifecycle(Limits(drain_timeout_s=60))
-    faults = NullFaults(lose_device_at=1)
-    async with serving(faults=faults, on_lost=lifecycle.device_lost) as server:
-        lifecycle.watch(server.app)
-        async with server.caller() as lost:
-            await lost.speak(speech(3))
-            assert await asyncio.wait_for(lifecycle.wait(), PATIENCE_S) == EXIT_DEVICE_LOST
-            assert (await lost.closed()).code == 1011
+    async with serving(faults=NullFaults(lose_device_at=1)) as server, server.caller() as lost:
+        await lost.speak(speech(3))
+        await server.eventually(lambda: not server.engine.health().alive)
+        await asyncio.wait_for(draining(server, 600.0), PATIENCE_S)
+        assert (await lost.closed()).code == 1011
 
 
 async def test_draining_ends_all_models() -> None:
-    async with serving(also=[("duplex", DUPLEX)]) as server:
-        lifecycle = Lifecycle(Limits(drain_timeout_s=0.2))
-        lifecycle.watch(server.app)
-        async with server.caller() as first, server.caller("model=duplex") as second:
-            lifecycle.signalled(signal.SIGTERM)
-            ending = asyncio.create_task(lifecycle.wait())
-            for client in (first, second):
-                assert (await client.closed()).code == 1001
-            assert await ending == 0
-            _, text, _ = await server.get("/readyz")
-            assert text == "null-echo: draining: 0 sessions left\nduplex: draining: 0 sessions left\n"
+    async with (
+        serving(also=[("duplex", DUPLEX)]) as server,
+        server.caller() as first,
+        server.caller("model=duplex") as second,
+    ):
+        ending = asyncio.create_task(draining(server, 0.2))
+        for client in (first, second):
+            assert (await client.closed()).code == 1001
+        await ending
+        _, text, _ = await server.get("/readyz")
+        assert text == "null-echo: draining: 0 sessions left\nduplex: draining: 0 sessions left\n"
 
 
 async def test_whatever_a_stranger_sends_it_is_refused_in_words() -> None:

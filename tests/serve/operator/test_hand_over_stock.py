@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.audio.codecs import make_decoder, make_encoder
-from antiphon.config import Limits
+from antiphon.log import Log
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting import front_end
 from antiphon.serve.operator import drain
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
 from tests.serve.resuming import QUERY, MovingCaller
@@ -51,13 +51,18 @@ async def two_workers(folder: Path) -> AsyncIterator[tuple[Server, Server]]:
 
 
 @asynccontextmanager
-async def draining(a: Server, b: Server, folder: Path, limit_s: float) -> AsyncIterator[asyncio.Task[int]]:
+async def draining(a: Server, b: Server, folder: Path, limit_s: float) -> AsyncIterator[asyncio.Task[None]]:
     """``antiphon drain --hand-over`` has been typed for the first of two; the task is its end."""
-    lifecycle = Lifecycle(Limits(drain_timeout_s=limit_s))
-    lifecycle.watch(a.app)
-    ending = asyncio.create_task(lifecycle.wait())
+    begun: list[asyncio.Task[None]] = []
+
+    def begin(target: str) -> None:
+        leaving = front_end.drain(a.app, limit_s, is_cut=lambda: False, log=Log(), target=target)
+        begun.append(asyncio.create_task(leaving))
+
+    a.services.begin_drain = begin
     said = [a.url(""), "--hand-over", b.url(""), "--secret", str(folder / "secret")]
     assert await asyncio.to_thread(drain.main, said) == 0
+    (ending,) = begun
     yield ending
 
 
@@ -78,7 +83,7 @@ async def test_a_stock_call_stays_until_it_ends_while_one_that_can_be_resumed_go
             await a.eventually(lambda: len(a.calls) == 1)  # the other one has left
             assert not ending.done()
             await client.ws.close()
-            assert await ending == 0
+            await ending
     assert moving.thread.worker == "b"
     assert {type(it) for it in client.messages} == {moshi.Handshake, moshi.Audio, moshi.Text}
     assert b.engine.health().active == 0
@@ -90,6 +95,6 @@ async def test_a_stock_call_that_does_not_end_is_closed_at_the_limit(tmp_path: P
         await stock.speak()
         async with draining(a, b, tmp_path, limit_s=0.1) as ending:
             closed = await client.closed()
-            assert await ending == 0
+            await ending
         assert b.engine.health().active == 0
     assert (closed.code, closed.reason) == (1001, "the server is leaving; calls had 0.1 s to finish")

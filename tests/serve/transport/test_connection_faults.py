@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import time
-from typing import cast
 
 import pytest
 from aiohttp import web
@@ -18,11 +17,8 @@ from prometheus_client import CollectorRegistry
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.listening_sockets import LISTEN_BACKLOG, ListeningSockets
-from antiphon.serve.transport.open_files import MAX_OPEN_FILES
-from antiphon.serve.transport.site import Site
 from antiphon.serve.transport.tls import tls_context
-from antiphon.supervisor.address import bind
+from antiphon.supervisor.connection_bounds import MAX_OPEN_FILES
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving
 from tests.serve.hostile import UPGRADE
@@ -220,19 +216,6 @@ async def test_the_soft_limit_of_open_files_is_raised() -> None:
         async with server.http.get(f"{server.url}/metrics") as response:
             text = await response.text()
         assert f"process_max_fds {min(4096, MAX_OPEN_FILES):.1f}" in text
-
-
-async def test_connections_wait_in_a_queue_of_the_usual_length() -> None:
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    try:
-        site = Site(runner, bind("127.0.0.1", 0))
-        await site.start()
-        (listening,) = cast("ListeningSockets", site._server).sockets
-        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        assert struct.unpack_from("I", info, 28)[0] == LISTEN_BACKLOG  # tcpi_sacked, of one that listens
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_subprotocol_that_is_no_token_is_neither_selected_nor_quoted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import struct
 import time
@@ -18,8 +17,9 @@ import pytest
 from aiohttp import web
 
 from antiphon.config import Limits
+from antiphon.log import Log
 from antiphon.protocol import kyutai, kyutai_tts
-from antiphon.serve.hosting.lifecycle import Lifecycle
+from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from antiphon.serve.transport.tls import tls_context
@@ -131,11 +131,8 @@ async def test_a_drain_does_not_wait_for_a_caller_that_has_left(hang_up: Callabl
             await ws.send_bytes(WORDS)
         await server.eventually(is_paused(server))
         await hang_up(ws)
-        lifecycle = Lifecycle(replace(Limits(), drain_timeout_s=600.0))
-        lifecycle.watch(server.app)
-        lifecycle.signalled(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_S):
-            await lifecycle.wait()
+            await drain(server.app, 600.0, is_cut=lambda: False, log=Log())
 
 
 class ScriptTransport(asyncio.Transport):

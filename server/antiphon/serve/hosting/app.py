@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from antiphon.canary.kept import KeptTrial
+from antiphon.canary.trial import TrialRules
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, DrainingError
@@ -28,7 +29,6 @@ from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.output_listener import OutputListeners
 from antiphon.serve.hosting.canary_router import CanaryRouter
-from antiphon.serve.hosting.canary_rules import rules_of
 from antiphon.serve.hosting.helper import Helper
 from antiphon.serve.hosting.lag import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
@@ -102,10 +102,9 @@ def build_app(
 
     recorder, own_log = make_recorder(config), log or Log()
     shared = access.client.shared
-    if shared is not None and (rules := rules_of(config)) is not None:
-        shared.trial = KeptTrial(
-            rules, registry=families.registry, log=own_log, on_phase=access.client.hear_phase
-        )
+    if shared is not None and config.canary is not None:
+        rules, hear = TrialRules(share=config.canary_share), access.client.hear_phase
+        shared.trial = KeptTrial(rules, registry=families.registry, log=own_log, on_phase=hear)
     router = _make_router(served, config, access.client, clock)
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 

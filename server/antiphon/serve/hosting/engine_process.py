@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -33,7 +34,7 @@ from antiphon.serve.operator.metrics import watch_engine_process
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
-from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
+from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
 HEALTH_S: Final = 0.25
 """How often front ends are told how the engines are."""
@@ -42,29 +43,41 @@ TRACE_POLL_S: Final = 0.1
 """How soon a complete trace is written."""
 
 
-class EngineProcess:
+class Engines:
     """The engines as the supervisor sees them; made on the event loop of the main thread."""
 
     def __init__(
         self,
-        control: socket.socket,
+        connect: Connect,
         running: Sequence[RunningEngine],
         families: MetricFamilies,
         tracer: Tracer | None,
+        *,
+        is_alone: bool = False,
     ) -> None:
-        """Begin to hear the supervisor; front ends come as it says."""
+        """Begin to hear the supervisor; front ends come as it says.
+
+        ``is_alone`` for a server of one process, whose only front end calls and drains the engines itself.
+        """
         self._tracer = tracer
         self._engines = {each.name: each.engine for each in running}
         self._lines = [
             describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
         ]
-        self._models = tuple((each.name, fingerprint(each.checkpoint.files)) for each in running)
+        self._models: tuple[tuple[str, str], ...] = ()  # the fingerprints that front ends compare with theirs
         self._families = families
-        self._loop = asyncio.get_running_loop()
         self._pids: dict[int, int] = {}
-        self.front_ends = FrontEndServer(self._engines, self._loop, on_dropped=self._dropped)
+        self.front_ends: FrontEndServer | None = None
+        if not is_alone:
+            self._models = tuple((each.name, fingerprint(each.checkpoint.files)) for each in running)
+            loop = asyncio.get_running_loop()
+            self.front_ends = FrontEndServer(self._engines, loop, on_dropped=self._dropped)
         self._leaving = asyncio.Event()
-        self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
+        self.peer = connect(self._hear, lost=lambda _: self.leave())
+
+    def leave(self) -> None:
+        """End :meth:`run`."""
+        self._leaving.set()
 
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
@@ -73,11 +86,12 @@ class EngineProcess:
         await self._leaving.wait()
         for watch in watching:
             watch.cancel()
-        self.front_ends.stop()
+        if self.front_ends is not None:
+            self.front_ends.stop()
 
     async def _watch_front_ends(self) -> None:
         """Tell front ends how the engines are, and drop those that take no messages."""
-        while True:
+        while self.front_ends is not None:
             await asyncio.sleep(HEALTH_S)
             self.front_ends.look_after()
 
@@ -92,19 +106,24 @@ class EngineProcess:
         match message:
             case messages.Ping():
                 return messages.Pong()
-            case messages.NewFrontEnd():
-                self._pids[message.number - 1] = message.pid
-                self.front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
-            case messages.GoneFrontEnd():
-                self.front_ends.take_back(message.number - 1)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
+            case messages.Leave():
+                self.leave()
+            case _ if self.front_ends is not None:
+                self._look_to(self.front_ends, message, descriptors)
+        return None
+
+    def _look_to(self, front_ends: FrontEndServer, message: Message, descriptors: Sequence[int]) -> None:
+        match message:
+            case messages.NewFrontEnd():
+                self._pids[message.number - 1] = message.pid
+                front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
+            case messages.GoneFrontEnd():
+                front_ends.take_back(message.number - 1)
             case messages.Drain():
                 for engine in self._engines.values():
                     engine.drain(message.target)
-            case messages.Leave():
-                self._leaving.set()
-        return None
 
     def _dropped(self, pool: int) -> None:
         """A front end takes no messages, or has gone."""
@@ -173,13 +192,14 @@ def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
         gc.collect()
         gc.freeze()
 
-        async def serve() -> FrontEndServer:
-            process = EngineProcess(control, running, families, tracer)
-            losses.tell(process.peer)
-            await process.run()
-            return process.front_ends
+        async def serve() -> FrontEndServer | None:
+            engines = Engines(partial(MessageSocket, control, messages.CONTROL), running, families, tracer)
+            losses.tell(engines.peer)
+            await engines.run()
+            return engines.front_ends
 
         served = asyncio.run(serve())
+    assert served is not None
     served.close()  # an engine thread that has not ended by now is in a step, and the process ends
 
 

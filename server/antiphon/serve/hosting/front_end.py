@@ -1,11 +1,13 @@
-"""A front-end process: connections that the supervisor passes on, and their conversations.
+"""A front end: connections that the supervisor passes on, and their conversations.
 
+It is the server's only one where that is one process, or a process of its own:
 ``python -m antiphon.serve.hosting.front_end DESCRIPTOR PARENT``: the supervisor starts it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -13,7 +15,8 @@ import pickle
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +24,8 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
-from antiphon.errors import AntiphonError, ConfigError, SessionFailedError
+from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError, ConfigError, DrainingError, SessionFailedError
 from antiphon.ipc.engine_client import connect
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
@@ -29,18 +33,18 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint, fingerprint
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
-from antiphon.serve.hosting.app import FAULTS, build_app, make_runner
-from antiphon.serve.hosting.lifecycle import drain, reread_files
+from antiphon.serve.calls.call import Call
+from antiphon.serve.hosting.app import FAULTS, build_app, close_calls, make_runner
 from antiphon.serve.hosting.ports import port_tls
-from antiphon.serve.hosting.served import name_models, serve_model
+from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tracing import make_tracer, trace_of
 from antiphon.serve.transport.loop import run
-from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed
-from antiphon.supervisor.messages import ControlReply, ControlSocket, Message
+from antiphon.supervisor.connection_bounds import raise_open_file_limit
+from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
 
 class Connections:
@@ -117,59 +121,49 @@ def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str
         )
 
 
-class FrontEndProcess:
-    """One process of conversations; ``begin`` is what the supervisor said first."""
+class FrontEnd:
+    """Calls, on the event loop it was made on, until the supervisor ends it."""
 
     def __init__(
         self,
-        control: socket.socket,
-        begin: messages.Begin,
+        connect: Connect,
         config: ServerConfig,
-        link: int,
+        families: MetricFamilies,
+        *,
+        access: Access | None = None,
+        tracer: Tracer | None = None,
         secret: bytes | None = None,
     ) -> None:
-        """Made on the event loop it will run on; ``secret`` signs ephemeral keys."""
-        self._config, self._number = config, begin.number
-        self._models = dict(begin.models)
-        self._families = MetricFamilies(CollectorRegistry())
+        """Begin to hear the supervisor.
+
+        Beside engines ``access`` asks this process, and ``tracer`` is theirs, who report it. Otherwise
+        ``secret`` signs ephemeral keys.
+
+        Raises:
+            AntiphonError: the configuration cannot be used.
+        """
+        self._config, self._families = config, families
         self._log = Log()
         self._leaving = asyncio.Event()
         self._is_cut = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self._connections: Connections | None = None
-        self._link = link
-        self._tracer = make_tracer(config, has_ticks=False)
+        self._own_tracer = None if tracer is not None else make_tracer(config, has_ticks=False)
+        self._tracer = tracer or self._own_tracer
         self._tls = port_tls(config)
-        self.peer = MessageSocket(control, messages.CONTROL, self._hear, lost=lambda _: self._leaving.set())
-        self._client = SupervisorClient(self.peer.send, self.peer.ask)
-        self._access = Access(config, self._client, secret)
+        self.peer = connect(self._hear, lost=lambda _: self._leaving.set())
+        self._access = access or Access(config, SupervisorClient(self.peer.send, self.peer.ask), secret)
 
-    async def run(self) -> None:
-        """Serve until the supervisor says otherwise.
+    async def run(self, served: Sequence[ServedModel]) -> None:
+        """Serve these models until the supervisor says otherwise.
 
         Raises:
-            AntiphonError: the process cannot begin.
+            AntiphonError: the application cannot be built.
         """
-        engines = await connect(socket.socket(fileno=self._link))
-        named = name_models(self._config.served)
-        for _, name, checkpoint in named:
-            check_unchanged(name, checkpoint, self._models)
-        served = [
-            serve_model(entry, name, checkpoint, engines[name], self._families)
-            for entry, name, checkpoint in named
-        ]
-        self._app = app = build_app(
-            served,
-            self._config,
-            self._families,
-            access=self._access,
-            tracer=self._tracer,
-        )
+        app = build_app(served, self._config, self._families, access=self._access, tracer=self._tracer)
+        self._app = app
         runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
-        await self._serve(app, runner)
-
-    async def _serve(self, app: web.Application, runner: web.AppRunner) -> None:
         asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
         for context in self._tls.contexts:
             app[FAULTS].watch_tls(context)
@@ -186,6 +180,8 @@ class FrontEndProcess:
         limit_s = self._config.limits.connect_timeout_s
         self._connections = Connections(self.peer, runner.server, limit_s)
         counting.append(self._connections)
+        # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
+        # here now stays anyway.
         gc.collect()
         gc.freeze()
         self.peer.send(messages.Ready())
@@ -205,9 +201,9 @@ class FrontEndProcess:
             case messages.Drain():
                 self._begin(self._drain(message.limit_s, message.target))
             case messages.CanaryPhase():
-                self._client.hear_phase(message.phase)
+                self._access.client.hear_phase(message.phase)
             case messages.Reread():
-                reread_files(self._config, self._access, self._tls, self._log)
+                self._reread()
             case messages.Cut():
                 self._is_cut = True
                 if self._app is not None:
@@ -229,7 +225,7 @@ class FrontEndProcess:
 
     def _answer(self, what: str) -> bytes:
         if what == "trace":
-            return trace_of(self._tracer)
+            return trace_of(self._own_tracer)
         return read_registry(self._families.registry)
 
     def _pong(self) -> messages.Pong:
@@ -243,24 +239,82 @@ class FrontEndProcess:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _reread(self) -> None:
+        """Read keys and the certificate of callers again; what cannot be used changes nothing but the log."""
+        config = self._config
+        self._access.reread_keys()
+        try:
+            self._tls.reread(config.tls_cert, config.tls_key)
+        except ConfigError as error:
+            self._log.error("certificate not read again", reason=str(error))
+        else:
+            files = {"keys": config.api_keys, "certificate": config.tls_cert}
+            self._log.info("keys and certificates read again", **files)
+
     async def _drain(self, limit_s: float, target: str) -> None:
         if self._app is not None:
-            gone = SessionFailedError("the engine's process is gone")
-            await drain(
-                self._app,
-                limit_s,
-                is_cut=lambda: self._is_cut,
-                lost=lambda: gone,
-                log=self._log,
-                target=target,
-            )
+            await drain(self._app, limit_s, is_cut=lambda: self._is_cut, log=self._log, target=target)
         self.peer.send(messages.Drained())
+
+
+async def drain(
+    app: web.Application, limit_s: float, *, is_cut: Callable[[], bool], log: Log, target: str = ""
+) -> None:
+    """Take no new callers, and let calls go on until they have ended, the limit is over, or ``is_cut``.
+
+    Those that can go to the worker at ``target`` do. What is left is closed, with the error of an engine
+    where none is left.
+    """
+    services = app[SERVICES]
+    calls: set[Call] = services.calls
+    engines = [model.engine for model in services.models if model.engine.health().alive]
+    if engines:
+        log.info("draining", calls=len(calls), limit_s=limit_s)
+        for call in tuple(calls):
+            if not (target and call.can_move):
+                _announce(call, limit_s, log)
+    for engine in engines:
+        engine.drain(target)
+        engine.on_change(services.changed.set)
+
+    def alive() -> bool:
+        return any(engine.health().alive for engine in engines)
+
+    def has_calls() -> bool:
+        """Whether any go on; one that comes back here is without a connection for a moment."""
+        return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while has_calls() and not is_cut() and alive():
+                services.changed.clear()
+                await services.changed.wait()
+    error: AntiphonError = DrainingError(f"the server is leaving; calls had {limit_s:g} s to finish")
+    if not alive():
+        error = SessionFailedError(services.models.first.engine.health().detail)
+    await close_calls(app, error)
+    log.info("drained", cut=len(calls))
+
+
+def _announce(call: Call, limit_s: float, log: Log) -> None:
+    try:
+        call.announce_draining(limit_s)
+    except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+        log.error("notifying a call of draining failed", exc_info=error)
 
 
 async def _run(
     control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int, secret: bytes
 ) -> None:
-    await FrontEndProcess(control, begin, config, link, secret).run()
+    families = MetricFamilies(CollectorRegistry())
+    front_end = FrontEnd(partial(MessageSocket, control, messages.CONTROL), config, families, secret=secret)
+    engines = await connect(socket.socket(fileno=link))
+    named, running = name_models(config.served), dict(begin.models)
+    for _, name, checkpoint in named:
+        check_unchanged(name, checkpoint, running)
+    await front_end.run(
+        [serve_model(entry, name, checkpoint, engines[name], families) for entry, name, checkpoint in named]
+    )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,8 +20,8 @@ from antiphon.log import Log, set_up_logging
 from antiphon.option import tuned
 from antiphon.serve.hosting.files import check_files
 from antiphon.serve.hosting.options import parse_command_line
-from antiphon.serve.transport.open_files import raise_open_file_limit
 from antiphon.supervisor.child import MEANINGLESS
+from antiphon.supervisor.connection_bounds import raise_open_file_limit
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,9 +43,9 @@ def main(argv: Sequence[str]) -> int:
         check_files(config)
         # Either needs much that the other does not: a supervisor stays small.
         if front_ends:
-            from antiphon.serve.hosting.processes import supervise
+            from antiphon.serve.hosting.processes import serve_apart
 
-            return supervise(config, front_ends)
+            return serve_apart(config, front_ends)
         from antiphon.serve.hosting.one_process import serve
 
         return serve(config)

@@ -1,4 +1,4 @@
-"""A server of several processes, as the first of them begins it: sockets, commands, limits."""
+"""The processes of a server, as the first of them begins it: sockets, commands, limits. Imports little."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import pickle
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from antiphon import __version__
+from antiphon.canary.trial import TrialRules
 from antiphon.config import ServerConfig
 from antiphon.ipc.health import Health, together
+from antiphon.ipc.message_socket import Handle
+from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.addresses import counted_addresses
-from antiphon.serve.hosting.banner import banner
-from antiphon.serve.hosting.canary_rules import rules_of
-from antiphon.serve.hosting.connection_limits import connection_limits
 from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.supervisor.answers import Answers
+from antiphon.supervisor.children import Child, ChildProcesses
+from antiphon.supervisor.connection_bounds import ConnectionLimits, open_file_limit
+from antiphon.supervisor.messages import Message
 from antiphon.supervisor.supervisor import Supervisor, SupervisorPlan
 
 ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
@@ -30,44 +34,73 @@ FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")
 ENGINE_STOP_S: Final = 10.0
 """For the step that still runs when the server ends."""
 
+OTHER_FILES: Final = 256
+"""Open files of a process that are no connections: models, logs, recordings, rings."""
 
-def supervise(config: ServerConfig, front_ends: int) -> int:
+LEAST: Final = 64
+"""Connections of a process with hardly any files; it says so when they run out."""
+
+
+def serve_apart(config: ServerConfig, front_ends: int) -> int:
     """Serve in so many processes beside the engine's; returns the exit code.
 
     Raises:
         ConfigError: a process cannot begin, or nothing can listen.
     """
+    task = pickle.dumps((config, front_ends, secrets.token_bytes(32)))  # it signs ephemeral keys
+    children = ChildProcesses(ENGINE, FRONT_END, task)
+
+    async def run(listeners: Sequence[socket.socket]) -> int:
+        plan = make_plan(config, front_ends, listeners, children.start_engine, children.start_front_end)
+        supervisor = Supervisor(plan)
+        return await supervise(supervisor, config, partial(overall, supervisor.answers))
+
     with bound_ports(config) as listeners:
-        return asyncio.run(_supervise(make_plan(config, front_ends, listeners), config))
+        return asyncio.run(run(listeners))
 
 
-def make_plan(config: ServerConfig, front_ends: int, listeners: Sequence[socket.socket]) -> SupervisorPlan:
-    """What the supervisor is to run."""
+def make_plan(
+    config: ServerConfig,
+    front_ends: int,
+    listeners: Sequence[socket.socket],
+    start_engine: Callable[[Handle[Message]], Awaitable[Child]],
+    start_front_end: Callable[[int, Child, Handle[Message]], Awaitable[Child]],
+    families: MetricFamilies | None = None,
+) -> SupervisorPlan:
+    """What the supervisor is to run; 0 ``front_ends`` are one in its own process.
+
+    Raises:
+        ConfigError: a proxy is no address.
+    """
+    port = listeners[0].getsockname()[1]
+    has_trial = config.canary is not None and front_ends
     return SupervisorPlan(
-        engine=ENGINE,
-        front_end=FRONT_END,
-        front_ends=front_ends,
-        task=pickle.dumps((config, front_ends, secrets.token_bytes(32))),  # it signs ephemeral keys
+        start_engine=start_engine,
+        start_front_end=start_front_end,
+        front_ends=max(1, front_ends),
         listeners=listeners,
-        limits=connection_limits(config, front_ends),
+        limits=connection_limits(config, max(1, front_ends)),
         counted_address=counted_addresses(config.trusted_proxy),
-        announce=lambda lines: print(  # noqa: T201
-            banner(lines, config, listeners[0].getsockname()[1], front_ends), flush=True
-        ),
+        announce=lambda lines: print(banner(lines, config, port, front_ends), flush=True),  # noqa: T201
         drain_s=config.limits.drain_timeout_s,
-        canary=rules_of(config),
+        canary=TrialRules(share=config.canary_share) if has_trial else None,
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
+        families=families,
     )
 
 
-async def _supervise(plan: SupervisorPlan, config: ServerConfig) -> int:
-    supervisor = Supervisor(plan)
+async def supervise(
+    supervisor: Supervisor, config: ServerConfig, health: Callable[[], Awaitable[Health]]
+) -> int:
+    """Run a supervisor, and the free-rows port with what ``health`` says; returns the exit code.
+
+    Raises:
+        ConfigError: a process cannot begin, or nothing can listen.
+    """
     async with contextlib.AsyncExitStack() as stack:
         if config.free_rows_port:
-            await stack.enter_async_context(
-                free_rows_port(config.host, config.free_rows_port, partial(overall, supervisor.answers))
-            )
+            await stack.enter_async_context(free_rows_port(config.host, config.free_rows_port, health))
         return await supervisor.run()
 
 
@@ -79,3 +112,24 @@ async def overall(answers: Answers) -> Health:
         return together(healths)
     words = "the engine's process does not answer" if healths else "starting"
     return Health(False, 0.0, False, False, active=0, queued=0, slots=0, detail=words)
+
+
+def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
+    """How many connections there may be, of which each takes an open file of one of so many ``processes``."""
+    files = processes * max(LEAST, open_file_limit() - OTHER_FILES)
+    return ConnectionLimits(
+        connections=min(config.limits.max_connections, files),
+        connections_per_address=config.limits.max_connections_per_address,
+        new_per_s=config.limits.max_new_connections_per_s,
+        new_per_s_per_address=config.limits.max_new_connections_per_address_per_s,
+    )
+
+
+def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
+    """The models, in a line each, and where to call: the text in the terminal when the server is ready."""
+    scheme = "https" if config.tls_cert else "http"
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # an address that answers
+    shown = f"[{host}]" if ":" in host else host
+    processes = f", {front_ends} front-end process{'es' if front_ends > 1 else ''}" if front_ends else ""
+    lines = [f"antiphon {__version__}: {model}{processes}" for model in models]
+    return "\n".join([*lines, f"{scheme}://{shown}:{port}   Ctrl-C stops"])

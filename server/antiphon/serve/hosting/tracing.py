@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
 from antiphon.errors import ConfigError
-from antiphon.log import Log
 from antiphon.serve.operator.otel import OtelTracer, otlp_exporter
 
 
@@ -28,29 +22,6 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
     if config.otel_every:
         return OtelTracer(config.otel_every, otlp_exporter(), has_ticks=has_ticks)
     return Tracer(config.trace) if config.trace else None
-
-
-@contextlib.contextmanager
-def saved_trace(tracer: Tracer | None, file: Path) -> Iterator[None]:
-    """Write the trace as soon as it is complete, or at the end what there is of it."""
-    if tracer is None:
-        yield
-        return
-
-    def save() -> None:
-        tracer.wait()
-        tracer.save(file)
-        Log().info("trace written", file=file)
-
-    saver = threading.Thread(target=save, name="trace", daemon=True)
-    saver.start()
-    try:
-        yield
-    finally:
-        if tracer.is_open:
-            tracer.save(file)
-        else:
-            saver.join()
 
 
 def trace_of(tracer: Tracer | None) -> bytes:

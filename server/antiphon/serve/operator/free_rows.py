@@ -22,8 +22,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from antiphon.ipc.health import Health
-from antiphon.serve.transport.listening_sockets import ListeningSockets
-from antiphon.supervisor.address import bind
+from antiphon.supervisor.address import bound, reuse
 
 MAX_WEIGHT = 256
 """HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
@@ -63,11 +62,11 @@ async def free_rows_port(host: str, port: int, read: Callable[[], Awaitable[Heal
                 await writer.wait_closed()
         writer.transport.abort()
 
-    def protocol() -> asyncio.StreamReaderProtocol:
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
-
-    listener = ListeningSockets(bind(host, port, "--free-rows-port"), protocol)
-    try:
-        yield listener.sockets[0].getsockname()[1]
-    finally:
-        listener.close()
+    with bound(host, port, "--free-rows-port") as sockets:
+        servers = []
+        for one in sockets:
+            reuse(one)
+            servers.append(await asyncio.start_server(answer, sock=one))
+        yield sockets[0].getsockname()[1]
+        for server in servers:
+            server.close()

@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
-from antiphon.serve.transport.open_files import open_file_limit
+from antiphon.supervisor.connection_bounds import open_file_limit
 
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
