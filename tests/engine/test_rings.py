@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.ipc.arena import Arena, Shape
-from antiphon.ipc.rings import NOT_PADDING, InputRings, InputWriter, OutputRings, RingReplies
+from antiphon.ipc.rings import NOT_PADDING, Arena, InputRings, InputWriter, OutputRings, RingReplies
+from antiphon.ipc.values import Shape
 
 LEASE = 1
 """In the middle of three: what belongs to its neighbours shows."""

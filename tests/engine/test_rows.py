@@ -10,8 +10,7 @@ import pytest
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.rows import Rows
 from antiphon.engine.sessions import LeasePool
-from antiphon.ipc.arena import Counts
-from antiphon.ipc.rings import RingReplies
+from antiphon.ipc.rings import Counts, RingReplies
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionStats
 from antiphon.models.sampling import SamplingParameters
@@ -255,7 +254,10 @@ def test_a_frame_that_comes_as_a_session_takes_its_last_step_does_not_wait_for_e
     bench.push(session, 1)
     bench.ticks()
     session.take()
-    session._frames.push(frames(2), bench.clock())  # its sender had looked before the step ended
+    is_over = bench.engine.rows.arena.engine.is_over
+    is_over[session.lease] = False  # its sender had looked before the step ended
+    session.push(frames(2), bench.clock())
+    is_over[session.lease] = True
     bench.ticks()
     assert session.is_idle
     assert_adds_up(session.stats())

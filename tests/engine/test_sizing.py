@@ -19,8 +19,8 @@ from antiphon.engine.sizing import (
     with_rings,
 )
 from antiphon.errors import BackendError, ConfigError
-from antiphon.ipc.arena import Shape
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
+from antiphon.ipc.values import Shape
 from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
 from tests.engine.fakes import FakeBackend, FakeClock, Row, fake_spec

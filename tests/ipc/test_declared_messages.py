@@ -24,10 +24,10 @@ from antiphon.errors import (
     StepError,
     UnsupportedError,
 )
-from antiphon.ipc.arena import Shape
 from antiphon.ipc.health import Health
 from antiphon.ipc.message_socket import MAX_INLINE_BYTES, Codec, MessageBase, leaves
 from antiphon.ipc.messages import NOTICES, REQUESTS, Ended, EngineFacts, Hello, Notice, Request, Unreadable
+from antiphon.ipc.values import Shape
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec

@@ -28,11 +28,10 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sessions import EngineSession
 from antiphon.errors import ConfigError, DrainingError, ServerFullError, SessionFailedError
 from antiphon.ipc import message_socket, messages
-from antiphon.ipc.arena import Shape
 from antiphon.ipc.engine_client import connect
 from antiphon.ipc.memory import NO_BELL, MemoryLayout, SharedArena
 from antiphon.ipc.message_socket import IS_INLINE
-from antiphon.ipc.values import SessionState
+from antiphon.ipc.values import SessionState, Shape
 from antiphon.models.sampling import SamplingParameters
 from tests.engine.echo import EchoBackend
 from tests.engine.fakes import MODEL

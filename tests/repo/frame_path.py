@@ -11,12 +11,9 @@ FRAME_PATH: Final = (
     "server/antiphon/engine/rows.py",
     "server/antiphon/engine/loop.py",
     "server/antiphon/engine/metrics.py",
-    "server/antiphon/ipc/arena.py",
-    "server/antiphon/ipc/engine_client.py",
     "server/antiphon/ipc/rings.py",
     "server/antiphon/ipc/client_context.py",
     "server/antiphon/ipc/session.py",
-    "server/antiphon/ipc/session_buffers.py",
     "server/antiphon/models/spec.py",
     "server/antiphon/protocol/moshi.py",
     "server/antiphon/serve/calls/exchange.py",
@@ -34,6 +31,7 @@ FRAME_PATH: Final = (
 ON_A_CLOCK: Final = (
     "server/antiphon/engine/engine.py",
     "server/antiphon/engine/front_ends.py",
+    "server/antiphon/ipc/engine_client.py",
     "server/antiphon/serve/hosting/lag.py",
     "server/antiphon/serve/hosting/served.py",
 )

@@ -66,7 +66,6 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
         "clients/antiphon_client/session.py": "one paced call, from the upgrade to the close frame",
         "clients/antiphon_client/talk.py": "one call on a sound card, with its reconnections",
         "server/antiphon/engine/loop.py": "the one engine thread: wait, tick, publish, fail",
-        "server/antiphon/ipc/session_buffers.py": "the frames of one call, both directions on one lease",
         "server/antiphon/ipc/messages.py": "all messages between a front end and an engine",
         "server/antiphon/ipc/rings.py": "one layout in shared memory, read and written side by side",
         "server/antiphon/serve/access/callers.py": "identity and limits are decided under one count",

@@ -12,10 +12,10 @@ import numpy as np
 
 from antiphon.backends.base import FloatArray
 from antiphon.engine.engine import Engine
-from antiphon.ipc.arena import IN_MARKS, Counts, Times
 from antiphon.ipc.client_context import PACE
-from antiphon.ipc.rings import RingReplies
+from antiphon.ipc.rings import Counts, RingReplies, Times
 from antiphon.ipc.session import Session
+from antiphon.ipc.values import IN_MARKS
 
 
 class BulkReplies(NamedTuple):

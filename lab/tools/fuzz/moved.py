@@ -24,8 +24,8 @@ from antiphon.engine.call_state import (
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.handover import HandOverPlan
 from antiphon.errors import HandOverError, UnsupportedError
-from antiphon.ipc.arena import IN_MARKS, OUT_MARKS, RECENT_TICKS, RING_BOUNDS, CallerCounts, EngineCounts
-from antiphon.ipc.values import ResumeClaim, SessionState
+from antiphon.ipc.rings import CallerCounts, EngineCounts
+from antiphon.ipc.values import IN_MARKS, OUT_MARKS, RECENT_TICKS, RING_BOUNDS, ResumeClaim, SessionState
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from lab.tools.fuzz.target import Target, require

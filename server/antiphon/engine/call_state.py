@@ -25,9 +25,8 @@ from safetensors.numpy import load, save
 
 from antiphon.backends.base import NO_TOKEN
 from antiphon.errors import UnsupportedError
-from antiphon.ipc.arena import OUT_MARKS, RING_BOUNDS, Arena
-from antiphon.ipc.rings import NOT_PADDING
-from antiphon.ipc.values import Call, Count, Key, Note, Owner
+from antiphon.ipc.rings import NOT_PADDING, Arena
+from antiphon.ipc.values import OUT_MARKS, RING_BOUNDS, Call, Count, Key, Note, Owner
 from antiphon.models.delays import UNGENERATED
 from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.spec import ModelSpec

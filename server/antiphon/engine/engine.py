@@ -32,10 +32,11 @@ from antiphon.errors import (
     SessionFailedError,
     UnsupportedError,
 )
-from antiphon.ipc.arena import Shape, Times
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import RingBytes, ring_bytes
 from antiphon.ipc.messages import CallNotice
+from antiphon.ipc.rings import Times
+from antiphon.ipc.values import Shape
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters

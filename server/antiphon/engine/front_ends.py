@@ -21,7 +21,8 @@ from antiphon.engine.loop import EventWake
 from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, HandOverError, ProtocolError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.engine_client import EngineClient, Loop, LoopNotifier
+from antiphon.ipc.client_context import Loop, LoopNotifier
+from antiphon.ipc.engine_client import EngineClient
 from antiphon.ipc.memory import NO_BELL, SharedArena
 from antiphon.ipc.message_socket import MessageSocket, close_all, read_file
 from antiphon.ipc.messages import Sent
@@ -244,7 +245,7 @@ class LocalFrontEnd:
         self.connection = FrontEndConnection(
             tuple(engines.values()), pool=None, wake=LoopNotifier(loop, self._take).notify
         )
-        bell = LoopNotifier(loop, self.client.look)
+        bell = LoopNotifier(loop, self.client.changes.look)
         for name, engine in engines.items():
             arena, facts = engine.rows.arena, facts_of(name, engine)
             arena.bells.append(bell.notify)

@@ -27,9 +27,8 @@ from antiphon.engine.rows import Rows
 from antiphon.engine.trace import Tracer
 from antiphon.engine.values import EVERY, EngineLost, Tick, TickTimes
 from antiphon.errors import SessionFailedError, StepError, UnsupportedError
-from antiphon.ipc.arena import Counts, Times
 from antiphon.ipc.memory import hush, ring
-from antiphon.ipc.rings import RingReplies
+from antiphon.ipc.rings import Counts, RingReplies, Times
 from antiphon.log import Log
 from antiphon.models.spec import ModelSpec
 

@@ -36,11 +36,11 @@ from antiphon.engine.values import (
     UpdateRow,
 )
 from antiphon.errors import AntiphonError
-from antiphon.ipc.arena import RECENT_TICKS, Arena, Counts, Shape, Times
 from antiphon.ipc.client_context import PACE
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
 from antiphon.ipc.messages import CallRequest, Prime, SetParameters
-from antiphon.ipc.rings import NOT_PADDING, InputRings, OutputRings
+from antiphon.ipc.rings import NOT_PADDING, Arena, Counts, InputRings, OutputRings, Times
+from antiphon.ipc.values import RECENT_TICKS, Shape
 from antiphon.models.spec import ModelSpec
 
 

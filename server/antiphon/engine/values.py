@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from antiphon.backends.base import HostArray, StepInputs
 from antiphon.engine.row_entry import RowAction, RowEntry
 from antiphon.errors import AntiphonError
-from antiphon.ipc.arena import Counts, Times
 from antiphon.ipc.messages import CallRequest
+from antiphon.ipc.rings import Counts, Times
 
 EVERY: Final = slice(None)
 """Nearly always all places of a tick are chosen, and a slice copies no array."""

@@ -1,18 +1,18 @@
-"""What the calls of one model share on the callers' side, and what each of them counts."""
+"""What calls share on the callers' side: memory, reports, wake-ups; and what each of them counts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from antiphon.ipc import messages
-from antiphon.ipc.arena import RECENT_TICKS, Arena
-from antiphon.ipc.rings import InputRings, InputWriter, OutputRings
-from antiphon.ipc.values import SessionStats, percentile
+from antiphon.ipc.rings import Arena, Counts, InputRings, InputWriter, OutputRings
+from antiphon.ipc.values import RECENT_TICKS, SessionStats, percentile
 from antiphon.models.spec import ModelSpec
 
 BATCH_S: Final = 0.02
@@ -23,6 +23,30 @@ MAX_BATCH: Final = 2048
 
 PACE: Final = 0.9
 """Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
+
+
+Loop: TypeAlias = asyncio.AbstractEventLoop
+
+
+class LoopNotifier:
+    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
+
+    def __init__(self, loop: Loop, callback: Callable[[], None]) -> None:
+        """Call ``callback`` on ``loop``."""
+        self._loop, self._callback = loop, callback
+        self._is_set = False
+
+    def notify(self) -> None:
+        """Ask for a call, from any thread."""
+        if self._is_set:
+            return
+        self._is_set = True
+        with suppress(RuntimeError):  # the loop is closed: the process is leaving
+            self._loop.call_soon_threadsafe(self._call)
+
+    def _call(self) -> None:
+        self._is_set = False  # first: what comes from now on needs another call
+        self._callback()
 
 
 class SendStats:
@@ -70,9 +94,7 @@ class SendStats:
 class LatencyReport:
     """What the callers' halves of one model hand to sockets, reported as one message for many replies."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, model: int, send: Callable[[messages.Request], None]
-    ) -> None:
+    def __init__(self, loop: Loop, model: int, send: Callable[[messages.Request], None]) -> None:
         """Report for the model of this number."""
         self._loop, self._model, self._send = loop, model, send
         self._latency_s: list[float] = []
@@ -131,6 +153,22 @@ class ClientContext:
         self.spec, self.arena = spec, arena
         self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
         self.text_entries, self.deliveries = text_entries, deliveries
+        self._changed: list[Callable[[], None] | None] = [None] * arena.leases
+        self._ticks: Counts = np.zeros(arena.leases, np.int64)
+
+    def seat(self, lease: int, changed: Callable[[], None] | None) -> None:
+        """A session has this lease and calls ``changed`` after ticks; None: it has closed."""
+        self._changed[lease] = changed
+        if changed is not None:
+            self._ticks[lease] = 0
+
+    def look(self) -> None:
+        """Find the sessions that took part in ticks."""
+        ticks = self.arena.engine.ticks
+        for lease in np.flatnonzero(ticks != self._ticks).tolist():
+            self._ticks[lease] = ticks[lease]
+            if (changed := self._changed[lease]) is not None:
+                changed()
 
     def consistently(self, read: Callable[[], T]) -> T:
         """What ``read`` returns when the engine's counters do not change meanwhile."""
@@ -142,6 +180,35 @@ class ClientContext:
                     return found
             time.sleep(0)  # the engine thread is between two of its counters
         return read()
+
+
+class ChangedSessions(Generic[T]):
+    """Sessions whose owners are to be notified soon, each once; ``contexts`` are those of all models."""
+
+    def __init__(self, loop: Loop, notify: Callable[[T], None]) -> None:
+        """Notify on this loop's thread, to which everything here belongs."""
+        self.contexts: list[ClientContext] = []
+        self._loop, self._notify = loop, notify
+        self._changed: dict[T, None] = {}
+
+    def add(self, session: T) -> None:
+        """Notify the owner of a session that has changed."""
+        is_first = not self._changed
+        self._changed[session] = None
+        if is_first:
+            self._loop.call_soon(self.notify)
+
+    def notify(self) -> None:
+        """Notify the owners now."""
+        changed, self._changed = self._changed, {}
+        for session in changed:
+            self._notify(session)
+
+    def look(self) -> None:
+        """Notify the owners of sessions that took part in ticks too."""
+        for context in self.contexts:
+            context.look()
+        self.notify()
 
 
 def read_stats(

@@ -14,21 +14,19 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from antiphon.backends.base import BackendInfo
 from antiphon.errors import AntiphonError, ProtocolError, ServerFullError, SessionFailedError
 from antiphon.ipc import messages
-from antiphon.ipc.arena import Arena, Counts
-from antiphon.ipc.client_context import ClientContext, LatencyReport
+from antiphon.ipc.client_context import ChangedSessions, ClientContext, LatencyReport
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import MemoryLayout, hush, open_pool, ring
 from antiphon.ipc.message_socket import MessageSocket, close_all, write_file
+from antiphon.ipc.rings import Arena
 from antiphon.ipc.session import Session, SessionLink
 from antiphon.ipc.values import ResumeClaim
 from antiphon.models.prompt import Prompt
@@ -43,34 +41,12 @@ SHORTAGE_S: Final = 5
 ModelFacts: TypeAlias = BackendInfo
 """What does not change while an engine runs: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
 
-Loop: TypeAlias = asyncio.AbstractEventLoop
 Notify: TypeAlias = Callable[[], None]
 CallSession: TypeAlias = Session
 """A caller's half of a session."""
 
 Post: TypeAlias = Callable[[messages.Request, Sequence[int]], None]
 """Passes a message to the engines, with descriptors that stay the caller's."""
-
-
-class LoopNotifier:
-    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """Call ``callback`` on ``loop``."""
-        self._loop, self._callback = loop, callback
-        self._is_set = False
-
-    def notify(self) -> None:
-        """Ask for a call, from any thread."""
-        if self._is_set:
-            return
-        self._is_set = True
-        with suppress(RuntimeError):  # the loop is closed: the process is leaving
-            self._loop.call_soon_threadsafe(self._call)
-
-    def _call(self) -> None:
-        self._is_set = False  # first: what comes from now on needs another call
-        self._callback()
 
 
 class EngineClient:
@@ -87,7 +63,7 @@ class EngineClient:
         self._sessions: dict[str, tuple[EnginePort, Session]] = {}
         self._answers: dict[str | int, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
-        self._changed: dict[Session, None] = {}
+        self.changes = ChangedSessions[Session](loop, Session.notify)
 
     def add(
         self,
@@ -101,6 +77,7 @@ class EngineClient:
         """Stand for one more engine, the next by number; see :class:`EnginePort`."""
         port = EnginePort(self, len(self._by_number), facts, arena, nudge, drain=drain, health=health)
         self._by_number.append(port)
+        self.changes.contexts.append(port.side)
         self.engines[facts.name] = port
 
     def send(self, request: messages.Request, descriptors: Sequence[int] = ()) -> None:
@@ -157,31 +134,13 @@ class EngineClient:
     def closed(self, session: Session) -> None:
         """A session has closed."""
         if session.id in self._sessions:
-            self._sessions[session.id][0].unseat(session)
+            if session.lease is not None:
+                self._sessions[session.id][0].side.seat(session.lease, None)
             self._forget(session.id)
 
     def _forget(self, call: str) -> None:
         self._sessions.pop(call, None)
         self._answers.pop(call, None)
-
-    def changed(self, session: Session) -> None:
-        """The owner of a session is to be notified soon; several changes are one call."""
-        is_first = not self._changed
-        self._changed[session] = None
-        if is_first:
-            self.loop.call_soon(self.notify)
-
-    def notify(self) -> None:
-        """Notify the owners of sessions that have changed."""
-        changed, self._changed = self._changed, {}
-        for session in changed:
-            session.notify()
-
-    def look(self) -> None:
-        """Notify the owners of sessions that took part in ticks."""
-        for port in self._by_number:
-            port.look()
-        self.notify()
 
     def handle(self, notice: messages.Notice) -> None:
         """Take a message of the engines.
@@ -209,7 +168,7 @@ class EngineClient:
             case messages.Ended(call, error):
                 self._answer(call, error)  # it may have ended before it was seated, or queued
             case messages.Admitted(call, lease):
-                port.seat(session, lease)
+                port.side.seat(lease, partial(self.changes.add, session))
                 self._answer(call, None)
             case messages.Queued(call):
                 self._answer(call, None)
@@ -270,9 +229,7 @@ class EnginePort:
         self.side = ClientContext(
             facts.info.spec, arena, text_entries=facts.text_entries, deliveries=deliveries
         )
-        self._link = SessionLink(client.send, nudge, client.changed, client.closed)
-        self._at_lease: list[Session | None] = [None] * arena.leases
-        self._seen: Counts = np.zeros(arena.leases, np.int64)
+        self._link = SessionLink(client.send, nudge, client.changes.add, client.closed)
         self._on_change: list[Callable[[], None]] = []
         self.hear(facts.health)
 
@@ -401,24 +358,6 @@ class EnginePort:
         for callback in self._on_change:
             callback()
 
-    def seat(self, session: Session, lease: int) -> None:
-        """A session has a lease."""
-        self._at_lease[lease], self._seen[lease] = session, 0
-
-    def unseat(self, session: Session) -> None:
-        """A session has closed."""
-        if session.lease is not None:
-            self._at_lease[session.lease] = None
-
-    def look(self) -> None:
-        """Mark the sessions that took part in ticks as changed."""
-        ticks = self.side.arena.engine.ticks
-        for lease in np.flatnonzero(ticks != self._seen).tolist():
-            self._seen[lease] = ticks[lease]
-            session = self._at_lease[lease]
-            if session is not None:
-                self.client.changed(session)
-
     def lose(self, detail: str) -> None:
         """The engine's process is gone."""
         self._known = replace(self._known, alive=False, ready=False, detail=detail)
@@ -460,7 +399,7 @@ def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[in
 
     def rung() -> None:
         hush(bell)
-        client.look()
+        client.changes.look()
 
     for number, facts in enumerate(hello.engines):
         memory, wake = shared[2 * number : 2 * number + 2]

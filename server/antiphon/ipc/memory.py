@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import ConfigError
-from antiphon.ipc.arena import PAGE_BYTES, Arena, CallerCounts, Counts, EngineCounts, Shape
+from antiphon.ipc.rings import Arena, CallerCounts, Counts, EngineCounts
+from antiphon.ipc.values import PAGE_BYTES, Shape
 
 TURN_BYTES: Final = 64
 """The turn has a cache line of its own."""
@@ -234,8 +235,8 @@ def hush(bell: int) -> None:
         os.eventfd_read(bell)
 
 
-def fence(locks: tuple[threading.Lock, threading.Lock] = (threading.Lock(), threading.Lock())) -> None:
+def fence(locks: tuple[threading.Lock] = (threading.Lock(),)) -> None:
     """No access of memory passes it: a release and then an acquire, each of which holds one way back."""
-    for lock in locks:
+    for lock in 2 * locks:
         lock.acquire()
         lock.release()

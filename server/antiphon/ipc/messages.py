@@ -18,10 +18,9 @@ from antiphon import errors
 from antiphon.arrays import FloatArray
 from antiphon.backends.base import BackendInfo, TextEntry
 from antiphon.errors import AntiphonError, ServerFullError, SessionFailedError
-from antiphon.ipc.arena import Shape
 from antiphon.ipc.health import Health
 from antiphon.ipc.message_socket import Codec, MessageBase, leaves
-from antiphon.ipc.values import Call, Count, CountOrNone, Key, Note, Owner, ResumeClaim, Resumption
+from antiphon.ipc.values import Call, Count, CountOrNone, Key, Note, Owner, ResumeClaim, Resumption, Shape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 

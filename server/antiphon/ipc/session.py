@@ -1,19 +1,20 @@
 """The caller's half of a session: what it pushes, takes and asks for, on its arrays and by messages.
 
 A session belongs to the thread of its client (:mod:`antiphon.ipc.engine_client`), an event loop's, which also
-hands it the engine's messages. It takes no lock.
+hands it the engine's messages. It takes no lock. Audio needs a lease, which comes with the row; text may come
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.backends.base import FloatArray, TextEntry
-from antiphon.errors import AntiphonError, SessionError, SessionFailedError
+from antiphon.errors import AntiphonError, SessionError, SessionFailedError, UnsupportedError
 from antiphon.ipc import messages
-from antiphon.ipc.client_context import ClientContext
-from antiphon.ipc.session_buffers import SessionBuffers
+from antiphon.ipc.client_context import ClientContext, SendStats, read_stats
+from antiphon.ipc.rings import InputWriter, RingReplies, as_replies
 from antiphon.ipc.values import FrameReply, Note, Resumption, SessionState, SessionStats, TakenReplies
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -39,7 +40,8 @@ class Session:
 
     Audio pushed before it is ACTIVE is ignored: no row reads it yet, and frame 0 is the first one after.
     Text waits. What comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED session
-    ended, None when its owner closed it. All times are seconds of the engine's clock.
+    ended, None when its owner closed it; ``lease`` is None while it has none. The ``parameters`` hold from
+    the next frame on. All times are seconds of the engine's clock.
     """
 
     def __init__(
@@ -63,22 +65,26 @@ class Session:
         self.retry_after_s = 1
         self.resumption: Resumption | None = None
         self.is_moving = False  # the owner is to detach, since another worker gets the call
-        self._link, self._notify = link, notify
-        self._frames = SessionBuffers(session_id, side, link.send)
+        self.lease: int | None = None
+        self.parameters = parameters
+        self._link, self._notify, self._side = link, notify, side
         self._watcher: Callable[[FrameReply], None] | None = None
-        self._parameters = parameters
         self._prompts, self._is_primed = 0, is_primed
-        self._is_live = side.spec.kind.is_live
+        self._kind = side.spec.kind
+        self._takes_audio, self._is_live = self._kind.takes_audio, self._kind.is_live
+        self._caller, self._engine = side.arena.caller, side.arena.engine
+        self._inputs, self._outputs = side.inputs, side.outputs
+        self._writer: InputWriter | None = None
+        self._first_kept = 0  # replies to earlier frames were flushed
+        self._has_gap = False  # replies were given up since the last one taken
+        self._is_finished = False
+        self._run = self._padding = self._padding_void = 0  # frames of silence asked for, no longer wanted
+        self._parameters = 0  # changes
+        self._words = self._words_void = 0  # sent, and flushed
+        self._final: SessionStats | None = None
+        self._sends = SendStats(side.spec, side.deliveries, is_live=self._is_live)
 
-    @property
-    def lease(self) -> int | None:
-        """The session's lease, None while it has none."""
-        return self._frames.lease
-
-    @property
-    def parameters(self) -> SamplingParameters:
-        """The sampling parameters from the next frame on."""
-        return self._parameters
+    # What waits.
 
     @property
     def room_samples(self) -> int:
@@ -87,32 +93,80 @@ class Session:
         Callers whose pipeline never drops (stt) read their socket only while this is above 0 and push at
         most so many; live ones (codec, duplex) need not ask.
         """
-        return self._frames.room_samples if self.state is SessionState.ACTIVE else 0
+        if self.state is not SessionState.ACTIVE or self._writer is None:
+            return 0
+        return self._writer.free_samples
 
     @property
     def room_entries(self) -> int:
         """Words :meth:`push_text` takes now."""
-        return 0 if self.state is SessionState.CLOSED else self._frames.room_entries
+        if self.state is SessionState.CLOSED or self._takes_audio:
+            return 0
+        return max(0, self._side.text_entries - self.queue_frames)
 
     @property
     def queue_frames(self) -> int:
         """Whole frames (tts: words) waiting for the model."""
-        return self._frames.waiting
+        if not self._takes_audio:
+            taken = 0 if self.lease is None else int(self._engine.words_taken[self.lease])
+            return self._words - max(taken, self._words_void)
+        return 0 if self._writer is None else min(self._writer.waiting, self._inputs.bound)
 
     @property
     def reply_frames(self) -> int:
         """Replies waiting to be taken."""
-        return self._frames.replies
+        return 0 if self.lease is None else max(0, int(self._outputs.waiting(self.lease)))
+
+    @property
+    def next_frame(self) -> int:
+        """The number of the first input frame that has not come."""
+        return 0 if self._writer is None else self._writer.frames
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing the engine was given waits or is being answered, and every reply was taken."""
-        return self._frames.is_idle
+        """Whether nothing the engine was given waits or is being answered, and every reply was taken.
+
+        A frame may be unfinished.
+        """
+        return self._side.consistently(self._is_at_rest)
+
+    def _is_at_rest(self) -> bool:
+        # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
+        # before that mark goes.
+        if self._has_input:
+            return False
+        if self.lease is None:
+            return self._padding <= self._padding_void
+        is_hearing_padding = self._padding > max(
+            int(self._engine.padding_done[self.lease]), self._padding_void
+        )
+        return not (is_hearing_padding or self._engine.in_tick[self.lease] or self.reply_frames)
 
     @property
     def is_done(self) -> bool:
         """Whether the input was finished (or ``max_steps`` reached), answered, and every reply taken."""
-        return self._frames.is_done
+        if self.lease is None:
+            return self._is_finished and self._takes_audio
+        is_spent = self._is_finished and not self._has_input
+        if not self._takes_audio:
+            is_spent = self._is_finished and bool(self._engine.has_spoken_all[self.lease])
+        if not (is_spent or self._engine.is_over[self.lease]):
+            return False
+        return not (self._engine.in_tick[self.lease] or self.reply_frames)
+
+    @property
+    def _has_input(self) -> bool:
+        if self._takes_audio or self.lease is None:
+            return self.queue_frames > 0
+        is_speaking = bool(self._engine.is_speaking[self.lease])
+        return not self._engine.has_spoken_all[self.lease] and (self.queue_frames > 0 or is_speaking)
+
+    @property
+    def _takes_no_more(self) -> bool:
+        """Whether its owner, or its last word, has finished the input, or it took all its steps."""
+        return self._is_finished or (self.lease is not None and bool(self._engine.is_over[self.lease]))
+
+    # Input.
 
     def push(self, pcm: FloatArray, received_s: float) -> None:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
@@ -123,11 +177,20 @@ class Session:
             UnsupportedError: this pipeline takes text.
             SessionError: more than ``room_samples`` where nothing may be dropped.
         """
-        self._frames.must_take(audio=True)
-        if self.state is not SessionState.ACTIVE or self._frames.is_finished:
+        self._must_take(audio=True)
+        writer = self._writer
+        if self.state is not SessionState.ACTIVE or self._takes_no_more or writer is None:
             return
-        is_ready = self._frames.push(pcm, received_s)
-        if is_ready:
+        if not self._is_live and pcm.size > writer.free_samples:
+            raise SessionError(
+                f"{pcm.size} samples were pushed where {writer.free_samples} fit; "
+                "read room_samples first, nothing is dropped here"
+            )
+        self._interrupt()
+        refused = writer.refused
+        writer.write(pcm, received_s)
+        self._count_refused(writer.refused - refused)
+        if writer.waiting > 0:
             self._link.nudge()
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
@@ -139,11 +202,24 @@ class Session:
             UnsupportedError: this pipeline takes audio.
             SessionError: more than ``room_entries``.
         """
-        self._frames.must_take(audio=False)
-        if self.state is SessionState.CLOSED or self._frames.is_finished:
+        self._must_take(audio=False)
+        if self.state is SessionState.CLOSED or self._takes_no_more:
             return
-        self._frames.push_text(entries, received_s)
+        if len(entries) > self.room_entries:
+            raise SessionError(
+                f"{len(entries)} words were pushed where {self.room_entries} of "
+                f"{self._side.text_entries} fit; "
+                "read room_entries first, nothing is dropped here"
+            )
+        self._words += len(entries)
+        self._is_finished |= any(entry.is_last for entry in entries)
+        self._link.send(messages.PushText(self.id, tuple(entries), received_s))
         self._link.nudge()
+
+    def _must_take(self, *, audio: bool) -> None:
+        if audio != self._takes_audio:
+            taken = "audio, not text" if self._takes_audio else "text, not audio"
+            raise UnsupportedError(f"a {self._kind} session takes {taken}")
 
     def prime(self, prompt: Prompt) -> None:
         """Let the row read this prompt before anything else, instead of the one given before, if any.
@@ -153,7 +229,8 @@ class Session:
         """
         if self.state is SessionState.CLOSED:
             return
-        if self._frames.is_begun:
+        has_taken = self.lease is not None and bool(self._engine.taken[self.lease])
+        if has_taken or self.queue_frames or self._takes_no_more:
             raise SessionError("a prompt came after the first input; it must precede all input")
         self._link.send(messages.Prime(self.id, self._prompts + 1, prompt))
         self._prompts, self._is_primed = self._prompts + 1, False
@@ -162,10 +239,18 @@ class Session:
 
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
-        if self.state is SessionState.CLOSED or self._frames.is_finished:
+        if self.state is SessionState.CLOSED or self._takes_no_more:
             return
-        self._frames.finish()
-        is_done = self._frames.is_done
+        self._interrupt()
+        self._is_finished = True
+        if not self._takes_audio:
+            self._words += 1  # the end
+            self._link.send(messages.EndText(self.id))
+        elif self._writer is not None:
+            refused = self._writer.refused
+            self._writer.finish()
+            self._count_refused(self._writer.refused - refused)
+        is_done = self.is_done
         self._link.nudge()
         if is_done:
             self._link.changed(self)
@@ -180,10 +265,46 @@ class Session:
         Raises:
             UnsupportedError: the pipeline is live, or takes text.
         """
-        if self.state is not SessionState.ACTIVE or self._frames.is_finished:
+        if self.state is not SessionState.ACTIVE or self._takes_no_more:
             return
-        self._frames.hear_padding(frames, now_s)
+        if not self._takes_audio or self._is_live:
+            raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
+        if self._writer is None or self.lease is None:
+            return
+        if self._engine.taken[self.lease] or self._writer.waiting:  # else there is nothing to bring out
+            self._padding += frames
+            tail, run = self._writer.unfinished, self._run
+            self._link.send(messages.HearPadding(self.id, run, self._padding, frames, tail, now_s))
         self._link.nudge()
+
+    def _interrupt(self) -> None:
+        """The caller goes on: silence that was asked for is not heard, what was heard is undone."""
+        if self._padding > self._padding_void and self.lease is not None:
+            self._padding_void = self._padding
+            self._run += 1
+            self._caller.padding_run[self.lease] = self._run
+
+    def skip_to(self, frame: int) -> None:
+        """Input frames before this one never come, and count as dropped."""
+        if self._writer is not None:
+            refused = self._writer.refused
+            self._writer.skip_to(frame)
+            self._count_refused(self._writer.refused - refused)
+
+    def _count_refused(self, frames: int) -> None:
+        """Frames that found no slot are dropped ones."""
+        if frames:
+            self._side.deliveries.refused(frames)
+
+    def set_parameters(self, parameters: SamplingParameters) -> None:
+        """Use other sampling parameters from the next frame on, which waits until the engine has them."""
+        self.parameters = parameters
+        self._parameters += 1
+        self._link.send(messages.SetParameters(self.id, self._parameters, parameters))
+        if self.lease is not None:
+            self._caller.parameters[self.lease] = self._parameters
+
+    # Replies.
 
     def take(self) -> list[FrameReply]:
         """All replies that wait, oldest first, for who need not know of a gap before them."""
@@ -191,21 +312,48 @@ class Session:
 
     def take_with_gap(self) -> TakenReplies:
         """All replies that wait, and the gap before them if older ones were dropped since last taken."""
-        taken = self._frames.take()
-        if taken.replies and not self._is_live:
+        if self.lease is None or not self._outputs.has_news(self.lease):
+            return TakenReplies([], None)
+        found, given_up = self._outputs.take(self.lease)
+        self._sends.dropped_out += given_up
+        self._has_gap |= given_up > 0
+        replies = as_replies(self._wanted(found))
+        interrupted_at = replies[0].frame if self._has_gap and replies else None
+        self._has_gap &= not replies
+        given = sum(not reply.is_padding for reply in replies)
+        self._sends.out += given
+        self._caller.given[self.lease] += given
+        if replies and not self._is_live:
             self._link.nudge()  # there is room for replies now
-        return taken
+        return TakenReplies(replies, interrupted_at)
+
+    def _wanted(self, found: RingReplies) -> RingReplies:
+        """Without replies that the engine published while this side flushed or interrupted them."""
+        if not (self._padding or self._first_kept):
+            return found
+        is_padding = found.is_padding
+        is_flushed = ~is_padding & (found.frame < self._first_kept)
+        is_void = is_padding & (found.run != self._run)
+        self._sends.flushed_out += int(is_flushed.sum())
+        return found.chosen(~(is_flushed | is_void))
 
     def flush(self) -> int:
         """Throw away input that waits and replies not taken; returns the first frame that may still come."""
-        first_kept = self._frames.flush()
+        self._interrupt()
+        if not self._takes_audio:
+            self._words_void = self._words - self._is_finished  # the end, once said, stays said
+            self._link.send(messages.ClearText(self.id))
+            first_kept = 0 if self.lease is None else int(self._engine.taken[self.lease])
+        else:
+            first_kept = 0 if self._writer is None else self._writer.discard()
+        self._first_kept, self._has_gap = first_kept, False
+        if self.lease is not None:
+            self._caller.first_kept[self.lease] = first_kept
+            found, given_up = self._outputs.take(self.lease)
+            self._sends.dropped_out += given_up
+            self._sends.flushed_out += int((~found.is_padding).sum())
         self._link.nudge()
         return first_kept
-
-    def set_parameters(self, parameters: SamplingParameters) -> None:
-        """Use other sampling parameters from the next frame on."""
-        self._parameters = parameters
-        self._frames.change_parameters(parameters)
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
@@ -213,13 +361,32 @@ class Session:
         ``peer_wait_s`` of its time went into waiting for a peer that does not read: that makes a frame
         late, but is not held against the server when it decides whether to admit more callers.
         """
-        self._frames.sent(reply, sent_s, peer_wait_s)
+        if not reply.is_padding:
+            first_s = None
+            if not self._sends.is_heard and reply.pcm is not None and self.lease is not None:
+                first_s = float(self._engine.first_complete_s[self.lease])
+            self._sends.sent(reply.complete_s, sent_s, peer_wait_s, first_complete_s=first_s)
+            if self.lease is not None:
+                self._caller.due_s[self.lease] = self._sends.due_s
+            if self._final is not None:
+                self._final = replace(self._final, late=self._sends.late)
         if self._watcher is not None:
             self._watcher(reply)
 
     def watch(self, watcher: Callable[[FrameReply], None]) -> None:
         """Let ``watcher`` see every reply from now on, once it was handed to the socket."""
         self._watcher = watcher
+
+    def stats(self) -> SessionStats:
+        """What became of all frames so far."""
+        return self._final or self._side.consistently(self._read_stats)
+
+    def _read_stats(self) -> SessionStats:
+        if self.lease is None:
+            return SessionStats(queue_frames=self.queue_frames)
+        return read_stats(self._side, self.lease, self._sends, self._writer, queue=self.queue_frames)
+
+    # Its life.
 
     def arm(self, key: bytes, owner: str) -> None:
         """Let another connection resume the call that shows what hashes to ``key``, with this API key."""
@@ -240,15 +407,6 @@ class Session:
         """
         self._link.send(messages.Detach(self.id))
 
-    @property
-    def next_frame(self) -> int:
-        """The number of the first input frame that has not come."""
-        return self._frames.next_frame
-
-    def skip_to(self, frame: int) -> None:
-        """Input frames before this one never come, and count as dropped."""
-        self._frames.skip_to(frame)
-
     def close(self, error: AntiphonError | None = None) -> None:
         """End the session and free its row; whatever waits or is still being computed is thrown away."""
         if self.state is SessionState.CLOSED:
@@ -256,13 +414,18 @@ class Session:
         self.error = error
         self.state, self.position = SessionState.CLOSED, None
         self._link.closed(self)
-        self._frames.end()
+        now = self.stats()
+        answered = now.silent + now.lost + now.flushed_out + now.dropped_out + now.frames_out
+        self._final = replace(
+            now,
+            flushed_in=now.flushed_in + (now.queue_frames if self._takes_audio else 0),
+            flushed_out=now.flushed_out + now.frames_taken - answered,
+            queue_frames=0,
+            reply_frames=0,
+        )
+        self.lease, self._writer = None, None
         self._link.send(messages.Close(self.id))
         self._link.changed(self)
-
-    def stats(self) -> SessionStats:
-        """What became of all frames so far."""
-        return self._frames.stats()
 
     # From its client.
 
@@ -273,7 +436,7 @@ class Session:
                 self.position = None
                 if self.state is SessionState.QUEUED:
                     self.state = SessionState.ACTIVE if self._is_primed else SessionState.PRIMING
-                    self._frames.open(lease)
+                    self._open(lease)
             case messages.Queued(_, position, retry_after_s):
                 if self.state is SessionState.QUEUED:
                     self.position, self.retry_after_s = position, retry_after_s
@@ -281,13 +444,30 @@ class Session:
                 if self.state is SessionState.PRIMING and number == self._prompts:
                     self._is_primed, self.state = True, SessionState.ACTIVE
             case messages.Resumed(_, resumption):
-                self.resumption, self._parameters = resumption, resumption.parameters
+                self.resumption, self.parameters = resumption, resumption.parameters
             case messages.Moving():
                 self.is_moving = True
             case messages.Ended(_, error):
                 self.close(error)
                 return
         self._link.changed(self)
+
+    def _open(self, lease: int) -> None:
+        """Begin to use a lease; of a call that is resumed it holds what became of its frames so far."""
+        self.lease, counts, caller = lease, self._engine, self._caller
+        self._first_kept = int(caller.first_kept[lease])
+        self._parameters = max(self._parameters, int(caller.parameters[lease]))
+        caller.parameters[lease] = self._parameters
+        self._sends.due_s = float(caller.due_s[lease])
+        # Replies that another connection has taken, and that are not to be taken again.
+        gone = counts.silent[lease] + counts.lost[lease] + counts.flushed_out[lease]
+        waits = self._outputs.written[lease] - self._outputs.taken[lease]
+        self._sends.out = max(0, int(counts.taken[lease] - gone - waits))
+        self._sends.is_heard = self._sends.out > 0
+        if self._takes_audio:
+            self._writer = InputWriter(self._inputs, lease)
+            if self._is_finished:
+                self._writer.finish()
 
     def notify(self) -> None:
         """Call the owner's ``notify``; one that raises ends the session."""

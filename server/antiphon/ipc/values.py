@@ -1,4 +1,4 @@
-"""Values that a front end and an engine exchange about a call, and about one that changes its connection."""
+"""Values that a front end and an engine exchange: of calls, of their resumption, of their memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
 from antiphon.backends.base import FloatArray
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec
 
 
 class SessionState(StrEnum):
@@ -149,3 +151,62 @@ class Resumption:
     replayed: int = 0
     unrecorded_in: int = 0
     unrecorded_out: int = 0
+
+
+PAGE_BYTES: Final = 4096
+RING_BOUNDS: Final = 2
+"""Slots of a ring, in units of what may wait in it: the side that reads enforces the bound."""
+
+IN_MARKS: Final = 2
+"""What is said of an input frame, side by side, so that a tick moves it at once: frame, complete_s."""
+OUT_MARKS: Final = 7
+"""What is said of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
+
+RECENT_TICKS: Final = 128
+"""The times in statistics are those of the last so many ticks, ten seconds of speech."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a lease has room for: ``input_frames`` and ``output_frames`` may wait; samples are of a frame.
+
+    ``input_samples`` is 0 where the input is text, ``output_samples`` where the output is.
+    """
+
+    input_frames: int
+    output_frames: int
+    input_samples: int
+    output_samples: int
+    heads: int = 0
+
+    @classmethod
+    def of(cls, spec: ModelSpec, *, input_frames: int, output_frames: int) -> Shape:
+        """What a model's calls need."""
+        return cls(
+            input_frames,
+            output_frames,
+            spec.frame_samples if spec.kind.takes_audio else 0,
+            spec.frame_samples if spec.kind.gives_audio else 0,
+            spec.heads,
+        )
+
+    @property
+    def block(self) -> np.dtype[np.void]:
+        """The block of one lease, whole pages: small fields first, so that they share the first."""
+        heard, said = RING_BOUNDS * self.input_frames, RING_BOUNDS * self.output_frames
+        if not self.input_samples:
+            heard = 0
+        fields: dict[str, tuple[Any, tuple[int, ...]]] = {
+            "in_marks": (np.int64, (heard, IN_MARKS)),
+            "out_marks": (np.int64, (said, OUT_MARKS)),
+            "recent_ms": (np.float32, (RECENT_TICKS, 2)),
+            "out_vad": (np.float32, (said, self.heads)),
+            "in_pcm": (np.float32, (heard, self.input_samples)),
+            "out_pcm": (np.float32, (said, self.output_samples)),
+        }
+        offsets, end = [], 0
+        for kind, shape in fields.values():
+            offsets.append(end)
+            end += -(-np.dtype(kind).itemsize * int(np.prod(shape)) // 8) * 8
+        layout = {"names": list(fields), "formats": list(fields.values()), "offsets": offsets}
+        return np.dtype({**layout, "itemsize": -(-end // PAGE_BYTES) * PAGE_BYTES})  # type: ignore[call-overload, no-any-return]

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotFoundError, ConfigError
-from antiphon.ipc.engine_client import Loop
+from antiphon.ipc.client_context import Loop
 from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint

@@ -19,7 +19,8 @@ from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
-from antiphon.ipc.engine_client import Loop, ModelFacts
+from antiphon.ipc.client_context import Loop
+from antiphon.ipc.engine_client import ModelFacts
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
