@@ -7,7 +7,6 @@ list and never joined to a path.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ KEPT_VOICES: Final = 32
 
 
 class VoiceFolder:
-    """The voices in ``folder``, for one model. May be asked from any thread."""
+    """The voices in ``folder``, for one model; one thread loads them."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
         """Look at the folder; voices are read when they are first asked for.
@@ -49,7 +48,6 @@ class VoiceFolder:
             raise ConfigError(f"voices = {str(folder)!r} is no folder")
         self._folder, self._spec = folder, spec
         self._kept: OrderedDict[tuple[Path, int], VoicePrompt] = OrderedDict()
-        self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """The names of all voices, without their suffixes, in order."""
@@ -68,15 +66,12 @@ class VoiceFolder:
             raise ProtocolError(f"there is no voice {name[:40]!r} here; there are: {known}")
         path = min(files, key=lambda path: (path.name != name, SUFFIXES.index(path.suffix.lower())))
         key = (path, path.stat().st_mtime_ns)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        voice = self._read(path)
-        with self._lock:
-            self._kept[key] = voice
-            if len(self._kept) > KEPT_VOICES:
-                self._kept.popitem(last=False)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        voice = self._kept[key] = self._read(path)
+        if len(self._kept) > KEPT_VOICES:
+            self._kept.popitem(last=False)
         return voice
 
     def _files(self) -> list[Path]:

@@ -9,7 +9,6 @@ path.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,7 +35,7 @@ Reader: TypeAlias = Callable[[Path], Prompt]
 
 
 class TtsVoiceFolder:
-    """The voices under ``folder``, for one model. May be asked from any thread."""
+    """The voices under ``folder``, for one model; one thread loads them, another may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
         """Look at the folder, if there is one; voices are read when they are first asked for.
@@ -54,7 +53,6 @@ class TtsVoiceFolder:
         self._files = {} if folder is None else _find(folder, own, tuple(readers))
         self._kept: OrderedDict[str, Prompt] = OrderedDict()
         self._noted: set[str] = set()
-        self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """The names of all voices, in order; the first is the default."""
@@ -69,11 +67,10 @@ class TtsVoiceFolder:
 
     def note_unknown(self, name: str) -> bool:
         """Whether an unknown name is new, and one of the first ``MAX_NOTED_NAMES``."""
-        with self._lock:
-            is_new = name not in self._noted and len(self._noted) < MAX_NOTED_NAMES
-            if is_new:
-                self._noted.add(name)
-            return is_new
+        is_new = name not in self._noted and len(self._noted) < MAX_NOTED_NAMES
+        if is_new:
+            self._noted.add(name)
+        return is_new
 
     def load(self, name: str) -> Prompt:
         """The voice of this name, one of :meth:`names`.
@@ -81,19 +78,17 @@ class TtsVoiceFolder:
         Raises:
             CheckpointFormatError: its file cannot be used.
         """
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
+        if name in self._kept:
+            self._kept.move_to_end(name)
+            return self._kept[name]
         path = self._files[name]
         try:
             voice = self._readers[path.suffix](path)
         except (UnsupportedError, AudioError) as error:
             raise CheckpointFormatError(f"{path.name}: {error}") from error
-        with self._lock:
-            self._kept[name] = voice
-            while len(self._kept) > 1 and sum(it.bytes for it in self._kept.values()) > KEPT_BYTES:
-                self._kept.popitem(last=False)
+        self._kept[name] = voice
+        while len(self._kept) > 1 and sum(it.bytes for it in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
         return voice
 
 
