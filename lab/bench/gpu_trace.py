@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.pipeline import LayoutKind, Pipeline
+from antiphon.backends.torch.pipeline import Pipeline
 from lab.bench.gpu_models import Form, Size, empty_modules, lm_spec, model_spec
 from tests.backends.torch.fake_cuda import Launch, fake_cuda
 from tests.backends.torch.recorded import Operation, Recorder, places_of, stages_of
@@ -30,8 +30,8 @@ def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[s
         mimi, model = empty_modules(size, form, attention, "cuda")
         generator = Generator(model.prepare(int8=form.int8_weights), lm_spec(size))
         pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=rows)
-        layout = LayoutKind.PADDED if pipeline.is_fused else LayoutKind.WHOLE
-        for name, stage in stages_of(pipeline, places_of(layout, rows, size.lm["context"])).items():
+        places = places_of(pipeline.layout, rows, size.lm["context"])
+        for name, stage in stages_of(pipeline, places).items():
             cuda.launches.clear()
             with Recorder() as recorder:
                 stage()

@@ -33,10 +33,20 @@ class Driver:
         size._obj.value = 80 * 10**9 // (device.value - 6)
         return 0
 
+    def cuDeviceGetAttribute(self, value: Any, number: int, device: ctypes.c_int) -> int:  # noqa: N802
+        value._obj.value = {75: 9 - 2 * (device.value - 7), 76: 5 * (device.value - 7)}[number]
+        return 0
+
 
 def test_the_gpus_of_the_driver_have_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_driver", Driver)
-    assert list_gpus() == [Gpu("A large card", 80 * 10**9), Gpu("A small card", 40 * 10**9)]
+    large, small = list_gpus()
+    assert (large, small) == (
+        Gpu("A large card", 80 * 10**9, (9, 0)),
+        Gpu("A small card", 40 * 10**9, (7, 5)),
+    )
+    assert large.runs_kernels
+    assert not small.runs_kernels
     assert look_at_machine().has_cuda
 
 

@@ -15,6 +15,7 @@ from antiphon.backends.machine import Machine, look_at_machine
 from antiphon.backends.null import NullRows
 from antiphon.backends.registry import (
     BACKENDS,
+    device_of,
     make_backend,
     options_of,
     parse_backend_option,
@@ -37,6 +38,24 @@ def checkpoint() -> Checkpoint:
 def test_a_backend_is_made_by_name_with_its_options(checkpoint: Checkpoint) -> None:
     backend = make_backend("null", checkpoint, slots=3, options={"step_ms": 2, "hold_gil": True})
     assert (backend.info.name, backend.info.slots, backend.info.spec) == ("null", 3, checkpoint.spec)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "machine", "whole"),
+    [
+        ("torch", "cuda", Machine(has_cuda=True), "cuda:0"),
+        ("torch", "cuda:0", Machine(has_cuda=True), "cuda:0"),
+        ("torch", None, Machine(has_cuda=True), "cuda:0"),
+        ("torch", None, Machine(), "cpu"),
+        ("torch", "cuda:3", Machine(has_cuda=True), "cuda:3"),
+        ("torch", "cpu", Machine(has_cuda=True), "cpu"),
+        ("onnx", None, Machine(has_cuda=True), "cpu"),
+        ("onnx", "cuda", Machine(has_cuda=True), "cuda:0"),
+        ("mlx", None, Machine(is_apple_silicon=True), "gpu"),
+    ],
+)
+def test_a_device_has_one_whole_name(backend: str, device: str | None, machine: Machine, whole: str) -> None:
+    assert device_of(backend, device, machine) == whole
 
 
 def step_s(backend: Backend) -> float:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from antiphon.backends.machine import model_threads
-from antiphon.backends.torch_devices import device_bytes, pick_device, pick_dtype
+from antiphon.backends.torch_devices import device_bytes, memory_in_use, pick_device, pick_dtype
 from antiphon.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -15,7 +13,7 @@ CPU = torch.device("cpu")
 def test_without_a_name_it_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert pick_device(None).type == "cuda"
+    assert pick_device(None) == torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device(None) == CPU
 
@@ -40,21 +38,42 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("cuda:1") == torch.device("cuda", 1)
+    assert pick_device("cuda") == torch.device("cuda", 0)
     with pytest.raises(ConfigError, match="device cuda:2 was requested, but there are only 2 GPUs"):
         pick_device("cuda:2")
 
 
-def test_a_gpu_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def eight_cards(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Cards of 24 GiB, a third of each another process's: torch holds 2 GiB of the second and 1 of the sixth.
+
+    Those that were asked for their memory, which gives this process a context there.
+    """
+    asked: set[str] = set()
+
+    def reserved(device: torch.device | int) -> int:
+        return {"cuda:1": 2 * 2**30, "cuda:5": 2**30}.get(str(torch.device(device)), 0)
+
+    def memory(device: torch.device | int) -> tuple[int, int]:
+        asked.add(str(torch.device(device)))
+        return 16 * 2**30 - reserved(device), 24 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    return asked
+
+
+def test_of_a_gpu_what_others_hold_is_not_ours(eight_cards: set[str]) -> None:
     assert device_bytes(CPU) == {}
-    asked: list[torch.device] = []
+    assert device_bytes(torch.device("cuda:1")) == device_bytes(torch.device("cuda:2")) == {"total": 16 << 30}
+    assert eight_cards == {"cuda:1", "cuda:2"}
 
-    def properties(device: torch.device) -> SimpleNamespace:
-        asked.append(device)
-        return SimpleNamespace(total_memory=24 * 2**30)
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    assert device_bytes(torch.device("cuda:1")) == {"total": 24 * 2**30}
-    assert asked == [torch.device("cuda:1")]
+def test_a_gpu_that_this_process_does_not_use_is_not_asked(eight_cards: set[str]) -> None:
+    assert memory_in_use() == {"cuda:1": (10 << 30, 24 << 30), "cuda:5": (9 << 30, 24 << 30)}
+    assert eight_cards == {"cuda:1", "cuda:5"}
 
 
 def test_a_dtype_follows_the_device_unless_it_is_named() -> None:

@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import yaml
 
+from antiphon.backends.registry import options_of
 from tests.support.stack.composefile import ROOT, read_compose, services
 
 DOCKER = ROOT / "deploy" / "docker"
@@ -218,3 +219,21 @@ def test_compiled_kernels_outlast_a_container(name: str) -> None:
     folder = raw["environment"]["TRITON_CACHE_DIR"]
     assert f"kernels:{folder}" in raw["volumes"]
     assert re.search(rf"install -d -o antiphon .*{folder}\b", (DOCKER / "cuda.Dockerfile").read_text())
+
+
+def test_a_pod_has_one_gpu_keeps_kernels_and_int8_until_a_variable_says_otherwise() -> None:
+    (pod,) = [
+        item["spec"]["template"]["spec"]
+        for item in documents()
+        if item["kind"] == "Deployment" and item["metadata"]["name"] == "duplex"
+    ]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    values = {entry["name"]: entry["value"] for entry in container["env"]}
+    (kernels,) = [it for it in container["volumeMounts"] if it["mountPath"] == values["TRITON_CACHE_DIR"]]
+    assert kernels["name"] in {it["name"] for it in pod["volumes"] if "persistentVolumeClaim" in it}
+    given = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in container["args"]]
+    kept = options_of(
+        "torch", [word.partition("=")[2] for word in given if word.startswith("--backend-option=")]
+    )
+    assert kept == {"weights": "int8", "kv": "int8"}

@@ -85,7 +85,7 @@ class FakeBackend:
     life, 0...]``; a text token is ``frames taken % 90``. A tts word is spoken for ``1 + padding_frames``
     frames, the row takes words only when it has none, and its PCM begins with the word's first token.
     A prompt is read one frame a piece, and each frame's text token is added to the row's sum.
-    ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
+    ``warm_up`` has room for ``most_warm_rows``. ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class FakeBackend:
         device_name: str = "",
         work: dict[str, int] | None = None,
         chooses_threads: bool = False,
+        most_warm_rows: int | None = None,
     ) -> None:
+        self.most_warm_rows = most_warm_rows
         self.spec = spec or fake_spec()
         self._info = BackendInfo(
             name="fake",
@@ -130,6 +132,8 @@ class FakeBackend:
         return self._info
 
     def warm_up(self, progress: Progress) -> None:
+        if self.most_warm_rows is not None and self.info.slots > self.most_warm_rows:
+            raise MemoryError(f"no room for {self.info.slots}")
         progress(1, 1, "fake")
         self.warmed = True
 

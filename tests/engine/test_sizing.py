@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import (
     ALONE,
     DeviceShare,
@@ -16,6 +20,7 @@ from antiphon.engine.sizing import (
     make_sized,
     memory_facts,
     rows_that_fit,
+    warm,
     with_rings,
 )
 from antiphon.errors import BackendError, ConfigError
@@ -23,7 +28,7 @@ from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
 from antiphon.ipc.values import Shape
 from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
-from tests.engine.fakes import FakeBackend, FakeClock, Row, fake_spec
+from tests.engine.fakes import MODEL, FakeBackend, FakeClock, Row, fake_spec
 
 AUTO = EngineConfig(memory_reserve_fraction=0.1, tick_reserve_fraction=0.0, max_slots=64)
 
@@ -125,6 +130,34 @@ class ChoosingBackend(ResizableBackend):
 
 
 @pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 2, 64, 32]), (8, [8, -8, 1, 2, 8])])
+@pytest.mark.parametrize(("slots", "most", "left"), [(10, 6, 6), (32, 6, 6), (2, 1, 1), (10, 10, 10)])
+def test_memory_that_ends_in_warm_up_costs_rows_of_auto(slots: int, most: int, left: int) -> None:
+    backend = ChoosingBackend(fake_spec(), slots, most_warm_rows=most)
+    backend.rows_seen = []
+    assert warm(backend, lambda _: backend, AUTO, lambda *_: None) is backend
+    assert (backend.warmed, backend.info.slots) == (True, left)
+    assert all(new >= old - max(1, old // 8) for old, new in itertools.pairwise([slots, *backend.rows_seen]))
+
+
+@pytest.mark.parametrize(("config", "slots", "most"), [(EngineConfig(slots=4), 4, 3), (AUTO, 1, 0)])
+def test_memory_that_ends_in_warm_up_ends_the_start(config: EngineConfig, slots: int, most: int) -> None:
+    backend = FakeBackend(fake_spec(), slots, most_warm_rows=most)
+    wanted = f"memory ran out while {slots} rows were warmed up; give fewer slots: no room for {slots}"
+    with pytest.raises(BackendError, match=wanted):
+        warm(backend, lambda _: backend, config, lambda *_: None)
+
+
+def test_operators_read_why_there_are_fewer_rows() -> None:
+    def made(slots: int) -> FakeBackend:
+        memory = {"total": 1000, "weights": 200, "state_per_row": 70}
+        return FakeBackend(fake_spec(), slots, memory=memory, most_warm_rows=7)
+
+    engine = Engine(made, AUTO, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    engine.prepare()
+    assert engine.info.slots == 7
+    assert engine.note == "slots = auto chose 7: memory ran out while 10 rows were warmed up"
+
+
 def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int]) -> None:
     clock = FakeClock()
     backend = ChoosingBackend(

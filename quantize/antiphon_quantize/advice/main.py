@@ -64,10 +64,11 @@ CPU_IMAGE = (
 """The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
 
 
-def compose_override(fit: Fit, request: FitRequest) -> str:
+def compose_override(fit: Fit, request: FitRequest, gpus: int = 1) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml automatically).
 
-    Lists are written as JSON, which YAML is a superset of.
+    A worker sees one GPU: of several each has a service, with the sessions of the request. Lists are written
+    as JSON, which YAML is a superset of.
     """
     kind = fit.family.kind
     model = fit.family.model(request.language)
@@ -81,8 +82,9 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
         f"--backend={fit.family.backend}",
         f"--slots={request.sessions}",
     ]
-    if fit.precision == "int8":
-        command += ["--backend-option=weights=int8", "--backend-option=kv=int8"]
+    if fit.family.backend == "torch":
+        kept = "int8" if fit.precision == "int8" else "compute"
+        command += [f"--backend-option=torch.weights={kept}", f"--backend-option=torch.kv={kept}"]
     lines = [
         f"# {fit.family.name} in {fit.precision} for {sessions_of(request.sessions)}; "
         "by antiphon models --fits.",
@@ -93,8 +95,15 @@ def compose_override(fit: Fit, request: FitRequest) -> str:
     ]
     for service in SERVICES[kind][: 1 if fit.family.backend == "pocket" else None]:
         on_gpu = service.endswith("-gpu")
-        lines += [f"  {service}:", f"    command: {json.dumps(command + (ON_GPU if on_gpu else ON_CPU))}"]
-        lines += [] if on_gpu else CPU_IMAGE
+        started = f"    command: {json.dumps(command + (ON_GPU if on_gpu else ON_CPU))}"
+        lines += [f"  {service}:", started, *(() if on_gpu else CPU_IMAGE)]
+        for number in range(1, gpus if on_gpu else 1):
+            lines += [
+                f"  {service}-{number}:",
+                f'    extends: {{"file": "compose.yaml", "service": "{service}"}}',
+                f'    environment: {{"CUDA_VISIBLE_DEVICES": "{number}"}}',
+                started,
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -103,6 +112,7 @@ examples:
   antiphon models                                  what is built in, cached, published, and fits here
   antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
   antiphon models --fits H100 --modality duplex --sessions 40 --compose compose.override.yaml
+  antiphon models --fits H100 --modality duplex --sessions 40 --gpus 8 --compose compose.override.yaml
   antiphon models --fits 16GB --modality text                      a text model for a cascade
 """
 
@@ -130,6 +140,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write the recommendation as an override of compose.yaml, '-' prints it",
     )
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="GPUs of --compose, each with --sessions [1]"
+    )
     return parser
 
 
@@ -145,6 +158,8 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
     families = load_families()
     if options.sessions < 1:
         raise ConfigError(f"sessions is {options.sessions}, at least 1 is needed")
+    if options.gpus < 1:
+        raise ConfigError(f"gpus is {options.gpus}, at least 1 is needed")
     if options.fits is None:
         if options.compose is not None:
             raise ConfigError("compose is given without fits; say how much memory there is")
@@ -173,7 +188,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
     if not fits:
         return _nothing(request, reason_against(families.audio, request))
     if options.compose is not None:
-        override = compose_override(fits[0], request)
+        override = compose_override(fits[0], request, options.gpus)
         if options.compose == "-":
             print(override, end="")  # noqa: T201
             return 0

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from antiphon import __version__
 from antiphon.audio.libopus import load_libopus
-from antiphon.backends.machine import Gpu, list_gpus
+from antiphon.backends.machine import LEAST_CAPABILITY, Gpu, list_gpus
 from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.cores import usable_cores
@@ -125,6 +125,11 @@ def check_gpus(
     words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
     if find("torch") is None:
         return DoctorLine("gpu", DoctorState.NOTE, f"{words}, unused without torch", install_command("torch"))
+    if old := [gpu.name for gpu in found if not gpu.runs_kernels]:
+        least = ".".join(map(str, LEAST_CAPABILITY))
+        remedy = f"use a GPU of compute capability {least} or above, such as A100, L4 or RTX 30; or --device cpu"
+        words = f"{words}; too old for the kernels, so ticks are slow: {', '.join(old)}"
+        return DoctorLine("gpu", DoctorState.NOTE, words, remedy)
     return DoctorLine("gpu", DoctorState.OK, words)
 
 

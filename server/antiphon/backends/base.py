@@ -127,8 +127,8 @@ class BackendInfo:
     """The unchanging facts about a backend that was made.
 
     ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row",
-    "caches", the most that prompts and voices kept for later rows take, and "total" of a GPU), for admission
-    arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the
+    "caches", the most that prompts and voices kept for later rows take, and of a GPU "total", what this
+    process may have of it), for admission arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the
     engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and ``work`` what a tick
     asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the
     warm-up on, is how a tick uses those of a CPU, in words; empty where that is not known.
@@ -162,7 +162,11 @@ class Backend(Protocol):
         ...
 
     def warm_up(self, progress: Progress) -> None:
-        """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh."""
+        """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh.
+
+        Raises:
+            MemoryError: the device has no room for what ticks of so many rows take; they can be resized.
+        """
         ...
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:

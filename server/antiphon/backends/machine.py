@@ -7,11 +7,17 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
 
 _CUDA_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
+_CAPABILITY_ATTRIBUTES: Final = (75, 76)
+"""The driver's numbers for the two parts of a GPU's compute capability."""
+
+LEAST_CAPABILITY: Final = (8, 0)
+"""The compute capability from which Triton compiles our kernels: A100, RTX 30 and what came after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,16 @@ def give_back_memory() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by the driver's name for it, with all its memory."""
+    """A GPU by the driver's name for it, with all its memory and its compute capability."""
 
     name: str
     memory_bytes: int
+    capability: tuple[int, int] = LEAST_CAPABILITY
+
+    @property
+    def runs_kernels(self) -> bool:
+        """Whether our Triton kernels run on it."""
+        return self.capability >= LEAST_CAPABILITY
 
 
 def list_gpus() -> list[Gpu]:
@@ -64,7 +76,8 @@ def list_gpus() -> list[Gpu]:
         driver.cuDeviceGet(ctypes.byref(device), index)
         driver.cuDeviceGetName(name, len(name), device)
         driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-        gpus.append(Gpu(name.value.decode(errors="replace"), size.value))
+        parts = [_attribute(driver, number, device) for number in _CAPABILITY_ATTRIBUTES]
+        gpus.append(Gpu(name.value.decode(errors="replace"), size.value, (parts[0], parts[1])))
     return gpus
 
 
@@ -83,6 +96,12 @@ def _driver() -> ctypes.CDLL | None:
         if driver.cuInit(0) == 0:
             return driver
     return None
+
+
+def _attribute(driver: ctypes.CDLL, number: int, device: ctypes.c_int) -> int:
+    value = ctypes.c_int(0)
+    driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value
 
 
 def _count(driver: ctypes.CDLL) -> int:

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.backends.base import Backend
 from antiphon.backends.host import check_slots
@@ -35,7 +35,7 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``options`` maps the factory's own options to their types. ``kinds`` are the
+    ``extra`` installs. ``gpu`` is the device that it takes by itself where the machine has one. ``options`` maps the factory's own options to their types. ``kinds`` are the
     pipelines it runs; ``family``, where there is one, is the only family it runs, and no other backend does.
     ``needs_graphs``: it runs a checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
@@ -43,6 +43,7 @@ class BackendEntry:
     factory: str
     extra: str | None = None
     modules: tuple[str, ...] = ()
+    gpu: str | None = None
     options: Mapping[str, type] = field(default_factory=dict)
     kinds: tuple[PipelineKind, ...] = tuple(PipelineKind)
     family: str | None = None
@@ -55,12 +56,16 @@ class BackendEntry:
         return spec.kind in self.kinds and self.family == (spec.family if spec.family in apart else None)
 
 
+FIRST_GPU: Final = "cuda:0"
+"""The whole name of "cuda"."""
+
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
         "torch": BackendEntry(
             "antiphon.backends.torch.loading:make",
             extra="torch",
             modules=("torch",),
+            gpu=FIRST_GPU,
             options={
                 "dtype": str,
                 "threads": int,
@@ -75,6 +80,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             "antiphon.backends.mlx.loading:make",
             extra="mlx",
             modules=("mlx",),
+            gpu="gpu",
             options={"dtype": str, "kv": str, "compile": str},
         ),
         "onnx": BackendEntry(
@@ -95,6 +101,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             "antiphon_quantize.reference.backend:make",
             extra="reference",
             modules=("torch", "moshi"),
+            gpu=FIRST_GPU,
             options={"dtype": str, "threads": int},
             kinds=(PipelineKind.CODEC, PipelineKind.DUPLEX),
         ),
@@ -146,7 +153,19 @@ def make_backend(
         check_requires(name, wanted.requires)
     module, _, function = entry.factory.partition(":")
     factory = cast("Callable[..., Backend]", getattr(import_module(module), function))
-    return factory(checkpoint, slots=slots, device=device, **given)
+    return factory(checkpoint, slots=slots, device=FIRST_GPU if device == "cuda" else device, **given)
+
+
+def device_of(backend: str, device: str | None, machine: Machine | None = None) -> str:
+    """The whole name of the device that a backend runs on, as its ``info`` says; ``machine`` None is this one.
+
+    "cuda" is the first GPU, and None is what the backend takes by itself.
+    """
+    if device is not None:
+        return FIRST_GPU if device == "cuda" else device
+    gpu = backend_entry(backend).gpu
+    found = Machine() if gpu is None else machine or look_at_machine()
+    return gpu if gpu is not None and (found.has_cuda or found.is_apple_silicon) else "cpu"
 
 
 def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:

@@ -22,14 +22,14 @@ DTYPES: Final = MappingProxyType(
 
 
 def pick_device(name: str | None) -> torch.device:
-    """Resolve a device name, None being CUDA where there is one.
+    """Resolve a device name, None being CUDA where there is one; a GPU has its number, "cuda" is the first.
 
     Raises:
         ConfigError: no device is called so, or it is neither a CPU nor CUDA; this torch sees no GPU, or not
             so many.
     """
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -41,9 +41,11 @@ def pick_device(name: str | None) -> torch.device:
         )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name} was requested, but this torch ({torch.__version__}) sees no GPU")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device {name} was requested, but there are only {torch.cuda.device_count()} GPUs")
-    return device
+    return torch.device("cuda", device.index or 0)
 
 
 def open_device(name: str | None, threads: int | None) -> torch.device:
@@ -72,10 +74,14 @@ def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> 
 
 
 def device_bytes(device: torch.device) -> dict[str, int]:
-    """What ``BackendInfo.memory`` says of the device itself: a GPU's ``total``, nothing of a CPU."""
+    """What ``BackendInfo.memory`` says of the device itself: of a GPU ``total``, nothing of a CPU.
+
+    That is what is free on it and what torch holds of it for this process: the rest is other processes'.
+    """
     if device.type != "cuda":
         return {}
-    return {"total": torch.cuda.get_device_properties(device).total_memory}
+    free, _ = torch.cuda.mem_get_info(device)
+    return {"total": free + torch.cuda.memory_reserved(device)}
 
 
 def device_name(device: torch.device) -> str:
@@ -84,11 +90,15 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_in_use() -> dict[str, tuple[int, int]]:
-    """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread."""
+    """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread.
+
+    A GPU that torch holds nothing of is not asked: the question alone gives a process a context there, which
+    takes some 400 MB of it.
+    """
     if not torch.cuda.is_initialized():
         return {}
     found = {}
-    for index in range(torch.cuda.device_count()):
+    for index in filter(torch.cuda.memory_reserved, range(torch.cuda.device_count())):
         free, total = torch.cuda.mem_get_info(index)
         found[f"cuda:{index}"] = (total - free, total)
     return found

@@ -21,7 +21,7 @@ from antiphon.engine.metrics import EngineMetrics, LatePressure
 from antiphon.engine.rows import Rows
 from antiphon.engine.session_manager import SessionManager
 from antiphon.engine.sessions import EngineSession, no_notices
-from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
+from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized, warm
 from antiphon.engine.trace import Tracer
 from antiphon.engine.values import EngineLost, SavedRow, SaveRow
 from antiphon.errors import (
@@ -267,12 +267,18 @@ class Engine:
             if callable(source)
             else source
         )
+        chosen = backend.info.slots
+        if self.config.slots not in (None, chosen):
+            raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {chosen}")
+        if not callable(source):
+            backend.warm_up(progress)
+            return backend
+        backend = warm(backend, source, self.config, progress)
         slots = backend.info.slots
-        if self.config.slots not in (None, slots):
-            raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {slots}")
-        if callable(source) and self.config.slots is None and slots <= FEW_SLOTS:
+        if slots < chosen:
+            self.note = f"slots = auto chose {slots}: memory ran out while {chosen} rows were warmed up"
+        elif self.config.slots is None and slots <= FEW_SLOTS:
             self.note = f"slots = auto chose {slots}; {FEW_SLOTS_CURE}"
-        backend.warm_up(progress)
         return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, Resizable, StepInputs
+from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, StepInputs
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
@@ -324,6 +324,29 @@ def make_sized(
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
     return _remake(backend, factory, slots)
+
+
+def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progress: Progress) -> Backend:
+    """The backend, warmed up; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
+
+    Bytes of state decide on the rows of ``auto``; what ticks take beside it shows when they are captured.
+
+    Raises:
+        BackendError: memory ran out for a given number of slots, or for one.
+    """
+    while True:
+        rows = backend.info.slots
+        try:
+            backend.warm_up(progress)
+        except MemoryError as error:
+            reason = str(error)
+        else:
+            return backend
+        if config.slots is not None or rows == 1:
+            raise BackendError(f"memory ran out while {rows} rows were warmed up; give fewer slots: {reason}")
+        fewer = rows - max(1, rows // 8)
+        Log(__name__).warning("memory ran out in warm-up", rows=rows, next_rows=fewer, reason=reason)
+        backend = _remake(backend, factory, fewer)
 
 
 def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:

@@ -180,6 +180,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
         "Event": NoStream,
         "graph_pool_handle": object,
         "empty_cache": lambda: None,
+        "get_device_capability": lambda *_: (9, 0),
         "graph": nothing,
         "CUDAGraph": NoStream,
     }

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from antiphon.backends.torch.pipeline import BatchLayout, LayoutKind, Pipeline, place_rows
+from antiphon.backends.base import IntArray
+from antiphon.backends.torch.pipeline import WHOLE_RING, BatchLayout, LayoutKind, Pipeline, place_rows
+from antiphon.backends.torch.state import NO_ROW, Run
 
 HOST_WAITS = frozenset(
     {
@@ -55,6 +57,17 @@ HOST_WAITS = frozenset(
 def places_of(layout: LayoutKind, rows: int, filled: int) -> BatchLayout:
     """All rows of so many, which have seen ``filled`` frames."""
     return place_rows(layout, rows, np.arange(rows, dtype=np.int32), np.full(rows, filled - 1))
+
+
+def whole_places(rows: int, named: IntArray) -> BatchLayout:
+    """All rows of so many, each in its own place, in one run: nothing that the host decides differs by tick.
+
+    So what torch's own operations do without kernels can be recorded once and done again.
+    """
+    placed = np.full(rows, NO_ROW, np.int32)
+    placed[named] = named
+    runs = (Run(0, 0, rows, WHOLE_RING),)
+    return BatchLayout(placed, named.astype(np.intp), runs, WHOLE_RING, is_padded=True)
 
 
 def stages_of(pipeline: Pipeline, places: BatchLayout) -> dict[str, Callable[[], None]]:

@@ -24,9 +24,7 @@ from antiphon.backends.torch.pipeline import (
     WHOLE_RING,
     LayoutKind,
     Pipeline,
-    captured_frames,
     place_rows,
-    read_bucket,
     row_buckets,
 )
 from antiphon.backends.torch.state import Run
@@ -281,15 +279,12 @@ def test_buckets() -> None:
     assert row_buckets(8) == (1, 2, 4, 8)
     assert row_buckets(13) == (1, 2, 4, 8, 13)
     assert row_buckets(150) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 150)
-    assert [read_bucket(frames) for frames in (1, 64, 65, 129, 3000)] == [64, 64, 128, 256, 4096]
-    assert captured_frames(LayoutKind.WHOLE, 3000) == (64, 128, 256, 512, 1024, 2048, 4096)
-    assert captured_frames(LayoutKind.PADDED, 3000) == captured_frames(LayoutKind.EAGER, 3000) == (64,)
 
 
 def test_warm_up_reports_its_progress_and_leaves_fresh_rows(duplex: Checkpoint) -> None:
     backend, seen = greedy(duplex, 3), []
     backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
-    shapes = [(done, 2, f"{rows} rows, 64 frames") for done, rows in enumerate((1, 3))]
+    shapes = [(done, 2, f"{rows} rows") for done, rows in enumerate((1, 3))]
     assert seen == [*shapes, (2, 2, "ready")]
     fresh = greedy(duplex, 3)
     for row in range(3):
@@ -307,20 +302,8 @@ def test_a_layout_gives_each_row_a_place() -> None:
     assert apart.runs == (Run(2, 2, 1, 71), Run(3, 3, 1, 5), Run(6, 6, 1, 10))
     padded = place_rows(LayoutKind.PADDED, 9, rows, frames)
     assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), WHOLE_RING)
-    assert padded.key(100) == (4, 100, True)
-    for context_frames in (100, 3000):  # kernels bound each row by itself: calls of any age have one graph
-        young = place_rows(LayoutKind.PADDED, 9, rows, np.zeros(3, np.int64))
-        assert young.key(context_frames) == padded.key(context_frames)
-    whole = place_rows(LayoutKind.WHOLE, 9, rows, frames)
-    assert (whole.rows.tolist(), whole.at.tolist()) == (apart.rows.tolist(), [6, 2, 3])
-    assert whole.runs == (Run(0, 0, 9, 128),)
-
-
-def test_in_a_fixed_tick_of_whole_layout_the_age_of_others_changes_no_read() -> None:
-    alone = place_rows(LayoutKind.WHOLE, 9, np.array([6], np.int32), np.array([9]), is_fixed=True)
-    beside = place_rows(LayoutKind.WHOLE, 9, np.array([6, 2], np.int32), np.array([9, 4000]), is_fixed=True)
-    assert (alone.runs, alone.filled) == (beside.runs, beside.filled)
-    assert alone.key(3000) == beside.key(3000) == (9, 3000, True)
+    fixed = place_rows(LayoutKind.PADDED, 9, rows, frames, is_fixed=True)
+    assert (fixed.rows.tolist(), fixed.runs, fixed.filled) == (apart.rows.tolist(), (), WHOLE_RING)
 
 
 def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoint, stt: Checkpoint) -> None:

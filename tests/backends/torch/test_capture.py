@@ -16,12 +16,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.backends.base import StepInputs, StepOutputs
+from antiphon.backends.base import IntArray, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch import executor as executor_module
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.loading import make
-from antiphon.backends.torch.pipeline import EMITTING, ROW, LayoutKind, Pipeline, StageRunner
+from antiphon.backends.torch.pipeline import (
+    EMITTING,
+    ROW,
+    BatchLayout,
+    LayoutKind,
+    Pipeline,
+    StageRunner,
+    place_rows,
+)
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -31,15 +39,16 @@ from tests.backends.torch.recorded import (
     RecordedGraph,
     Recorder,
     left_behind,
-    places_of,
     recording,
     stages_of,
+    whole_places,
 )
 from tests.support.make_checkpoint import make_checkpoint
 
 KINDS = ("moshi", "stt")
 """The stages of a codec alone are the first and the last of the first."""
 ROWS = 4
+ALL = np.arange(ROWS, dtype=np.int32)
 SAMPLED = SamplingParameters(text_seed=3, audio_seed=4, repetition_penalty=1.3, repetition_penalty_context=9)
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
 
@@ -79,7 +88,7 @@ def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkp
     pipeline = backend.executor.pipeline
     lists = pipeline.buffers.arrived.view(torch.int32)
     lists[:, ROW] = lists[:, EMITTING] = torch.tensor([0, -1, 2, 3], dtype=torch.int32)
-    for name, stage in stages_of(pipeline, places_of(LayoutKind.WHOLE, ROWS, 64)).items():
+    for name, stage in stages_of(pipeline, whole_places(ROWS, ALL)).items():
         with torch.inference_mode():
             assert left_behind(stage) == [], name
             with Recorder() as recorder:
@@ -142,7 +151,14 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         init(pipeline, *arguments, **options)
         made.append(pipeline)
 
+    def placed(layout: LayoutKind, slots: int, rows: IntArray, frames: Any, *, is_fixed: bool) -> BatchLayout:
+        if layout is LayoutKind.PADDED:
+            return whole_places(slots, rows)
+        return place_rows(layout, slots, rows, frames, is_fixed=is_fixed)
+
     monkeypatch.setattr(Pipeline, "__init__", noted)
+    monkeypatch.setattr(Pipeline, "layout", LayoutKind.PADDED)
+    monkeypatch.setattr(executor_module, "place_rows", placed)
     monkeypatch.setattr(executor_module, "StageRunner", RecordedRunner)
     monkeypatch.setattr(Sampler, "is_captured", True)
     monkeypatch.setattr(TorchRows, "_host_buffer", lambda _, buffer: torch.zeros_like(buffer))
@@ -162,15 +178,15 @@ def test_sessions_of_replays_equal_sessions_of_runs(
 ) -> None:
     replayed = make(checkpoint, slots=ROWS, device="cpu")
     monkeypatch.setattr(executor_module, "StageRunner", StageRunner)
+    monkeypatch.setattr(Pipeline, "layout", LayoutKind.EAGER)
     run = make(checkpoint, slots=ROWS, device="cpu")
     assert isinstance(replayed, HostBackend)
     assert isinstance(run, HostBackend)
-    assert replayed.plan(np.array([2], np.int32)) == ROWS
     for backend in (replayed, run):
         for row, parameters in enumerate((SAMPLED, GREEDY)):
             backend.set_parameters(row, parameters)
     ours, theirs = Session(replayed), Session(run)
-    for index in range(70):  # past the first bound on reads, and more than twice the context
+    for index in range(70):  # more than twice the context
         if index == 20:  # a graph reads parameters, it does not keep them
             for backend in (replayed, run):
                 backend.set_parameters(1, SAMPLED)
@@ -184,8 +200,8 @@ def test_sessions_of_replays_equal_sessions_of_runs(
         if got.text_tokens is not None and want.text_tokens is not None:
             assert np.array_equal(got.text_tokens, want.text_tokens), index
     assert isinstance(run.executor, TorchRows)
-    stages = len(stages_of(run.executor.pipeline, places_of(LayoutKind.WHOLE, ROWS, 64)))
-    assert stages <= len(without_cuda) <= 2 * stages
+    places = whole_places(ROWS, ALL)
+    assert len(without_cuda) == len(stages_of(run.executor.pipeline, places))
     assert all(graph.operations for graph in without_cuda)
 
 

@@ -10,30 +10,34 @@ from antiphon.backends.torch.kernels.fused import is_fused
 from antiphon.errors import UnsupportedError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+T4, A100, H100 = (7, 5), (8, 0), (9, 0)
 
 
 @pytest.mark.parametrize(
-    ("attention", "device", "head_dim", "triton", "want"),
+    ("attention", "device", "capability", "head_dim", "triton", "want"),
     [
-        ("auto", CUDA, 128, True, True),
-        ("auto", CUDA, 64, True, True),
-        ("auto", CUDA, 128, False, False),
-        ("auto", CUDA, 8, True, False),
-        ("auto", CUDA, 48, True, False),
-        ("auto", CPU, 128, True, False),
-        ("torch", CUDA, 128, True, False),
-        ("triton", CUDA, 128, True, True),
+        ("auto", CUDA, H100, 128, True, True),
+        ("auto", CUDA, A100, 64, True, True),
+        ("auto", CUDA, T4, 128, True, False),
+        ("auto", CUDA, H100, 128, False, False),
+        ("auto", CUDA, H100, 8, True, False),
+        ("auto", CUDA, H100, 48, True, False),
+        ("auto", CPU, H100, 128, True, False),
+        ("torch", CUDA, H100, 128, True, False),
+        ("triton", CUDA, H100, 128, True, True),
     ],
 )
 def test_the_kernels_run_on_cuda_alone(
     monkeypatch: pytest.MonkeyPatch,
     attention: str,
     device: torch.device,
+    capability: tuple[int, int],
     head_dim: int,
     triton: bool,
     want: bool,
 ) -> None:
     monkeypatch.setattr(fused, "has_triton", lambda: triton)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert is_fused(attention, device, head_dim) is want
 
 
@@ -45,3 +49,11 @@ def test_kernels_asked_for_by_name_say_what_they_lack(monkeypatch: pytest.Monkey
         "attention 'triton' needs a CUDA device, not cpu and the package triton and "
         "a power of two from 16 as the heads' width, not 48"
     )
+
+
+def test_a_card_that_is_too_old_is_refused_with_the_capability_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: T4)
+    with pytest.raises(UnsupportedError, match=r"capability 8\.0 or above \(A100, .*\), not 7\.5$"):
+        is_fused("triton", CUDA, 128)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -33,7 +35,7 @@ from antiphon_quantize.advice.fit import (
 )
 from antiphon_quantize.advice.main import compose_override, main
 from antiphon_quantize.advice.show import speech_advice
-from tests.support.stack.composefile import read_compose, services
+from tests.support.stack.composefile import ROOT, read_compose, services
 
 FAMILIES = load_families()
 FREE = EngineConfig().memory_reserve_fraction
@@ -263,6 +265,7 @@ def test_sizes(text: str, size: int) -> None:
         (["--fits", "24"], "memory '24' has no unit; for gigabytes write 24GB"),
         (["--fits", "24GB", "--sessions", "0"], "sessions is 0, at least 1 is needed"),
         (["--compose", "x.yaml"], "compose is given without fits"),
+        (["--fits", "24GB", "--gpus", "0"], "gpus is 0, at least 1 is needed"),
         (["--fits", "24GB", "--modality", "text", "--compose", "-"], "LLM_MODEL"),
         (["--fits", "24GB", "--modality", "text", "--language", "fr"], "language is for speech models"),
         (["--modality", "smell"], "invalid choice: 'smell'"),
@@ -297,6 +300,23 @@ def test_the_override_fits_the_file_it_overrides(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     assert main([*command[:-1], "-"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == override
+
+
+def test_each_gpu_of_a_machine_has_a_worker_that_sees_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "compose.override.yaml"
+    assert main(f"--fits H100 --modality duplex --sessions 40 --gpus 8 --compose {file}".split()) == 0
+    capsys.readouterr()
+    found = yaml.safe_load(file.read_text())["services"]
+    workers = ["duplex-gpu", *(f"duplex-gpu-{number}" for number in range(1, 8))]
+    assert [name for name in found if "gpu" in name] == workers
+    assert {tuple(found[name]["command"]) for name in workers} == {tuple(found["duplex-gpu"]["command"])}
+    for number, name in enumerate(workers[1:], start=1):
+        assert found[name]["extends"] == {"file": "compose.yaml", "service": "duplex-gpu"}
+        assert found[name]["environment"] == {"CUDA_VISIBLE_DEVICES": str(number)}
+    schema = json.loads((ROOT / "tests" / "compose" / "schema" / "compose-spec.json").read_text())
+    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
 
 
 def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,7 @@ def test_what_is_short_has_a_remedy() -> None:
         (check_memory(500_000_000), "give it 1 GB"),
         (check_files(256), "LimitNOFILE=65536"),
         (check_gpus([Gpu("a card", 80 * 10**9)], find=lambda _: None), "[torch]"),
+        (check_gpus([Gpu("T4", 16 * 10**9, (7, 5))], find=lambda _: object()), "capability 8.0 or above"),
     ):
         assert finding.state is not DoctorState.OK
         assert remedy in finding.remedy

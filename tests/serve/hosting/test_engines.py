@@ -9,22 +9,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from antiphon.backends import registry
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.engine import Engine
+from antiphon.engine.sizing import DeviceShare
 from antiphon.errors import AntiphonError, CheckpointDigestError, CheckpointNotFoundError, ConfigError
 from antiphon.ipc.client_context import Loop
 from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.serve.hosting import engines
 from antiphon.serve.hosting.engines import backend_factory, describe, running_engines, serve_here
 from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.hosting.served import ServedModel, name_models
 from tests.engine.bench import NowLoop
+from tests.engine.fakes import FakeBackend
 
 
 def no_progress(done: int, total: int, what: str) -> None:
@@ -108,6 +114,32 @@ def test_few_slots_of_auto_are_named_with_their_cure() -> None:
         assert describe("echo", engine.info, running.checkpoint, engine.note).endswith(f"; {note}")
     with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
         assert model.engine.health().detail == "ok"
+
+
+def test_models_share_a_gpu_by_whatever_name_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two on the first GPU, one of them by "cuda" alone, and one on the second: each knows with whom."""
+    shares: list[DeviceShare] = []
+
+    class NotedEngine(Engine):
+        def __init__(self, *arguments: Any, share: DeviceShare, **options: Any) -> None:
+            shares.append(share)
+            super().__init__(*arguments, share=share, **options)
+
+    def made(*_: object, device: str, slots: int, **__: object) -> FakeBackend:
+        backend = FakeBackend(slots=slots, memory={"weights": 100, "state_per_row": 10})
+        backend._info = replace(backend.info, device=device)
+        return backend
+
+    monkeypatch.setattr(engines, "Engine", NotedEngine)
+    monkeypatch.setattr(registry, "import_module", lambda _: SimpleNamespace(make=made))
+    entries = [
+        ModelConfig(model="echo", name=f"echo-{number}", backend="null", device=device, slots=2)
+        for number, device in enumerate(("cuda", "cuda:0", "cuda:1"))
+    ]
+    with run(ServerConfig(models=tuple(entries))):
+        pass
+    assert [(share.models, share.models_waiting) for share in shares] == [(2, 2), (2, 1), (1, 1)]
+    assert [share.taken_bytes.get("cuda:0", 0) for share in shares] == [0, 120, 240]
 
 
 def test_auto_slots_of_several_share_the_machine() -> None:

@@ -24,7 +24,6 @@ from antiphon.backends.torch.pipeline import (
     LayoutKind,
     Pipeline,
     StageRunner,
-    captured_frames,
     place_rows,
     planned_rows,
     row_buckets,
@@ -89,6 +88,9 @@ def quantization_of(model: LanguageModel) -> str:
 WARM_UP_TICKS = 2
 """The first run of a shape loads what it needs, the second captures it."""
 
+WARM_UP_FRAMES = 64
+"""Frames that rows are said to have seen meanwhile; on a CPU attention reads so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -96,7 +98,6 @@ class Allocation:
 
     pipeline: Pipeline
     layout: LayoutKind
-    context_frames: Mapping[str, int]
     arriving: Tensor
     leaving: Tensor
     choosing: Tensor
@@ -146,12 +147,10 @@ class TorchRows:
     def allocate(self, slots: int) -> None:
         """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
         self._release()
-        pipeline, layout = Pipeline(self._spec, self._mimi, self._generator, rows=slots), LayoutKind.EAGER
-        if self._runner.on_cuda:
-            layout = LayoutKind.PADDED if pipeline.is_fused else LayoutKind.WHOLE
+        pipeline = Pipeline(self._spec, self._mimi, self._generator, rows=slots)
         buffers = pipeline.buffers
         hosts = map(self._host_buffer, (buffers.arrived, buffers.leaving, buffers.chosen))
-        self._allocation = Allocation(pipeline, layout, pipeline.context_frames(), *hosts)
+        self._allocation = Allocation(pipeline, pipeline.layout, *hosts)
 
     def _host_buffer(self, buffer: Tensor) -> Tensor:
         """Where the host writes or reads a buffer; on a CPU that is the buffer itself."""
@@ -170,24 +169,34 @@ class TorchRows:
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape that ticks may have until it is captured; on a CPU one row and all of them."""
+        """Run every shape that ticks may have until it is captured; without kernels one row and all of them.
+
+        Raises:
+            MemoryError: the device has no room for what ticks of so many rows take.
+        """
         slots = self._state.rows
         sizes = row_buckets(slots) if self._rows.layout is LayoutKind.PADDED else sorted({1, slots})
-        bounds = captured_frames(self._rows.layout, max(self._rows.context_frames.values()))
-        shapes = [(size, frames) for size in sizes for frames in bounds]
-        for done, (size, frames) in enumerate(shapes):
-            progress(done, len(shapes), f"{size} rows, {frames} frames")
-            rows = np.arange(size, dtype=np.int32)
-            places = self._place(rows, np.full(size, frames - 1, np.int64))
-            for _ in range(WARM_UP_TICKS):
-                with self._runner.tick():
-                    self._arrive(places)
-                    self._warm_up_stages(places)
-                    self._runner.finish()
-        if self._runner.on_cuda:
-            self._warm_up_prompts()
+        try:
+            for done, size in enumerate(sizes):
+                progress(done, len(sizes), f"{size} rows")
+                self._warm_up_rows(size)
+            if self._runner.on_cuda:
+                self._warm_up_prompts()
+        except RuntimeError as error:  # of torch's allocator, or of CUDA where a graph is made
+            if "out of memory" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
         self._runner.settle()
-        progress(len(shapes), len(shapes), "ready")
+        progress(len(sizes), len(sizes), "ready")
+
+    def _warm_up_rows(self, size: int) -> None:
+        """Ticks of so many rows."""
+        places = self._place(np.arange(size, dtype=np.int32), np.full(size, WARM_UP_FRAMES - 1, np.int64))
+        for _ in range(WARM_UP_TICKS):
+            with self._runner.tick():
+                self._arrive(places)
+                self._warm_up_stages(places)
+                self._runner.finish()
 
     def _warm_up_stages(self, places: BatchLayout) -> None:
         """Each stage once."""
@@ -286,8 +295,9 @@ class TorchRows:
         self._runner.run(name, (), stage)
 
     def _run(self, name: str, stage: Callable[[BatchLayout], None], places: BatchLayout) -> None:
-        """Run a stage over places."""
-        self._runner.run(name, places.key(self._rows.context_frames[name]), lambda: stage(places))
+        """Run a stage over places, of which a captured form depends on the number."""
+        key = places.count if self._rows.layout is LayoutKind.PADDED else None
+        self._runner.run(name, key, lambda: stage(places))
 
     def _leave(self, places: BatchLayout) -> dict[str, float]:
         """One transfer back, and the end of the tick: the stages' milliseconds."""

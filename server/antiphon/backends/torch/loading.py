@@ -9,7 +9,7 @@ import torch
 from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator, GuidedGenerator
-from antiphon.backends.torch.kernels.fused import ATTENTION, is_fused
+from antiphon.backends.torch.kernels.fused import ATTENTION, is_fused, missing_for_kernels
 from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.quantised import check_forms
@@ -18,6 +18,7 @@ from antiphon.backends.torch.weights import Conditions, load_conditions, load_lm
 from antiphon.backends.torch_devices import open_device, pick_dtype
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.log import Log
 from antiphon.models.checkpoint import as_checkpoint_error
 from antiphon.models.conditioning import UNGUIDED, SpeakerShape, guidance_of
 from antiphon.models.script import ScriptRules
@@ -79,7 +80,10 @@ def load_generator(
     spec = checkpoint.spec
     if spec.lm is None:
         raise UnsupportedError(f"{spec.name} has no language model")
-    is_fused(attention, device, spec.lm.dim // spec.lm.num_heads)  # refuse before anything is read
+    head_dim = spec.lm.dim // spec.lm.num_heads
+    if not is_fused(attention, device, head_dim) and device.type == "cuda" and attention == "auto":
+        needs = " and ".join(missing_for_kernels(device, head_dim))
+        Log(__name__).warning("GPU kernels cannot run; ticks are slow", device=str(device), needs=needs)
     is_tts = spec.kind is PipelineKind.TTS
     speakers = SpeakerShape.of(spec) if is_tts else None
     with as_checkpoint_error(spec.name, torch.OutOfMemoryError):

@@ -96,9 +96,9 @@ class StageRunner:
                 finally:
                     outside.wait_stream(self._stream)
 
-    def run(self, name: str, key: Hashable, stage: Stage) -> None:
-        """Run a stage. ``key`` holds everything its captured form depends on."""
-        if self.on_cuda:
+    def run(self, name: str, key: Hashable | None, stage: Stage) -> None:
+        """Run a stage. ``key`` holds everything its captured form depends on; None: it is not captured."""
+        if self.on_cuda and key is not None:
             self._run_on_cuda((name, key), stage)
         else:
             stage()
@@ -170,13 +170,9 @@ def _elapsed_ms(start: float | torch.cuda.Event, end: float | torch.cuda.Event) 
     return 1000.0 * (end - start)
 
 
-SHORTEST_READ_FRAMES = 64
-"""Reads of rings that are captured without kernels are bounded by the oldest row's frames, rounded up to a
-power of two from here. Kernels bound each row by itself."""
-
-
 WHOLE_RING = 1 << 30
-"""A bound on reads of rings that is above every ring."""
+"""A bound on reads of rings that is above every ring: kernels bound each row by itself, so one captured form
+serves calls of any age."""
 
 
 _FEW_ROWS = (1, 2, 4, 8)
@@ -188,14 +184,12 @@ _ROWS_APART = 16
 class LayoutKind(Enum):
     """How the rows of a tick are laid out.
 
-    EAGER: exactly those that are named. PADDED: kernels take the list of rows, whose length is rounded up so
-    that few shapes are captured. WHOLE: all rows, each in its own place, where shapes are captured and no
-    kernel takes a list.
+    EAGER: exactly those that are named; nothing is captured. PADDED: kernels take the list of rows, whose
+    length is rounded up so that few shapes are captured.
     """
 
     EAGER = "eager"
     PADDED = "padded"
-    WHOLE = "whole"
 
 
 def row_buckets(slots: int) -> tuple[int, ...]:
@@ -205,18 +199,6 @@ def row_buckets(slots: int) -> tuple[int, ...]:
         sizes += [size, size + size // 2]
         size *= 2
     return (*(size for size in sizes if size < slots), slots)
-
-
-def read_bucket(frames: int) -> int:
-    """The bound on captured ring reads for rows that have seen up to ``frames`` frames."""
-    return max(SHORTEST_READ_FRAMES, 1 << (frames - 1).bit_length())
-
-
-def captured_frames(layout: LayoutKind, context_frames: int) -> tuple[int, ...]:
-    """Frames that rows have seen at most, one for each bound on reads that is captured apart."""
-    if layout is not LayoutKind.WHOLE:
-        return (SHORTEST_READ_FRAMES,)
-    return tuple(sorted({read_bucket(1 << shift) for shift in range(context_frames.bit_length() + 1)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +221,6 @@ class BatchLayout:
         """The number of places n."""
         return int(self.rows.size)
 
-    def key(self, context_frames: int) -> Hashable:
-        """What a captured form depends on; past its context, one bound on reads serves all."""
-        return self.count, min(self.filled, context_frames), self.is_padded
-
 
 def place_rows(
     layout: LayoutKind, slots: int, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False
@@ -251,25 +229,19 @@ def place_rows(
 
     ``is_fixed``: each in its own place among all, and by itself in attention that is not by kernels.
     """
-    count, is_eager = planned_rows(layout, slots, rows.size, is_fixed=is_fixed), layout is LayoutKind.EAGER
-    is_in_place = is_fixed or layout is LayoutKind.WHOLE
-    at = rows.astype(np.intp) if is_in_place else np.arange(rows.size)
+    count = planned_rows(layout, slots, rows.size, is_fixed=is_fixed)
+    at = rows.astype(np.intp) if is_fixed else np.arange(rows.size)
     placed, filled = np.full(count, NO_ROW, np.int32), np.zeros(count, np.int64)
     placed[at], filled[at] = rows, frames + 1
-    longest = int(filled.max())
-    if is_eager:
-        runs = runs_of(placed.tolist(), filled.tolist(), apart=is_fixed)
-        return BatchLayout(placed, at, runs, longest, is_padded=count > rows.size)
-    # Attention that is not by kernels adds in another order over other lengths: in a fixed tick one for all.
-    # Kernels read each row up to its own length, so one captured form serves calls of any age.
-    longest = WHOLE_RING if is_fixed or layout is LayoutKind.PADDED else read_bucket(longest)
-    whole = (Run(0, 0, slots, longest),) if layout is LayoutKind.WHOLE else ()
-    return BatchLayout(placed, at, whole, longest, is_padded=True)
+    if layout is LayoutKind.PADDED:
+        return BatchLayout(placed, at, (), WHOLE_RING, is_padded=True)
+    runs = runs_of(placed.tolist(), filled.tolist(), apart=is_fixed)
+    return BatchLayout(placed, at, runs, int(filled.max()), is_padded=count > rows.size)
 
 
 def planned_rows(layout: LayoutKind, slots: int, count: int, *, is_fixed: bool) -> int:
     """How many places a tick over ``count`` rows has."""
-    if is_fixed or layout is LayoutKind.WHOLE:
+    if is_fixed:
         return slots
     if layout is LayoutKind.EAGER:
         return count
@@ -350,21 +322,18 @@ class Pipeline:
         is_model_fused = self.generator is None or self.generator.model.is_fused(self.device)
         return is_model_fused and self.mimi.is_fused(self.device)
 
+    @property
+    def layout(self) -> LayoutKind:
+        """How a tick's rows are laid out: on a GPU without kernels a tick is some 20,000 launches, one by one."""
+        is_captured = self.device.type == "cuda" and self.is_fused
+        return LayoutKind.PADDED if is_captured else LayoutKind.EAGER
+
     def specs(self) -> Iterator[TensorSpec]:
         """Every state tensor of the pipeline."""
         yield from codec_specs(self.mimi, self.spec.kind)
         if self.generator is not None and self.sampler is not None:
             yield from self.generator.specs()
             yield from self.sampler.specs()
-
-    def context_frames(self) -> dict[str, int]:
-        """How many frames back each stage looks, by its name in ``StepOutputs.stage_ms``."""
-        mimi = self.mimi.encoder_transformer.config
-        frames = -(-mimi.context // mimi.frame_positions)
-        found = {"encode": frames, "decode": frames}
-        if self.generator is not None:
-            found["text"] = found["lm"] = self.generator.model.transformer.config.context
-        return found
 
     def step(self, places: BatchLayout, column: int = ROW) -> PackedStep:
         """The state as a stage sees it, the list of rows being in a column of ``Buffers.arrived``."""

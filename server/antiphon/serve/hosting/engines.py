@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.backends.base import Backend, Progress
-from antiphon.backends.registry import make_backend, options_of, resolve_auto
+from antiphon.backends.registry import device_of, make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
@@ -66,26 +66,26 @@ def running_engines(
     if not config.skip_digests:
         for _, name, checkpoint in entries:
             checkpoint.verify(partial(_digest_progress, progress, name))
-    devices = Counter(entry.device for entry, _, _ in entries)
-    waiting = devices.copy()
+    devices = [device_of(backend_of(entry, checkpoint), entry.device) for entry, _, checkpoint in entries]
+    models, waiting = Counter(devices), Counter(devices)
     taken_bytes: Counter[str] = Counter()
     running: list[RunningEngine] = []
     with ExitStack() as engines:
-        for entry, name, checkpoint in entries:
+        for device, (entry, name, checkpoint) in zip(devices, entries, strict=True):
             engine = Engine(
                 backend_factory(config, entry, checkpoint),
                 replace(config.engine, slots=entry.slots),
                 metrics=EngineMetrics(families, model=name),
                 on_lost=on_lost,
                 tracer=tracer,
-                share=DeviceShare(dict(taken_bytes), devices[entry.device], waiting[entry.device]),
+                share=DeviceShare(dict(taken_bytes), models[device], waiting[device]),
                 pools=pools,
                 wake=EventWake() if pools else None,
                 hand_over=hand_over_plan(config, name, checkpoint),
             )
             engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
             engines.callback(stop_engine, engine)
-            waiting[entry.device] -= 1
+            waiting[device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
             rings = engine.rings_of(engine.info.spec)
             taken_bytes["cpu"] += rings.fixed + engine.info.slots * rings.row
@@ -116,6 +116,15 @@ def stop_engine(engine: Engine) -> None:
     engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
 
 
+def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
+    """The name of the backend that an entry asks for, or that suits its checkpoint here.
+
+    Raises:
+        MissingExtraError: nothing installed can run the model.
+    """
+    return resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
+
+
 def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkpoint) -> BackendFactory:
     """What makes an entry's backend with a number of slots.
 
@@ -123,7 +132,7 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
         ConfigError: no such backend, or as :func:`antiphon.backends.registry.options_of`.
         MissingExtraError: nothing installed can run the model.
     """
-    name = resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
+    name = backend_of(entry, checkpoint)
     chosen: dict[str, Any] = {}
     if name == "null":
         chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}

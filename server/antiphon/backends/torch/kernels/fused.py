@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from antiphon.backends.machine import LEAST_CAPABILITY
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
@@ -39,15 +40,30 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
     """Whether one frame runs by Triton kernels: its attention, and with it all else that has one.
 
     Raises:
-        UnsupportedError: they were asked for by name, and this is no GPU, Triton is not installed, or the
-            heads have a width the kernels do not know.
+        UnsupportedError: they were asked for by name, and :func:`missing_for_kernels` names something.
     """
     if attention == "torch":
         return False
-    missing = [
+    missing = missing_for_kernels(device, head_dim)
+    if missing and attention == "triton":
+        raise UnsupportedError(f"attention 'triton' needs {' and '.join(missing)}")
+    return not missing
+
+
+def missing_for_kernels(device: torch.device, head_dim: int) -> list[str]:
+    """What the kernels need and do not have, in words: a GPU that is new enough, Triton, a width of heads."""
+    capability = LEAST_CAPABILITY
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+    return [
         reason
         for reason, is_met in (
             (f"a CUDA device, not {device.type}", device.type in DEVICES),
+            (
+                f"compute capability {_dotted(LEAST_CAPABILITY)} or above (A100, RTX 30, L4 and newer), "
+                f"not {_dotted(capability)}",
+                capability >= LEAST_CAPABILITY,
+            ),
             ("the package triton", has_triton()),
             (
                 f"a power of two from {LEAST_HEAD_DIM} as the heads' width, not {head_dim}",
@@ -56,9 +72,10 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
         )
         if not is_met
     ]
-    if missing and attention == "triton":
-        raise UnsupportedError(f"attention 'triton' needs {' and '.join(missing)}")
-    return not missing
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
 
 
 def load_joined_past() -> Callable[..., Tensor]:
