@@ -51,11 +51,14 @@ def eight_cards(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """
     asked: set[str] = set()
 
+    def named(device: torch.device | int) -> str:
+        return f"cuda:{device}" if isinstance(device, int) else str(device)
+
     def reserved(device: torch.device | int) -> int:
-        return {"cuda:1": 2 * 2**30, "cuda:5": 2**30}.get(str(torch.device(device)), 0)
+        return {"cuda:1": 2 * 2**30, "cuda:5": 2**30}.get(named(device), 0)
 
     def memory(device: torch.device | int) -> tuple[int, int]:
-        asked.add(str(torch.device(device)))
+        asked.add(named(device))
         return 16 * 2**30 - reserved(device), 24 * 2**30
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

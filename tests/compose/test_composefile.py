@@ -192,7 +192,10 @@ def test_the_file_is_yaml_that_repeats_no_key() -> None:
 @pytest.mark.parametrize("name", ["duplex", "stt", "tts"])
 def test_a_worker_on_a_gpu_sees_one_and_keeps_int8_until_a_variable_says_otherwise(name: str) -> None:
     number = f"{name.upper()}_GPU"
-    for values, wanted in (({}, ("0", "int8")), ({number: "3", "GPU_PRECISION": "compute"}, ("3", "compute"))):
+    for values, wanted in (
+        ({}, ("0", "int8")),
+        ({number: "3", "GPU_PRECISION": "compute"}, ("3", "compute")),
+    ):
         service = services(values)[f"{name}-gpu"]
         given = [word.partition("=")[2] for word in service.argv if word.startswith("--backend-option=")]
         assert (service.environment["CUDA_VISIBLE_DEVICES"], *options_of("torch", given).values()) == (

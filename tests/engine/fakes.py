@@ -85,7 +85,8 @@ class FakeBackend:
     life, 0...]``; a text token is ``frames taken % 90``. A tts word is spoken for ``1 + padding_frames``
     frames, the row takes words only when it has none, and its PCM begins with the word's first token.
     A prompt is read one frame a piece, and each frame's text token is added to the row's sum.
-    ``warm_up`` has room for ``most_warm_rows``. ``during_step`` is called while a step "runs"; ``failures`` are raised, one a step, after it was done.
+    ``warm_up`` has room for ``most_warm_rows``. ``during_step`` is called while a step "runs"; ``failures``
+    are raised, one a step, after it was done.
     """
 
     def __init__(

@@ -129,7 +129,6 @@ class ChoosingBackend(ResizableBackend):
         self.step_s = lambda rows: whole_s(rows) / 2
 
 
-@pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 2, 64, 32]), (8, [8, -8, 1, 2, 8])])
 @pytest.mark.parametrize(("slots", "most", "left"), [(10, 6, 6), (32, 6, 6), (2, 1, 1), (10, 10, 10)])
 def test_memory_that_ends_in_warm_up_costs_rows_of_auto(slots: int, most: int, left: int) -> None:
     backend = ChoosingBackend(fake_spec(), slots, most_warm_rows=most)
@@ -149,15 +148,16 @@ def test_memory_that_ends_in_warm_up_ends_the_start(config: EngineConfig, slots:
 
 def test_operators_read_why_there_are_fewer_rows() -> None:
     def made(slots: int) -> FakeBackend:
-        memory = {"total": 1000, "weights": 200, "state_per_row": 70}
+        memory = {"total": 10**9, "weights": 0, "state_per_row": 1}
         return FakeBackend(fake_spec(), slots, memory=memory, most_warm_rows=7)
 
-    engine = Engine(made, AUTO, metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    engine = Engine(made, replace(AUTO, max_slots=10), metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
     engine.prepare()
     assert engine.info.slots == 7
     assert engine.note == "slots = auto chose 7: memory ran out while 10 rows were warmed up"
 
 
+@pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 2, 64, 32]), (8, [8, -8, 1, 2, 8])])
 def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int]) -> None:
     clock = FakeClock()
     backend = ChoosingBackend(

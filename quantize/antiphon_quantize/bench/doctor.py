@@ -127,7 +127,9 @@ def check_gpus(
         return DoctorLine("gpu", DoctorState.NOTE, f"{words}, unused without torch", install_command("torch"))
     if old := [gpu.name for gpu in found if not gpu.runs_kernels]:
         least = ".".join(map(str, LEAST_CAPABILITY))
-        remedy = f"use a GPU of compute capability {least} or above, such as A100, L4 or RTX 30; or --device cpu"
+        remedy = (
+            f"use a GPU of compute capability {least} or above, such as A100, L4 or RTX 30; or --device cpu"
+        )
         words = f"{words}; too old for the kernels, so ticks are slow: {', '.join(old)}"
         return DoctorLine("gpu", DoctorState.NOTE, words, remedy)
     return DoctorLine("gpu", DoctorState.OK, words)

@@ -128,10 +128,11 @@ class BackendInfo:
 
     ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row",
     "caches", the most that prompts and voices kept for later rows take, and of a GPU "total", what this
-    process may have of it), for admission arithmetic and the report. ``row_ms`` is what each row adds to a tick, where the backend knows it and the
-    engine cannot measure it (tts). ``device_name`` is what the driver calls a GPU, and ``work`` what a tick
-    asks of it: the fields of :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the
-    warm-up on, is how a tick uses those of a CPU, in words; empty where that is not known.
+    process may have of it), for admission arithmetic and the report. ``row_ms`` is what each row adds to a
+    tick, where the backend knows it and the engine cannot measure it (tts). ``device_name`` is what the
+    driver calls a GPU, and ``work`` what a tick asks of it: the fields of
+    :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the warm-up on, is how a tick uses
+    those of a CPU, in words; empty where that is not known.
     ``chooses_threads``: :meth:`Resizable.choose_threads` has a choice.
 
     An executor describes itself with no slots, and with the memory that the host cannot know.

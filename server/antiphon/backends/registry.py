@@ -35,9 +35,10 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``gpu`` is the device that it takes by itself where the machine has one. ``options`` maps the factory's own options to their types. ``kinds`` are the
-    pipelines it runs; ``family``, where there is one, is the only family it runs, and no other backend does.
-    ``needs_graphs``: it runs a checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
+    ``extra`` installs. ``gpu`` is the device that it takes by itself where the machine has one. ``options``
+    maps the factory's own options to their types. ``kinds`` are the pipelines it runs; ``family``, where
+    there is one, is the only family it runs, and no other backend does. ``needs_graphs``: it runs a
+    checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -157,9 +158,9 @@ def make_backend(
 
 
 def device_of(backend: str, device: str | None, machine: Machine | None = None) -> str:
-    """The whole name of the device that a backend runs on, as its ``info`` says; ``machine`` None is this one.
+    """The whole name of the device that a backend runs on, as its ``info`` says.
 
-    "cuda" is the first GPU, and None is what the backend takes by itself.
+    "cuda" is the first GPU, and None is what the backend takes by itself; ``machine`` None is this one.
     """
     if device is not None:
         return FIRST_GPU if device == "cuda" else device

@@ -316,7 +316,7 @@ def test_each_gpu_of_a_machine_has_a_worker_that_sees_no_other(
         assert found[name]["extends"] == {"file": "compose.yaml", "service": "duplex-gpu"}
         assert found[name]["environment"] == {"CUDA_VISIBLE_DEVICES": str(number)}
     schema = json.loads((ROOT / "tests" / "compose" / "schema" / "compose-spec.json").read_text())
-    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(file.read_text()))
 
 
 def test_what_fits_has_computed_milliseconds_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -324,7 +324,7 @@ class Pipeline:
 
     @property
     def layout(self) -> LayoutKind:
-        """How a tick's rows are laid out: on a GPU without kernels a tick is some 20,000 launches, one by one."""
+        """How a tick's rows are laid out; on a GPU without kernels a tick is some 20,000 launches."""
         is_captured = self.device.type == "cuda" and self.is_fused
         return LayoutKind.PADDED if is_captured else LayoutKind.EAGER
 
