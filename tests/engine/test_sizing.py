@@ -135,7 +135,8 @@ def test_memory_that_ends_in_warm_up_costs_rows_of_auto(slots: int, most: int, l
     backend.rows_seen = []
     assert warm(backend, lambda _: backend, AUTO, lambda *_: None) is backend
     assert (backend.warmed, backend.info.slots) == (True, left)
-    assert all(new >= old - max(1, old // 8) for old, new in itertools.pairwise([slots, *backend.rows_seen]))
+    rows = [slots, *backend.rows_seen]
+    assert all(new >= old - max(1, old // 8) for old, new in itertools.pairwise(rows))
 
 
 @pytest.mark.parametrize(("config", "slots", "most"), [(EngineConfig(slots=4), 4, 3), (AUTO, 1, 0)])
@@ -151,7 +152,9 @@ def test_operators_read_why_there_are_fewer_rows() -> None:
         memory = {"total": 10**9, "weights": 0, "state_per_row": 1}
         return FakeBackend(fake_spec(), slots, memory=memory, most_warm_rows=7)
 
-    engine = Engine(made, replace(AUTO, max_slots=10), metrics=EngineMetrics(CollectorRegistry(), model=MODEL))
+    engine = Engine(
+        made, replace(AUTO, max_slots=10), metrics=EngineMetrics(CollectorRegistry(), model=MODEL)
+    )
     engine.prepare()
     assert engine.info.slots == 7
     assert engine.note == "slots = auto chose 7: memory ran out while 10 rows were warmed up"

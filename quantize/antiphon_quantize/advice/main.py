@@ -140,9 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write the recommendation as an override of compose.yaml, '-' prints it",
     )
-    parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="GPUs of --compose, each with --sessions [1]"
-    )
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that --compose uses [1]")
     return parser
 
 
