@@ -86,8 +86,14 @@ export class Call {
     this._heardRate = null;
     /** @type {Block | null} */
     this._lastBlock = null;
-    /** In what was heard of the whole call: each conversation has a playback buffer, which counts its own. */
-    this._gaps = 0;
+    /** In what was heard: each conversation has a playback buffer, which counts its own. */
+    this._gaps = new Total();
+    /** Of the playback, in ms. */
+    this._unheardMs = new Total();
+    /** What the server says that it dropped, in frames. */
+    this._droppedThere = new Total();
+    /** Frames that the server answered late. */
+    this._late = new Total();
     this._question = options.clip;
     /** What speaks in the microphone's place. @type {Clip | null} */
     this._clip = null;
@@ -97,7 +103,6 @@ export class Call {
     this.stage = options.clip ? "sound" : "microphone";
     /** When the last reply came in; null before the first. @type {number | null} */
     this._repliedMs = null;
-    this._server = /** @type {Record<string, any>} */ ({});
     this._stamp = /** @type {{ stepMs: number | null, waitMs: number | null }} */ ({ stepMs: null, waitMs: null });
     /** @type {number | null} */
     this._roundTripMs = null;
@@ -115,7 +120,7 @@ export class Call {
       onAudio: (audio) => this._heard(audio),
       onText: listener.onText,
       onInterrupted: (atFrame) => this._sound?.flush(atFrame),
-      onStats: (stats) => void (this._server = stats),
+      onStats: (stats) => this._counted(stats),
       onDraining: listener.onDraining,
       onRoundTrip: (ms) => void (this._roundTripMs = ms),
     });
@@ -225,10 +230,10 @@ export class Call {
       jitterMs: this._meter.jitterMs,
       bufferMs: block?.depthMs ?? 0,
       leadMs: block?.leadMs ?? 0,
-      gaps: this._gaps,
+      gaps: this._gaps.value,
       stepMs: this._stamp.stepMs,
       waitMs: this._stamp.waitMs,
-      late: Number(this._server["late"] ?? 0),
+      late: this._late.value,
       lost: this._lostFrames(),
       silentMs: this.silentMs,
       path: `${this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
@@ -237,10 +242,8 @@ export class Call {
 
   /** What the server says it dropped, what never left here, and what was cut from the playback. */
   _lostFrames() {
-    const there = ["lost", "dropped", "dropped_out"].reduce((sum, name) => sum + Number(this._server[name] ?? 0), 0);
     const unsent = (this.session.droppedPackets * PACKET_SAMPLES) / FRAME_SAMPLES;
-    const unheard = (this._lastBlock?.droppedMs ?? 0) / FRAME_MS;
-    return there + Math.ceil(unsent) + Math.ceil(unheard);
+    return this._droppedThere.value + Math.ceil(unsent) + Math.ceil(this._unheardMs.value / FRAME_MS);
   }
 
   // The session's side.
@@ -260,7 +263,7 @@ export class Call {
   _begin(facts) {
     this._closeCodecs();
     this._meter = new LatencyMeter();
-    this._server = {};
+    this._counted({});
     this._repliedMs = null;
     this._sound?.restart();
     const broken = (/** @type {Error} */ error) => this._useless(error);
@@ -285,6 +288,12 @@ export class Call {
     this._question = null; // once, and not again after a return
     if (question) void this.ask(question);
     this._listener.onReady(facts);
+  }
+
+  /** @param {Record<string, any>} stats of this conversation, as far as the server has said them */
+  _counted(stats) {
+    this._late.see(Number(stats["late"] ?? 0));
+    this._droppedThere.see(["lost", "dropped", "dropped_out"].reduce((sum, name) => sum + Number(stats[name] ?? 0), 0));
   }
 
   /** @param {number} frame the first that is said on another connection of the same call */
@@ -330,7 +339,8 @@ export class Call {
   /** @param {Block} block */
   _took(block) {
     if (this._isOver || !this._saidRate || !this._heardRate) return;
-    this._gaps += Math.max(0, block.gaps - (this._lastBlock?.gaps ?? 0));
+    this._gaps.see(block.gaps);
+    this._unheardMs.see(block.droppedMs);
     this._lastBlock = block;
     if (this.isMuted) block.said.fill(0); // silence is sent: without frames in there is no speech out
     const devicesS = this._sound?.devicesS ?? 0;
@@ -353,6 +363,24 @@ export class Call {
     if (!isOver) return;
     this._clip = null;
     this._listener.onQuestion(null);
+  }
+}
+
+/** The sum of a counter that begins anew with a connection: it never falls. */
+class Total {
+  constructor() {
+    this._before = 0;
+    this._now = 0;
+  }
+
+  get value() {
+    return this._before + this._now;
+  }
+
+  /** @param {number} count as the counter stands */
+  see(count) {
+    if (count < this._now) this._before += this._now;
+    this._now = count;
   }
 }
 

@@ -80,6 +80,8 @@ export class Session {
     /** @type {SocketLike | null} */
     this._socket = null;
     this._outbox = new Outbox();
+    /** Packets that earlier conversations dropped. */
+    this._droppedBefore = 0;
     this._thread = new Thread();
     this._isResuming = false;
     this._pulse = new Pulse(around.clock());
@@ -160,9 +162,9 @@ export class Session {
     if (this.isLive) this._drain();
   }
 
-  /** How many packets of this connection were dropped. */
+  /** How many packets were dropped, in all conversations. */
   get droppedPackets() {
-    return this._outbox.dropped;
+    return this._droppedBefore + this._outbox.dropped;
   }
 
   /** @param {Record<string, any>} parameters */
@@ -192,6 +194,7 @@ export class Session {
     this._lastError = null;
     if (!this._isResuming) {
       this._thread = new Thread();
+      this._droppedBefore += this._outbox.dropped;
       this._outbox = new Outbox();
     }
     this._pulse = new Pulse(this._around.clock());

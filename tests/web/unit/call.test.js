@@ -146,10 +146,10 @@ class World {
     this.tell({ kind: "event", type: "ready", fields: READY });
   }
 
-  /** Twenty milliseconds go through the worklet. @param {number} level @param {number} gaps of its playback buffer so far */
-  block(level, gaps = 0) {
+  /** Twenty milliseconds go through the worklet. @param {number} level @param {number} gaps of its playback buffer so far @param {number} droppedMs */
+  block(level, gaps = 0, droppedMs = 100) {
     const said = new Float32Array(480).fill(level);
-    const numbers = { depthMs: 0, leadMs: 40, gaps, gapMs: 0, droppedMs: 100 };
+    const numbers = { depthMs: 0, leadMs: 40, gaps, gapMs: 0, droppedMs };
     this.node.port.onmessage({ data: { said, heard: new Float32Array(480), atS: 0, begun: [], ...numbers } });
   }
 
@@ -288,6 +288,38 @@ test("the gaps of a call are those of all its conversations", async () => {
   world.block(0, 3); // on its way when the buffer is made anew
   for (const gaps of [0, 0, 1, 2]) world.block(0, gaps);
   assert.equal(call.numbers().gaps, 5);
+  await call.end();
+});
+
+test("what was lost never falls, however often the call comes back", async () => {
+  const call = world.call("pcm_s16le");
+  await call.start();
+  const stats = (/** @type {number} */ lost) => world.tell({ kind: "event", type: "stats", fields: { lost, late: lost } });
+  let before = 0;
+  const lost = (/** @type {number} */ now) => {
+    assert.ok(before <= now);
+    before = now;
+    return now;
+  };
+  world.admit();
+  world.block(0, 0, 80);
+  stats(3);
+  assert.equal(lost(call.numbers().lost), 3 + 1);
+  for (let packet = 0; packet < 28; packet++) {
+    world.socket.bufferedAmount = 1e9; // the network takes nothing
+    world.block(0, 0, 80);
+  }
+  assert.equal(lost(call.numbers().lost), 3 + 1 + 2); // 8 packets of 20 ms
+  for (const conversation of [1, 2]) {
+    world.socket.onclose({ code: 1011, reason: "" });
+    call.hurry();
+    world.admit();
+    assert.ok(lost(call.numbers().lost) >= 5 + conversation);
+    for (const droppedMs of [0, 0, 80]) world.block(0, 0, droppedMs);
+    stats(1);
+    assert.equal(lost(call.numbers().lost), 6 + 2 * conversation);
+    assert.equal(call.numbers().late, 3 + conversation);
+  }
   await call.end();
 });
 
