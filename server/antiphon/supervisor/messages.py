@@ -158,8 +158,14 @@ class Take(Message, frozen=True):
     kind: str = "sessions"
 
 
+class SignedRequest(Message, frozen=True):
+    """From a front end: the request of a worker with this header is to be carried out, once on the server."""
+
+    header: str
+
+
 class Taken(Message, frozen=True):
-    """The answer to ``Take``: "" when it is granted, else the reason."""
+    """The answer to ``Take`` and ``SignedRequest``: "" when it is granted, else the reason."""
 
     refusal: str
 

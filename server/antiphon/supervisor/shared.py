@@ -1,8 +1,9 @@
-"""What the front ends of a server share: sessions and seconds of callers, the trial of a canary, answers."""
+"""What the front ends of a server share: sessions and seconds of callers, requests seen, a trial, answers."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,7 @@ from antiphon.supervisor.messages import (
     GiveBack,
     Message,
     Question,
+    SignedRequest,
     Take,
     Taken,
     Use,
@@ -99,6 +101,34 @@ class DaySeconds:
             self._past[day].update(reported.pop(front_end, {}))
 
 
+FRESH_S: Final = 60.0
+"""Between the clocks of two workers, and under way: a signed request is not taken when it is older."""
+
+KEPT_REQUESTS: Final = 4096
+"""Requests that are remembered however old they are: a worker sends one for each call that it hands over."""
+
+
+class SeenRequests:
+    """Signed requests that were taken while they may be fresh: none is taken twice, at whichever front end.
+
+    A request that is not signed is never added, so only workers make it grow. The clock is one that does not
+    step, and the last ones are kept all the same: the time in a header is of one that may.
+    """
+
+    def __init__(self) -> None:
+        """Begin without one."""
+        self._until_s: dict[str, float] = {}
+
+    def add(self, header: str, now_s: float) -> str:
+        """Add the header of a request that was checked; the reason against it where it was added before."""
+        while len(self._until_s) > KEPT_REQUESTS and (oldest := next(iter(self._until_s.items())))[1] < now_s:
+            del self._until_s[oldest[0]]
+        if header in self._until_s:
+            return "this request has come before; each is signed for itself"
+        self._until_s[header] = now_s + 2 * FRESH_S
+        return ""
+
+
 def refused(who: str, count: int, limit: int, kind: str) -> str:
     """Why no further one is granted, with the numbers, or ""; a limit of 0 is none."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
@@ -114,8 +144,9 @@ class SharedState:
     ``trial`` is there while a model is on trial; ``answer`` answers questions for operators.
     """
 
-    def __init__(self) -> None:
-        """Begin with no session, without a trial."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with no session, without a trial; ``clock`` is one that does not step."""
+        self._clock, self._requests = clock, SeenRequests()
         self.trial: KeptTrial | None = None
         self.answer: Callable[[str], ControlReply] = _no_answer
         self._sessions, self._seconds = Quota(), DaySeconds()
@@ -129,6 +160,8 @@ class SharedState:
                 self._sessions.give_back(front_end, message.lease)
             case Use():
                 return self._seconds.report(front_end, message)
+            case SignedRequest():
+                return Taken(self._requests.add(message.header, self._clock()))
             case Question(what="canary"):
                 return self._report()
             case Question():

@@ -21,11 +21,14 @@ import pytest
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, HandOverError
 from antiphon.serve.access.other_worker import OtherWorker, check_target
-from antiphon.serve.access.shared_secret import CERTIFICATE, HEADER, KEPT, SeenRequests, SharedSecret
+from antiphon.serve.access.shared_secret import CERTIFICATE, HEADER, SharedSecret
+from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.operator.drain import check_pair, wait_for_end
 from antiphon.serve.routes import hand_over
+from antiphon.supervisor.messages import Message, Taken
+from antiphon.supervisor.shared import KEPT_REQUESTS, SeenRequests, SharedState
 from tests.serve.encrypted import TLS
 from tests.serve.harness import Server, serving
 from tests.support.held import largest_held
@@ -191,17 +194,54 @@ async def test_a_request_is_taken_once(tmp_path: Path) -> None:
     assert again == (403, "this request has come before; each is signed for itself")
 
 
+async def test_a_request_is_taken_once_by_all_front_ends_of_a_worker(tmp_path: Path) -> None:
+    clients = front_end_clients(SharedState(), 2)
+    async with worker(tmp_path, client=clients[0]) as one, worker(tmp_path, client=clients[1]) as other:
+        header = SECRET.sign("POST", "/api/drain", 2, time.time(), worker="b")
+        first = await ask(one, b"{}", path="/api/drain", header=header)
+        again = await ask(other, b"{}", path="/api/drain", header=header)
+        new = await ask(other, b"{}", path="/api/drain")
+    assert again == (403, "this request has come before; each is signed for itself")
+    assert first == new == (400, 'the body is not {"target": "https://HOST:PORT"}')
+
+
+def front_end_clients(shared: SharedState, count: int) -> list[SupervisorClient]:
+    """As many front ends of one supervisor."""
+
+    def of(front_end: int) -> SupervisorClient:
+        async def answered(message: Message) -> Message:
+            reply = shared.handle(front_end, message)
+            assert isinstance(reply, Taken)
+            return reply
+
+        return SupervisorClient(lambda message: None, answered)
+
+    return [of(number) for number in range(count)]
+
+
+async def test_a_request_is_not_taken_while_the_supervisor_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: Message) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("antiphon.serve.access.supervisor_client.LEASE_S", 0.05)
+    async with worker(tmp_path, client=SupervisorClient(lambda message: None, never)) as server:
+        words = "requests could not be compared within 0.05 s; try again in 5 s"
+        assert await ask(server, b"{}", path="/api/drain") == (503, words)
+
+
 def test_what_was_seen_is_forgotten_when_it_is_old_and_many_came_after_it() -> None:
-    seen = SeenRequests()
-    for number in range(2 * KEPT):
-        seen.add(str(number), 1000.0 + number)
-    assert largest_held(seen) == KEPT + 1
-    with pytest.raises(HandOverError, match="has come before"):
-        seen.add(str(KEPT), 1e9)
-    seen.add("0", 1e9)
-    for number in range(KEPT, 3 * KEPT):  # all at once
-        seen.add(f"at once {number}", 2e9)
-    assert largest_held(seen) == 2 * KEPT
+    seen, before = SeenRequests(), "this request has come before; each is signed for itself"
+    for number in range(2 * KEPT_REQUESTS):
+        assert seen.add(str(number), 1000.0 + number) == ""
+    assert largest_held(seen) == KEPT_REQUESTS + 1
+    assert seen.add(str(KEPT_REQUESTS), 1e9) == before
+    assert seen.add("0", 1e9) == ""
+    for number in range(KEPT_REQUESTS, 3 * KEPT_REQUESTS):  # all at once
+        assert seen.add(f"at once {number}", 2e9) == ""
+    assert largest_held(seen) == 2 * KEPT_REQUESTS
 
 
 async def test_a_plain_request_of_another_machine_is_refused() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.errors import ConfigError, HandOverError
+from antiphon.supervisor.shared import FRESH_S
 
 HEADER: Final = "X-Antiphon-Signature"
 SCHEME: Final = "v2"
@@ -34,38 +35,6 @@ MAKE_CERTIFICATE: Final = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=workers "
     "-keyout hand-over.pem -out hand-over.pem"
 )
-
-FRESH_S: Final = 60.0
-"""Between the clocks of two workers, and under way."""
-
-
-KEPT: Final = 4096
-"""Requests that are remembered however old they are: a worker sends one for each call that it hands over."""
-
-
-class SeenRequests:
-    """Signed requests that were taken while they may be fresh: none is taken twice.
-
-    A request that is not signed is never added, so only workers make it grow. Each process has its own. The
-    clock is one that does not step, and the last ones are kept all the same: the time in a header is of one
-    that may.
-    """
-
-    def __init__(self) -> None:
-        """Begin without one."""
-        self._until_s: dict[str, float] = {}
-
-    def add(self, header: str, now_s: float) -> None:
-        """Add the header of a request that was checked, at a time of a clock that does not step.
-
-        Raises:
-            HandOverError: it was added before.
-        """
-        while len(self._until_s) > KEPT and (oldest := next(iter(self._until_s.items())))[1] < now_s:
-            del self._until_s[oldest[0]]
-        if header in self._until_s:
-            raise HandOverError("this request has come before; each is signed for itself")
-        self._until_s[header] = now_s + 2 * FRESH_S
 
 
 @dataclass(frozen=True, slots=True)

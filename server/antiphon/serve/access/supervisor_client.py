@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from antiphon.canary.signals import CallSignals, TrialArm
 from antiphon.canary.trial import Phase
-from antiphon.errors import ServerFullError, SessionFailedError
+from antiphon.errors import HandOverError, ServerFullError, SessionFailedError
 from antiphon.supervisor.messages import (
     AskPhase,
     Body,
@@ -17,6 +17,7 @@ from antiphon.supervisor.messages import (
     GiveBack,
     Message,
     Question,
+    SignedRequest,
     Take,
     Taken,
     Use,
@@ -35,7 +36,7 @@ RETRY_AFTER_S: Final = 5
 
 
 class SupervisorClient:
-    """Sessions by key, the trial of a canary, and questions of operators.
+    """Sessions by key, requests of workers, the trial of a canary, and questions of operators.
 
     ``phase`` is the trial's, as the supervisor said last. ``shared`` is what answers in a server that is one
     process, None where messages leave this one.
@@ -85,6 +86,21 @@ class SupervisorClient:
                 retry_after_s=RETRY_AFTER_S,
             ) from error
         return taken.refusal if isinstance(taken, Taken) else ""
+
+    async def take_request(self, header: str) -> None:
+        """Take the request of another worker whose header was checked, once on the server.
+
+        Raises:
+            HandOverError: it was taken before.
+            ServerFullError: the supervisor does not answer.
+        """
+        try:
+            taken = await asyncio.wait_for(self._ask(SignedRequest(header)), LEASE_S)
+        except (TimeoutError, SessionFailedError) as error:
+            words = f"requests could not be compared within {LEASE_S:g} s; try again in {RETRY_AFTER_S} s"
+            raise ServerFullError(words, retry_after_s=RETRY_AFTER_S) from error
+        if isinstance(taken, Taken) and taken.refusal:
+            raise HandOverError(taken.refusal)
 
     def give_back(self, lease: int) -> None:
         """End one."""

@@ -24,7 +24,7 @@ from antiphon.errors import (
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
-from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SeenRequests, SharedSecret
+from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
 from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
@@ -50,13 +50,11 @@ def add_signed(app: web.Application, secret: SharedSecret, method: str, path: st
 
 
 def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
-    seen = SeenRequests()
-
     async def handle(request: web.Request) -> web.Response:
         services = request.app[SERVICES]
         try:
             _check(request, secret, services.config.worker)
-            seen.add(request.headers[HEADER], services.clock())
+            await services.access.client.take_request(request.headers[HEADER])
             said = await answer(request, services, secret)
         except AntiphonError as error:
             services.provoked.warning(
