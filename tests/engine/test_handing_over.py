@@ -28,7 +28,7 @@ def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
     a, b = two()
     first = armed(a)
     first.take()
-    first.note(((0, b"\\x12note"),), 1)
+    first.note(((0, b"\\x12note"),), 1, b"kept")
     a.push(first, 3)
     a.tick()
     moved(a, first)
@@ -39,6 +39,7 @@ def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
     second = resume(b, claim(frame=0))
     assert second.resumption is not None
     assert (second.resumption.call, second.resumption.notes) == (first.id, ((0, b"\\x12note"),))
+    assert second.resumption.kept == b"kept"
     assert second.next_frame == 3
     assert second.parameters.text_seed == 3
     b.ticks()

@@ -21,6 +21,7 @@ from antiphon.engine.resumable_call import TRANSITIONS, ResumableCall, ResumeSta
 from antiphon.engine.resume import MAX_NOTES_BYTES, Resuming
 from antiphon.engine.sessions import no_notices
 from antiphon.errors import MovedError, ResumeError, ServerFullError, SessionFailedError
+from antiphon.ipc.messages import Noted
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import ResumeClaim, SessionState
 from tests.engine.bench import Bench, Calls
@@ -106,7 +107,8 @@ class Walk(RuleBasedStateMachine):
             with contextlib.suppress(ServerFullError):
                 self.connected.append(self.calls.resume(ResumeClaim(call.key, self.key(), "", -1, -1, 5)))
             session.send = send
-            self.bench.engine.sessions.add_notes(session, ((call.next_seq, bytes(MAX_NOTES_BYTES + 1)),), 0)
+            noted = Noted(session.id, ((call.next_seq, bytes(MAX_NOTES_BYTES + 1)),), 0)
+            self.bench.engine.sessions.add_notes(session, noted)
 
     @rule(which=ANY)
     def begin_move(self, which: int) -> None:

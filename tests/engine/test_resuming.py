@@ -10,6 +10,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.resume import MAX_NOTES, MAX_NOTES_BYTES
 from antiphon.engine.sessions import EngineSession, no_notices
 from antiphon.errors import ReplacedError, ResumeError, SessionFailedError
+from antiphon.ipc.messages import Noted
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
 from antiphon.models.sampling import SamplingParameters
@@ -172,13 +173,13 @@ def test_who_may_not_resume(facts: dict[str, Any], words: str) -> None:
 def test_what_was_noted_and_not_acknowledged_is_told_again() -> None:
     bench = Bench()
     first = armed(bench)
-    first.note(((0, b"a"), (1, b"b"), (2, b"c")), 2)
+    first.note(((0, b"a"), (1, b"b"), (2, b"c")), 2, b"kept")
     first.acknowledge(0)
     first.detach()
     second = resume(bench, claim(seq=1, frame=1))
     assert second.resumption is not None
     found = second.resumption
-    assert (found.notes, found.next_seq, found.told_frame) == (((2, b"c"),), 3, 2)
+    assert (found.notes, found.next_seq, found.told_frame, found.kept) == (((2, b"c"),), 3, 2, b"kept")
 
 
 @pytest.mark.parametrize("notes", [MAX_NOTES + 1, 1])
@@ -345,7 +346,8 @@ def test_a_lease_that_was_given_back_is_not_let_go_for_the_next_session() -> Non
 def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
     bench = Bench(FakeBackend(slots=1))
     guest, successor = held(bench)
-    bench.engine.sessions.add_notes(guest, ((0, b"x" * (MAX_NOTES_BYTES + 1)),), 1)
+    noted = Noted(guest.id, ((0, b"x" * (MAX_NOTES_BYTES + 1)),), 1)
+    bench.engine.sessions.add_notes(guest, noted)
     assert successor.state is SessionState.CLOSED
     assert str(successor.error) == "unknown: the call has ended, or said too much that was not acknowledged"
     bench.engine.sessions.let_go(guest)

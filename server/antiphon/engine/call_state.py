@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from antiphon.backends.base import NO_TOKEN
 from antiphon.errors import UnsupportedError
 from antiphon.ipc.rings import NOT_PADDING, Arena
-from antiphon.ipc.values import OUT_MARKS, RING_BOUNDS, Call, Count, Key, Note, Owner
+from antiphon.ipc.values import OUT_MARKS, RING_BOUNDS, Call, Count, Kept, Key, Note, Owner
 from antiphon.models.delays import UNGENERATED
 from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.spec import ModelSpec
@@ -312,7 +312,8 @@ class CallFacts:
 
     ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the tokens
     that are good, the newest first. ``recorded_in`` and ``recorded_out`` frames are in records of its use;
-    ``given`` replies were given to its connections, those of front ends that were killed included.
+    ``given`` replies were given to its connections, those of front ends that were killed included. ``kept``
+    is for its next connection.
     """
 
     call: Call
@@ -326,6 +327,7 @@ class CallFacts:
     recorded_in: Count
     recorded_out: Count
     given: Count
+    kept: Kept = b""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -139,8 +139,8 @@ class FrontEndConnection:
                 sessions.pass_on(session, request)
             case messages.Arm(_, key, owner):
                 sessions.resuming.arm(session, key, owner)
-            case messages.Noted(_, notes, told_frame):
-                sessions.add_notes(session, notes, told_frame)
+            case messages.Noted():
+                sessions.add_notes(session, request)
             case messages.Acknowledge(_, seq):
                 sessions.resuming.acknowledge(session, seq)
             case messages.Detach():

@@ -68,6 +68,7 @@ class ResumableCall:
     notes_bytes: int = 0
     next_seq: int = 0
     told_frame: int = 0
+    kept: bytes = b""  # for its next connection
     recorded: FramesUsed = NOTHING
     given: int = 0  # replies that any connection was given
 
@@ -110,7 +111,7 @@ class ResumableCall:
         notes = tuple(self.notes)
         return CallFacts(
             *(self.call, self.owner, self.session.parameters, has_new_parameters, self.keys, notes),
-            *(self.next_seq, self.told_frame, *self.recorded, self.given),
+            *(self.next_seq, self.told_frame, *self.recorded, self.given, self.kept),
         )
 
 

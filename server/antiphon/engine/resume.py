@@ -29,8 +29,8 @@ from antiphon.engine.resumable_call import (
 from antiphon.engine.sessions import EngineSession
 from antiphon.engine.values import Change, FramesUsed, FreezeRow, MoveRow, RowMoved
 from antiphon.errors import HandOverError, MovedError, ProtocolError, ResumeError, ServerFullError
-from antiphon.ipc.messages import Ended, Moving
-from antiphon.ipc.values import Note, ResumeClaim, Resumption
+from antiphon.ipc.messages import Ended, Moving, Noted
+from antiphon.ipc.values import ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
 """A client acknowledges each second, in which a model says some twenty pieces of words."""
@@ -99,19 +99,20 @@ class Resuming:
         session.resumable = call = ResumableCall(session, key, owner, session.id)
         self._tokens.add(call)
 
-    def note(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> EngineSession | None:
-        """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``.
+    def note(self, session: EngineSession, noted: Noted) -> EngineSession | None:
+        """Messages are about to be sent, and with them the text of replies to some frames.
 
         Returns the session that waited for the call, where that cannot be resumed any more, for its end.
         """
         call = call_of(session)
         if call is None or call.session is not session or call.detached_s is not None:
             return None
-        call.notes.extend(notes)
-        call.notes_bytes += sum(len(data) for _, data in notes)
-        call.told_frame = max(call.told_frame, told_frame)
-        if notes:
-            call.next_seq = notes[-1][0] + 1
+        call.kept = noted.kept
+        call.notes.extend(noted.notes)
+        call.notes_bytes += sum(len(data) for _, data in noted.notes)
+        call.told_frame = max(call.told_frame, noted.told_frame)
+        if noted.notes:
+            call.next_seq = noted.notes[-1][0] + 1
         return self._forget(call, "unknown") if _is_full(call) else None
 
     def acknowledge(self, session: EngineSession, seq: int) -> None:
@@ -220,7 +221,7 @@ class Resuming:
         successor.parameters, successor.has_state = session.parameters, session.has_state
         resumption = Resumption(
             *(call.call, session.parameters, tuple(call.notes), call.next_seq, call.told_frame),
-            *(moved.replay_from, replayed, *unrecorded),
+            *(moved.replay_from, call.kept, replayed, *unrecorded),
         )
         # Until now a connection that broke could not give the row back.
         call.is_changing = any(it.call is call for it in self._under_way)
@@ -319,7 +320,7 @@ class Resuming:
         call.notes_bytes = sum(len(data) for _, data in facts.notes)
         if _is_full(call):
             raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
-        call.next_seq, call.told_frame = facts.next_seq, facts.told_frame
+        call.next_seq, call.told_frame, call.kept = facts.next_seq, facts.told_frame, facts.kept
         call.detached_s, call.state = self._clock(), ResumeState.DETACHED
         call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
         call.given = facts.given

@@ -34,7 +34,7 @@ from antiphon.engine.values import (
 )
 from antiphon.errors import AntiphonError, DrainingError, MovedError, ResumeError, SessionFailedError
 from antiphon.ipc import messages
-from antiphon.ipc.values import Note, ResumeClaim
+from antiphon.ipc.values import ResumeClaim
 
 MAX_UPDATES: Final = 1024
 """Of one session, that wait for a step to end: more than the words of a page that come one by one."""
@@ -175,9 +175,9 @@ class SessionManager:
         taken = 0 if session.lease is None else int(self._rows.arena.engine.words_taken[session.lease])
         return session.words_waiting(taken)
 
-    def add_notes(self, session: EngineSession, notes: tuple[Note, ...], told_frame: int) -> None:
+    def add_notes(self, session: EngineSession, noted: messages.Noted) -> None:
         """See :meth:`Resuming.note`."""
-        if (successor := self.resuming.note(session, notes, told_frame)) is not None:
+        if (successor := self.resuming.note(session, noted)) is not None:
             self.end(successor, too_late())
 
     # Callers leave.

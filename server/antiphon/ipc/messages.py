@@ -20,7 +20,18 @@ from antiphon.backends.base import BackendInfo, TextEntry
 from antiphon.errors import AntiphonError, ServerFullError, SessionFailedError
 from antiphon.ipc.health import Health
 from antiphon.ipc.message_socket import Codec, MessageBase, leaves
-from antiphon.ipc.values import Call, Count, CountOrNone, Key, Note, Owner, ResumeClaim, Resumption, Shape
+from antiphon.ipc.values import (
+    Call,
+    Count,
+    CountOrNone,
+    Kept,
+    Key,
+    Note,
+    Owner,
+    ResumeClaim,
+    Resumption,
+    Shape,
+)
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -109,10 +120,14 @@ class Arm(CallRequest, frozen=True):
 
 
 class Noted(CallRequest, frozen=True):
-    """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``."""
+    """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``.
+
+    ``kept`` is for the next connection of the call, in the protocol's own words.
+    """
 
     notes: tuple[Note, ...]
     told_frame: Count
+    kept: Kept = b""
 
 
 class Acknowledge(CallRequest, frozen=True):

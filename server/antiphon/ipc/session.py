@@ -392,9 +392,12 @@ class Session:
         """Let another connection resume the call that shows what hashes to ``key``, with this API key."""
         self._link.send(messages.Arm(self.id, key, owner))
 
-    def note(self, notes: tuple[Note, ...], told_frame: int) -> None:
-        """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``."""
-        self._link.send(messages.Noted(self.id, notes, told_frame))
+    def note(self, notes: tuple[Note, ...], told_frame: int, kept: bytes = b"") -> None:
+        """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``.
+
+        ``kept`` is for the next connection of the call.
+        """
+        self._link.send(messages.Noted(self.id, notes, told_frame, kept))
 
     def acknowledge(self, seq: int) -> None:
         """The client has got numbered messages up to this one."""

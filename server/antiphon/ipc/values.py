@@ -110,6 +110,9 @@ Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Owner: TypeAlias = Annotated[str, Meta(max_length=256)]
 """The name of an API key."""
 
+Kept: TypeAlias = Annotated[bytes, Meta(max_length=64)]
+"""What a connection leaves to the next one of its call, in the protocol's own words."""
+
 Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
 """A numbered message: its number, and its bytes as they are sent, pieces of text or events."""
 
@@ -137,6 +140,7 @@ class Resumption:
 
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the next
     one has ``next_seq``. The text of replies to frames below ``told_frame`` is among the notes, or was.
+    ``kept`` is what the connection before left to the next one, in the protocol's own words.
     ``replay_from`` is the first frame whose reply may still come; ``replayed`` replies were given to another
     connection before. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end
     ended before it could record their use.
@@ -148,6 +152,7 @@ class Resumption:
     next_seq: int
     told_frame: int
     replay_from: int
+    kept: bytes = b""
     replayed: int = 0
     unrecorded_in: int = 0
     unrecorded_out: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,33 @@ async def test_a_session_waits_frozen_without_a_connection_and_a_plain_one_has_n
             cut(client)
         await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
         await server.eventually(lambda: server.engine.rows.is_frozen.sum() == 1)
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+async def test_the_rest_of_a_file_is_dropped_on_another_connection_too(is_renewed: bool) -> None:
+    webm = bytes.fromhex("1a45dfa39f4286810142f7810142f2810442f381084282847765626d") + bytes(range(256)) * 40
+    first = {"type": "session.resume", "session": {"model": DUPLEX.name}}
+    async with serving(spec=DUPLEX) as server:
+        async with live_client(server, f"{PATH}?resume=1") as old:
+            await old.send("session.start", session={"model": DUPLEX.name})
+            token = (await old.event("session.started"))["resume"]["token"]
+            await old.append(webm[:2000])
+            assert (await old.error())["param"] == "audio"
+            if is_renewed:
+                await old.send("session.update", session={})
+                await old.event("session.updated")
+            cut(old)
+        await server.eventually(lambda: server.engine.sessions.resuming.detached == 1)
+        async with live_client(server, f"{PATH}?resume=again") as new:
+            await new.ws.send_json({**first, "token": token})
+            assert (await new.event("session.resumed"))["input_frame"] == 0
+            await new.append(webm[2000:10_000])
+            await new.send("session.update", session={})
+            await new.event("session.updated")
+            (call,) = server.calls
+            assert (call.exchange.heard_at_s > -math.inf) == is_renewed
+            await new.append(bytes(38_400))
+            await new.event("session.output_audio.delta")
 
 
 async def test_a_session_that_is_handed_over_goes_on_at_the_other_worker_word_for_word(

@@ -38,19 +38,24 @@ class ResumedCall:
 
 
 class OutboundSequence:
-    """The numbers of a call's messages, and how much of them the engine has noted."""
+    """The numbers of a call's messages, and how much of them the engine has noted.
+
+    ``kept`` is for the next connection of the call: the engine has it with the next messages.
+    """
 
     def __init__(self, note_every_frames: int) -> None:
         """Begin a call; the engine hears of frames without text so often."""
-        self.seq = 0
+        self.seq, self.kept = 0, b""
         self.first_news = 0  # the text of earlier frames was sent on another connection
         self._every = note_every_frames
         self._unnoted: list[Note] = []
+        self._noted_kept = self.kept
         self._noted_frame = 0  # the engine has noted that the text of earlier frames was sent
 
     def go_on(self, found: Resumption) -> None:
         """Go on with a call of another connection."""
         self.seq, self._noted_frame, self.first_news = found.next_seq, found.told_frame, found.told_frame
+        self.kept = self._noted_kept = found.kept
 
     def add(self, data: bytes) -> None:
         """These bytes are the next numbered message."""
@@ -59,9 +64,11 @@ class OutboundSequence:
 
     def note(self, session: CallSession, told_frame: int) -> None:
         """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
-        if self._unnoted or told_frame - self._noted_frame >= self._every:
+        is_news = bool(self._unnoted) or self.kept != self._noted_kept
+        if is_news or told_frame - self._noted_frame >= self._every:
             self._noted_frame = max(told_frame, self._noted_frame)
-            session.note(tuple(self._unnoted), self._noted_frame)
+            self._noted_kept = self.kept
+            session.note(tuple(self._unnoted), self._noted_frame, self.kept)
             self._unnoted.clear()
 
 

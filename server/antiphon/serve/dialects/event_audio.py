@@ -39,6 +39,15 @@ class EventAudio:
         self._renewal = renewal
         self._has_refused = self._is_in_file = False
 
+    @property
+    def kept(self) -> bytes:
+        """What another connection of the same call has to know: :meth:`go_on` takes it."""
+        return b"file" if self._is_in_file else b""
+
+    def go_on(self, kept: bytes) -> None:
+        """Go on as another connection left it: what follows in a file that it began is dropped."""
+        self._has_refused = self._is_in_file = bool(kept)
+
     def renew(self) -> None:
         """The client begins anew: what it appends now is no part of a file before."""
         self._has_refused = self._is_in_file = False

@@ -102,6 +102,7 @@ class LiveDialect(Dialect[FrameReply]):
                 return (Send(events.InputAudioUnmuted(event.event_id)),)
             case live.Update():
                 self._audio.renew()
+                self._keep()
                 change = event.session
                 if change.delegation is not None:
                     self._config = replace(self._config, delegation=change.delegation)
@@ -125,13 +126,20 @@ class LiveDialect(Dialect[FrameReply]):
                 raise _refusal(words, "unsupported_event", event.event_id)
 
     def _hear(self, event: live.AppendAudio) -> Sequence[Action]:
-        is_file = self._audio.is_file(event.audio, event.event_id)
+        try:
+            is_file = self._audio.is_file(event.audio, event.event_id)
+        finally:
+            self._keep()
         if is_file or not self._is_begun or self._close_asked is not None:
             return ()
         pcm = decoded(self._line.decode, event.audio, event.event_id)
         if self.watchers:
             self._show(events.InputAudio(s16le_from_float(pcm)))
         return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self._spec.sample_rate),)
+
+    def _keep(self) -> None:
+        if self._sequence is not None:
+            self._sequence.kept = self._audio.kept
 
     def caption(self, told: Word | Marked | events.Info) -> Sequence[Action]:
         if isinstance(told, Word):
@@ -152,6 +160,7 @@ class LiveDialect(Dialect[FrameReply]):
         event_id, resumed = self._start.event_id, facts.resumed
         if resumed is not None:
             self._heard_before_ms = facts.next_frame * self._spec.frame_ms
+            self._audio.go_on(resumed.found.kept)
             event = events.SessionResumed(
                 self._shown(),
                 resumed.terms,
