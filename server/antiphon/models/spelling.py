@@ -49,8 +49,16 @@ _OPERATOR: Final = re.compile(
     r"(?<=[^\W_])[*/\\]+(?=[^\W_]|\()|(?<=\))[*/\\]+(?=[0-9(])"  # 2*3, red/blue, (2)/3
     r"|(?<=[0-9]),(?![0-9]{3}(?![0-9]))(?=[0-9])|(?:(?<=\b0)|(?<=[0-9]{4})),(?=[0-9])"  # 1,5 and 0,125
     r"|(?<![^\W\d_])[-\u2012-\u2015](?=[0-9])"  # -5, 5\u201310
+    r"|(?<=[0-9])[:_]+(?=[0-9])"  # 3:1, 1_000
 )
 """What changes the meaning of figures where it is left out: no thousands separator, no hyphen of words."""
+_RANGE: Final = re.compile(
+    r"([(\['\"]*)(0|[1-9][0-9]{0,3})[-\u2012-\u2015](0|[1-9][0-9]{0,3})([)\]'\".,;:!?%]*)"
+)
+"""A word of two numbers and a dash is a range where it ascends, as 5-10 does. A difference is written with
+spaces, in a formula, or descends, as 10-5 does."""
+_TIME: Final = re.compile(r"(?<![0-9:_.,])([01]?[0-9]|2[0-3]):([0-5][0-9])(?![0-9:_]|[.,][0-9])")
+"""A time of day, in hours and minutes."""
 _NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0-9]+))?")
 _JOINT: Final = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _MISREAD: Final = re.compile(rf"[0-9][0-9.,]*[0-9]|{_JOINT.pattern}")
@@ -106,6 +114,8 @@ class Speller:
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
         if not (is_read and self._unsayable.isdisjoint(tokens)):
             return False
+        if not self._has_figures and self._range(word) != word:
+            return False
         return all(map(self._is_heard, _OPERATOR.findall(word)))  # a "-" that has no token is not said
 
     def spell(self, word: str) -> Spelling:
@@ -119,6 +129,7 @@ class Speller:
         if len(text) > MAX_SPELLED:
             return Spelling([], [word])
         text = "".join(letter for letter in text if unicodedata.category(letter) not in ("Cc", "Cf"))
+        text = _TIME.sub(self._time, self._range(text))
         lost = [it for it in _OPERATOR.findall(text) if not self._is_heard(it)]
         text = _OPERATOR.sub(self._apart, text).translate(_BREAKS)
         if not self._has_figures:
@@ -144,6 +155,23 @@ class Speller:
         if not self._is_heard(operator[0]):
             return " "
         return operator[0] if self._has_figures else f" {operator[0]} "
+
+    def _range(self, text: str) -> str:
+        """A word that is a range, with "to" in the dash's place; any other as it is."""
+        found = _RANGE.fullmatch(text)
+        if found is None or int(found[2]) >= int(found[3]) or not self._is_heard("to"):
+            return text
+        return f"{found[1]}{found[2]} to {found[3]}{found[4]}"
+
+    def _time(self, found: re.Match[str]) -> str:
+        """A time of day as its figures are read: 10:30 is "10 30", 10:05 "10 oh 5" and 10:00 "10"."""
+        hours, minutes = found.groups()
+        if self._has_figures:
+            return found[0] if self._is_heard(":") else f"{hours} {minutes}"
+        if minutes.startswith("0"):
+            zero = "oh" if self._is_heard("oh") else "0"
+            minutes = "" if minutes == "00" else f"{zero} {minutes[1]}"
+        return f"{int(hours)} {minutes}"
 
     def _in_words(self, found: re.Match[str]) -> str:
         """A number in words if the vocabulary has them, else figure by figure."""
