@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import av
@@ -10,11 +12,18 @@ import av
 from antiphon.audio.pcm import FloatArray
 
 
-def encoded(pcm: FloatArray, pcm_rate: int, container: str, codec: str, rate: int | None = None) -> bytes:
-    """Float32 ``[channels, N]`` at ``pcm_rate`` in a container, there at ``rate``."""
+def encoded(
+    pcm: FloatArray,
+    pcm_rate: int,
+    container: str,
+    codec: str,
+    rate: int | None = None,
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Float32 ``[channels, N]`` at ``pcm_rate`` in a container with ``options``, there at ``rate``."""
     layout = "mono" if pcm.shape[0] == 1 else "stereo"
     file = io.BytesIO()
-    with av.open(file, "w", format=container) as out:
+    with av.open(file, "w", format=container, options=dict(options)) as out:
         stream: Any = out.add_stream(codec, rate=rate or pcm_rate, layout=layout)
         frame = av.AudioFrame.from_ndarray(pcm, format="fltp", layout=layout)
         frame.sample_rate = pcm_rate

@@ -68,6 +68,39 @@ def test_other_kinds_are_heard(container: str, codec: str, rate: int) -> None:
     assert np.sqrt(np.mean(heard[6000:18_000] ** 2)) == pytest.approx(0.4 / np.sqrt(2), rel=0.05)
 
 
+def gsm_wav(pcm: FloatArray) -> bytes:
+    """Samples at 8 kHz as GSM 06.10 in a WAV, as telephones' mailboxes write it: without filters, every third
+    sample alone is kept, in three bits."""
+    bits: list[int] = []
+
+    def put(value: int, count: int) -> None:
+        bits.extend(value >> bit & 1 for bit in range(count))
+
+    for frame in pcm[: pcm.size // 160 * 160].reshape(-1, 4, 40):
+        for value, count in zip((32, 32, 20, 11, 8, 4, 3, 2), (6, 6, 5, 5, 4, 4, 3, 3), strict=True):
+            put(value, count)  # no resonances
+        for part in frame:
+            for value, count in ((40, 7), (0, 2), (0, 2), (60, 6)):
+                put(value, count)  # no echo of before; the first of three grids, and the loudest pulse
+            for sample in part[:39:3]:
+                put(min(7, max(0, round(sample * 7 / 2 + 3.5))), 3)
+    data = np.packbits(bits, bitorder="little").tobytes()
+    form = struct.pack("<HHIIHHHH", 0x31, 1, 8000, 1625, 65, 0, 2, 320)
+    fact = struct.pack("<4sII", b"fact", 4, len(data) // 65 * 320)
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + fact + struct.pack("<4sI", b"data", len(data))
+    return b"RIFF" + struct.pack("<I", len(body) + len(data)) + body + data
+
+
+def test_a_mailbox_of_gsm_is_heard() -> None:
+    heard = decoded(gsm_wav(tone(8000, 2.0)))
+    assert heard.size == pytest.approx(48_000, abs=10)
+    middle = heard[12_000:36_000]
+    spectrum = np.abs(np.fft.rfft(middle))[:1200]  # beyond 1.2 kHz are the images of a third of the samples
+    assert int(spectrum.argmax()) == pytest.approx(330, abs=2)
+    assert spectrum[330] > 10 * np.median(spectrum)
+    assert stated_seconds(io.BytesIO(gsm_wav(tone(8000, 2.0)))) == pytest.approx(2.0, abs=0.05)
+
+
 def test_a_wav_of_more_than_four_gigabytes_by_its_header_is_read() -> None:
     wav = encode_wav(tone(24_000), 24_000)
     sizes = struct.pack("<QQQI", len(wav) - 8, len(wav) - 44, 24_000, 0)
@@ -111,26 +144,68 @@ def wave_of(channels: FloatArray) -> bytes:
 def test_decoding_goes_on_after_damage_at_the_time_of_the_recording(
     container: str, codec: str, rate: int
 ) -> None:
-    rising = (tone(24_000, 4.0) * np.linspace(0.1, 1.0, 96_000)).astype(np.float32)
-    data = encoded(rising[None], 24_000, container, codec, rate)
-    whole = decoded(data)
-    start, size = len(data) // 3, len(data) // 20
-    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8).tobytes()
-    damage = Damage()
-    pieces = decode_pieces(io.BytesIO(data[:start] + noise + data[start + size :]), 24_000, damage)
-    heard = np.concatenate(list(pieces))
+    data = encoded(rising()[None], 24_000, container, codec, rate)
+    whole, damage = decoded(data), Damage()
+    heard = np.concatenate(list(decode_pieces(io.BytesIO(damaged(data, 1)), 24_000, damage)))
     assert damage.packets or damage.seconds
     assert heard.size == pytest.approx(whole.size, abs=2400)
     middle = slice(60_000, 84_000)
     assert np.corrcoef(np.abs(heard[middle]), np.abs(whole[middle]))[0, 1] > 0.9
 
 
-def test_an_mp3_has_no_clock_and_goes_on_where_the_damage_ends() -> None:
-    data = encoded(tone(24_000, 4.0)[None], 24_000, "mp3", "libmp3lame")
+def rising(seconds: float = 4.0) -> FloatArray:
+    """A tone that gets louder: its level tells the time."""
+    ramp = np.linspace(0.1, 1.0, round(24_000 * seconds))
+    return (tone(24_000, seconds) * ramp).astype(np.float32)
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    """A twentieth of a file, behind its first third, is noise."""
     start, size = len(data) // 3, len(data) // 20
-    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8).tobytes()
-    heard = decoded(data[:start] + noise + data[start + size :])
-    assert heard.size == pytest.approx(96_000, abs=96_000 // 12)
+    noise = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8).tobytes()
+    return data[:start] + noise + data[start + size :]
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rate", "options"),
+    [
+        *(("mp3", "libmp3lame", 24_000, {}), ("mp3", "libmp3lame", 44_100, {"write_xing": "0"})),
+        ("webm", "libopus", 48_000, {"cluster_time_limit": "500"}),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_clock_of_a_recording_goes_on_behind_damage(
+    container: str, codec: str, rate: int, options: dict[str, str], seed: int
+) -> None:
+    """Words behind it have the times of the recording: bytes or clusters tell how much is missing."""
+    data = encoded(rising()[None], 24_000, container, codec, rate, options)
+    whole, damage = decoded(data), Damage()
+    heard = np.concatenate(list(decode_pieces(io.BytesIO(damaged(data, seed)), 24_000, damage)))
+    assert 0.1 < damage.seconds < 1.2
+    assert damage.rest_s == 0.0
+    assert heard.size == pytest.approx(whole.size, abs=1200)
+    levels = [np.sqrt(np.mean(pcm[60_000:84_000].reshape(20, -1) ** 2, axis=1)) for pcm in (heard, whole)]
+    np.testing.assert_allclose(*levels, rtol=0.03)  # 50 ms are 2 % of the level there
+
+
+@pytest.mark.parametrize(("options", "late_s"), [({}, 0.0), ({"write_xing": "0"}, 0.047)])
+def test_the_time_of_an_mp3_is_without_the_delay_that_its_header_states(
+    options: dict[str, str], late_s: float
+) -> None:
+    click = np.zeros(48_000, np.float32)
+    click[24_000:24_240] = tone(24_000, 0.01)
+    heard = decoded(encoded(click[None], 24_000, "mp3", "libmp3lame", None, options))
+    assert float(np.abs(heard).argmax() / 24_000 - 1.0) == pytest.approx(late_s, abs=0.011)
+
+
+def test_the_end_of_a_webm_that_cannot_be_reached_is_counted() -> None:
+    data = encoded(rising()[None], 24_000, "webm", "libopus", 48_000)
+    for piece, rest_s in ((data, 0.0), (damaged(data, 1), 2.5)):
+        damage = Damage()
+        for _ in decode_pieces(io.BytesIO(piece), 24_000, damage):
+            pass
+        assert damage.rest_s == pytest.approx(rest_s, abs=0.5)
+        assert bool(damage) == bool(rest_s)
 
 
 def test_what_is_damaged_throughout_is_refused() -> None:

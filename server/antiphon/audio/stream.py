@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -52,12 +53,27 @@ _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """Nothing that a file names is opened."""
 
 
+MIN_REST_S: Final = 1.0
+_INDEX: Final = (b"\x1c\x53\xbb\x6b", b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69")
+_INDEX_WITHIN: Final = 64
+"""What a WebM has behind its last packet, by its bytes, is an end that could not be read, unless an index, tags,
+chapters or attachments begin there."""
+
+
 @dataclass(slots=True)
 class Damage:
-    """What of a recording could not be decoded: packets, and the seconds of silence in their place."""
+    """What of a recording could not be decoded: packets, and the seconds of silence in their place.
+
+    ``rest_s`` are the seconds at its end that could not be reached, about.
+    """
 
     packets: int = 0
     seconds: float = 0.0
+    rest_s: float = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.packets or self.seconds or self.rest_s)
 
 
 def container_of(head: bytes) -> str:
@@ -110,14 +126,16 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
     N is 0 for a packet that brings no audio, of which a file may have any number. Decoding goes on after a
-    damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both.
+    damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both. The
+    silence is as long as the recording's clock says, or the bytes of an MP3, which has none.
 
     Raises:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
-    damage = damage or Damage()
+    damage = Damage() if damage is None else damage
     with _opened(file) as (container, stream):
-        converter = _Converter(sample_rate)
+        pace = _Pace()
+        converter = _Converter(sample_rate, pace if container.format.name == "mp3" else None)
         bytes_left = _MOST_READ * container.size + _SLACK_BYTES
         try:
             for packet in container.demux():
@@ -126,16 +144,21 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
                     raise AudioError(
                         f"the packets of this file have over {_MOST_READ} times its {container.size} bytes"
                     )
+                frames: Iterable[Any] = ()
                 try:
-                    frames = packet.decode() if packet.stream is stream else ()
+                    if packet.stream is stream:
+                        frames = packet.decode()
+                        pace.decoded(packet)
                 except av.FFmpegError:
                     damage.packets += 1
                     converter.is_late = True
-                    frames = ()
+                    pace.lost(packet)
                 yield np.concatenate([np.zeros(0, np.float32), *_converted(converter, frames, damage)])
         except av.FFmpegError:  # the container cannot be followed any further
             damage.packets += 1
         yield from converter.flush()
+        if "webm" in container.format.name:
+            damage.rest_s = pace.rest_s(file)
         if damage.packets and not converter.has_audio:
             raise AudioError(f"this file cannot be read: none of its {damage.packets} packets can be decoded")
 
@@ -150,11 +173,55 @@ def _converted(converter: _Converter, frames: Iterable[Any], damage: Damage) -> 
         yield from converter.convert(frame)
 
 
-class _Converter:
-    """Frames to mono at one rate, whatever form they have, and the time that they reach."""
+class _Pace:
+    """How many bytes a second of a recording has so far, and where in the file its packets end."""
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+    def __init__(self) -> None:
+        self._bytes = self._lost = self._end = 0
+        self._seconds = self._frame_s = 0.0
+
+    def decoded(self, packet: Any) -> None:
+        """A packet could be decoded."""
+        if packet.size and packet.duration:
+            self._frame_s = float(packet.duration * packet.time_base)
+            self._bytes, self._seconds = self._bytes + packet.size, self._seconds + self._frame_s
+            self._reach(packet)
+
+    def lost(self, packet: Any) -> None:
+        """A packet could not be decoded."""
+        self._lost += packet.size
+        self._reach(packet)
+
+    def gap_s(self) -> float:
+        """The seconds of what was lost since the last gap, in whole frames."""
+        lost, self._lost = self._lost, 0
+        if not (lost and self._bytes):
+            return 0.0
+        return round(lost / self._bytes * self._seconds / self._frame_s) * self._frame_s
+
+    def rest_s(self, file: BinaryIO) -> float:
+        """The seconds behind the last packet of a WebM file that could not be read."""
+        rest = file.seek(0, os.SEEK_END) - self._end
+        file.seek(self._end)
+        head = file.read(_INDEX_WITHIN)
+        if not (self._bytes and self._end) or any(name in head for name in _INDEX):
+            return 0.0
+        rest_s = rest / self._bytes * self._seconds
+        return rest_s if rest_s > MIN_REST_S else 0.0
+
+    def _reach(self, packet: Any) -> None:
+        if packet.pos is not None:
+            self._end = max(self._end, packet.pos + packet.size)
+
+
+class _Converter:
+    """Frames to mono at one rate, whatever form they have, and the time that they reach.
+
+    The time is that of the frames, or of their ``pace`` where they state none.
+    """
+
+    def __init__(self, rate: int, pace: _Pace | None) -> None:
+        self.rate, self._pace = rate, pace
         self.is_late = self.has_audio = False
         self._form: tuple[str, str, int] | None = None
         self._resampler: Any = None
@@ -164,6 +231,8 @@ class _Converter:
     def gap_before(self, frame: Any) -> float:
         """Seconds without audio before a frame: of damaged packets, or of those that the container lost."""
         least_s, self.is_late = (0.0 if self.is_late else MIN_GAP_S), False
+        if self._pace is not None:
+            return min(self._pace.gap_s(), MAX_GAP_S)
         if frame.time is None or self._until_s is None:
             return 0.0
         gap_s: float = frame.time - self._until_s

@@ -115,8 +115,9 @@ async def _pieces(file: BinaryIO, rate: int, services: Services) -> AsyncGenerat
                 raise too_long(f"longer than {limit_s:g} s", limit_s, limits)
             if piece.size:
                 yield piece.astype(np.float32, copy=False).tobytes()
-    if damage.packets or damage.seconds:
+    if damage:
         facts = {"packets": damage.packets, "silence_s": round(damage.seconds, 2)}
+        facts["unread_s"] = round(damage.rest_s, 2)
         services.provoked.info("recording is damaged", of="damage", **facts)
     yield ""
 
