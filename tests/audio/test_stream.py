@@ -184,8 +184,8 @@ def test_the_clock_of_a_recording_goes_on_behind_damage(
     assert 0.1 < damage.seconds < 1.2
     assert damage.rest_s == 0.0
     assert heard.size == pytest.approx(whole.size, abs=1200)
-    levels = [np.sqrt(np.mean(pcm[60_000:84_000].reshape(20, -1) ** 2, axis=1)) for pcm in (heard, whole)]
-    np.testing.assert_allclose(*levels, rtol=0.03)  # 50 ms are 2 % of the level there
+    there, wanted = (np.mean(pcm[60_000:84_000].reshape(20, -1) ** 2, axis=1) for pcm in (heard, whole))
+    np.testing.assert_allclose(there, wanted, rtol=0.06)  # 50 ms are 2 % of the level there
 
 
 @pytest.mark.parametrize(("options", "late_s"), [({}, 0.0), ({"write_xing": "0"}, 0.047)])

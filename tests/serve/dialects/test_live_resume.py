@@ -126,6 +126,7 @@ async def test_the_rest_of_a_file_is_dropped_on_another_connection_too(is_renewe
             await new.append(webm[2000:10_000])
             await new.send("session.update", session={})
             await new.event("session.updated")
+            await server.eventually(lambda: len(server.calls) == 1)
             (call,) = server.calls
             assert (call.exchange.heard_at_s > -math.inf) == is_renewed
             await new.append(bytes(38_400))
