@@ -42,7 +42,7 @@ SEAM_VERBS: Final = (
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "antiphon": 1300,
-        "antiphon.audio": 1550,
+        "antiphon.audio": 1600,
         "antiphon.backends": 8750,
         "antiphon.canary": 250,
         "antiphon.engine": 3800,
@@ -50,7 +50,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.models": 3500,
         "antiphon.protocol": 2850,
         "antiphon.serve": 9400,
-        "antiphon.supervisor": 1100,
+        "antiphon.supervisor": 1250,
         "antiphon_client": 3050,
         "antiphon_quantize": 4100,
         "antiphon_quantize.advice": 750,

@@ -56,8 +56,8 @@ _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 MIN_REST_S: Final = 1.0
 _INDEX: Final = (b"\x1c\x53\xbb\x6b", b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69")
 _INDEX_WITHIN: Final = 64
-"""A second of what a WebM has behind its last packet, by its bytes, is an end that could not be read, unless an
-index, tags, chapters or attachments begin there."""
+"""A second of what a WebM has behind its last packet, by its bytes, is an end that could not be read, unless
+an index, tags, chapters or attachments begin there."""
 
 
 @dataclass(slots=True)
