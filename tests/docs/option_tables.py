@@ -51,7 +51,8 @@ def lines() -> Iterator[str]:
                 yield row(info, name=info.key, note="; per model too" if info.name in per_model else "")
     yield from ("", "## Constants", "", "| Name | Value | Default | Reason |", "|---|---|---|---|")
     for info in constants(ServerConfig).values():
-        yield row(info, name=info.name)
+        if info.path[0] != "limits":  # docs/reliability.md has those, with what happens beyond them
+            yield row(info, name=info.name)
     yield ""
 
 

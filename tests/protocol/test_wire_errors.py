@@ -56,9 +56,10 @@ def shown(kind: type[AntiphonError]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def test_the_reference_shows_every_class_of_the_tree() -> None:
+def test_the_reference_shows_every_class_with_a_row_of_its_own() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
-    assert [line for line in text.splitlines() if line.startswith("| `")] == [shown(kind) for kind in KINDS]
+    rows = [shown(kind) for kind in KINDS if kind in WIRE_FORMS or kind is FieldError]
+    assert [line for line in text.splitlines() if line.startswith("| `")] == rows
 
 
 def test_a_class_without_a_row_has_that_of_its_nearest_base() -> None:
