@@ -165,7 +165,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         default=0.0,
         dest="cut_every_s",
         metavar="SECONDS",
-        help="cut each connection about so often, and go on with the call [never]",
+        help="mean seconds between cuts of each connection, after which the call is resumed [never]",
     )
     group.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"
@@ -179,7 +179,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=Protocol,
         choices=list(Protocol),
         default=Protocol.CHAT,
-        help="chat: a conversation; stt, tts: speech to text and back, as Kyutai's servers speak it [chat]",
+        help="chat: a conversation; stt, tts: speech to text and back, in Kyutai's protocols [chat]",
     )
     group.add_argument("--model", metavar="NAME", help="one of several models [the server's own choice]")
     add_key_arguments(group.add_argument)
@@ -209,7 +209,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         default=10.0,
         dest="ready_timeout_s",
         metavar="SECONDS",
-        help="besides --wait, how long the server may take to let a session in [10]",
+        help="seconds in addition to --wait in which the server must admit a session [10]",
     )
     group.add_argument(
         "--set",

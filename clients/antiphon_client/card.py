@@ -13,7 +13,7 @@ NOT_MEASURED = "not measured"
 
 
 def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str, Any]:
-    """The card as plain values, ready for JSON; ``load`` says in words what the probe asked for."""
+    """The card as plain values, ready for JSON; ``load`` describes what the probe requested."""
     return {
         "model": {
             "name": facts.model,

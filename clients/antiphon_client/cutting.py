@@ -1,6 +1,7 @@
-"""A probe's session that is cut again and again, and goes on: what ``antiphon probe --cut`` measures.
+"""A probe's session that is cut again and again, and continues: what ``antiphon probe --cut`` measures.
 
-It holds its recording still while it has no connection and sends from where the server says: nothing is lost.
+It pauses its recording while it has no connection and sends from where the server requests: nothing is
+lost.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def load_sounddevice() -> Any:
 
 
 def list_devices(sounddevice: Any) -> str:
-    """All devices by number and name, as ``--microphone`` and ``--speaker`` take them; none in words."""
+    """All devices by number and name, as ``--microphone`` and ``--speaker`` take them, or a sentence."""
     devices = list(sounddevice.query_devices())
     if not devices:
         return "no sound devices: this machine shows PortAudio neither a microphone nor a speaker"

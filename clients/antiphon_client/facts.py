@@ -129,7 +129,7 @@ async def ask_facts(
 async def ask_models(
     address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
 ) -> dict[str, str]:
-    """The kinds of a server's models by name, or of ``model`` alone; empty where it does not say."""
+    """The kinds of a server's models by name, or only that of ``model``; empty if not reported."""
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}
     try:

@@ -146,13 +146,13 @@ async def _run_child(pipe: Connection, load: ProbeLoad) -> LoopReport:
     loop = asyncio.get_running_loop()
     stop = Stop()
 
-    def told() -> None:
+    def on_request() -> None:
         loop.remove_reader(pipe.fileno())
         with contextlib.suppress(EOFError):  # the parent is gone: end as well
             pipe.recv()
         stop.set()
 
-    loop.add_reader(pipe.fileno(), told)
+    loop.add_reader(pipe.fileno(), on_request)
     try:
         return await run_share(load, on_progress=pipe.send, stop=stop, clock=time.monotonic)
     finally:

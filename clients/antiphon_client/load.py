@@ -95,7 +95,7 @@ def spread(
 ) -> tuple[SessionPlan, ...]:
     """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to.
 
-    With ``unpaced_grace_s`` they send as fast as they can and then wait so long for the last replies.
+    With ``unpaced_grace_s`` they send as fast as they can and then wait that long for the last replies.
     """
     chance = random.Random(seed)
     ramp_s = sessions * RAMP_S_PER_SESSION

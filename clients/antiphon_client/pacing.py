@@ -23,7 +23,7 @@ class DueMessage:
 
 
 class Pacer:
-    """Decides, from the time alone, which message of ``messages`` leaves next and when.
+    """Decides, from the time only, which message of ``messages`` leaves next and when.
 
     ``origin_s`` is when message 0 is due and ``period_s`` the time between messages, both in seconds of
     the caller's clock. The caller waits for ``wait_s(now)`` and then takes the turn.

@@ -17,7 +17,7 @@ _BYTES_PER_SAMPLE = {AudioFormat.PCM_S16LE: 2, AudioFormat.PCM_F32LE: 4}
 
 
 class ReplyMeter:
-    """Counts the samples in one session's audio payloads, in order, from their headers alone."""
+    """Counts the samples in one session's audio payloads, in order, from their headers only."""
 
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start at the beginning of a stream."""

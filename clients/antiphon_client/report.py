@@ -88,7 +88,7 @@ class GeneratorReport:
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
     def lateness(self, frame_ms: float) -> str:
-        """How the generator was late itself, by more than half a frame, in words; "" where it was not.
+        """How the generator was late itself, by more than half a frame, as a sentence; "" where it was not.
 
         Frames that it sends or reads late count as the server's late or lost ones.
         """
@@ -128,7 +128,7 @@ class ProbeReport:
 
     ``full_load_s`` is how long every answered session was speaking at once, ``drift_ms`` how much latency
     grew over the run, ``frames_per_s`` how many frames were answered a second. Of ``cuts`` of connections
-    that were resumed, ``outage_ms`` runs from the cut until the call goes on; ``cut_gap_ms`` is the longest
+    that were resumed, ``outage_ms`` runs from the cut until the call continues; ``cut_gap_ms`` is the longest
     time without audio around it, less a frame.
     """
 

@@ -49,7 +49,7 @@ class SessionPlan:
     in, sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
     ``is_extended`` says whether the server stamps and answers in events, or is a stock one;
     ``is_transcript`` that it writes words instead, and ``is_unpaced`` that it is sent audio as fast as it
-    takes it. With ``cut_every_s`` its connection is cut about so often, and it goes on.
+    takes it. With ``cut_every_s`` its connection is cut about once in that time, and it continues.
     """
 
     session: int
@@ -100,7 +100,7 @@ class ProbeSession:
                 keeps_audio=plan.keeps_audio,
             )
         )
-        self._begin = asyncio.Event()  # let in, or told to stop
+        self._begin = asyncio.Event()  # let in, or stopped
         self._answered = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._is_stopped = False

@@ -144,7 +144,7 @@ def main(argv: list[str]) -> int:
 
 
 class _LostError(Exception):
-    """The connection is gone; the call may go on."""
+    """The connection is gone; the call may continue."""
 
 
 class TalkCall:
@@ -226,7 +226,7 @@ class TalkCall:
                     raise SessionError(f"connection lost: {error or type(error).__name__}") from error
             self._may_send.clear()
             if not self._thread.is_moved:
-                self._screen.say("connection lost; trying to go on with the call")
+                self._screen.say("connection lost; trying to resume the call")
             await self._come_back(http)
 
     async def _come_back(self, http: aiohttp.ClientSession) -> None:
@@ -280,9 +280,9 @@ class TalkCall:
             if (ack := self._thread.ack(asyncio.get_running_loop().time())) is not None:
                 await socket.send_bytes(ack)
         if self._thread.reason and not self._error:
-            raise SessionError(f"the call cannot go on: {self._thread.reason}")
+            raise SessionError(f"the call cannot be resumed: {self._thread.reason}")
         if self._thread.is_moved:
-            raise _LostError("the call goes on at another worker")
+            raise _LostError("the call continues at another worker")
         if socket.close_code in (None, 1006) and not self._error:
             raise _LostError("the connection broke")
         if self._error and self._thread.is_resumable:  # full for a moment
@@ -307,13 +307,13 @@ class TalkCall:
                 self._held.go_on_from(self._thread.input_frame)
                 self._speaker.interrupt()
                 self._may_send.set()
-                self._screen.say("the call goes on")
+                self._screen.say("the call continues")
             case moshi.Event("interrupted"):
                 self._speaker.interrupt()
             case moshi.Event("queued", fields):
                 self._screen.say(f"in the queue: {fields.get('ahead', 'some')} ahead")
             case moshi.Event("draining", fields):
-                self._screen.say(f"the server leaves in {fields.get('deadline_s', 'a few')} s")
+                self._screen.say(f"the server shuts down in {fields.get('deadline_s', 'a few')} s")
             case moshi.Event("error", fields):
                 self._error = str(fields.get("message", "an error without a message"))
 

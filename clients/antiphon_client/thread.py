@@ -38,7 +38,7 @@ class CallThread:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether another connection may go on with the call."""
+        """Whether another connection may continue the call."""
         return self._token is not None and not self.reason
 
     def heed(self, data: bytes) -> bytes | None:

@@ -31,7 +31,7 @@ TEXT = (
 )
 MAX_MESSAGE_BYTES = 1 << 20
 STALL_S = 30.0
-"""A server that says nothing for so long, once it has begun, has failed."""
+"""A server that sends nothing for this time, once it has begun, has failed."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class TtsRecord:
     error: str = ""
 
     def hear(self, message: kyutai_tts.ServerMessage, now_s: float) -> None:
-        """Take in what the server says."""
+        """Take in a message of the server."""
         match message:
             case kyutai.Ready():
                 self.is_ready = True

@@ -42,7 +42,9 @@ COMMANDS: Mapping[str, Command] = {
     "serve": Command("antiphon.serve.hosting.main:main", "run the server"),
     "probe": Command("antiphon_client.probe:main", "call a server with recorded speech, report its latency"),
     "talk": Command("antiphon_client.talk:main", "talk to a server with microphone and speaker"),
-    "drain": Command("antiphon.serve.operator.drain:main", "drain a worker; its calls go on at another one"),
+    "drain": Command(
+        "antiphon.serve.operator.drain:main", "drain a worker; its calls end or move to another"
+    ),
     "canary": Command("antiphon.serve.operator.canary:main", "show, promote or withdraw the model on trial"),
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(

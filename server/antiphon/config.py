@@ -28,7 +28,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 PROTECTABLE = ("health", "metrics", "page")
-"""What is open to everybody, keys or not, unless it is protected."""
+"""Routes that need no key unless they are protected."""
 
 CANARY_BY = ("call", "caller")
 
@@ -203,7 +203,7 @@ class ServerConfig:
     )
     voices: str | None = option(
         None,
-        "folder of voices for models that take a voice_prompt; default: voices/ beside the model",
+        "folder of voices for models that take a voice_prompt; default: voices/ next to the model",
         metavar="DIR",
         group=Group.MODELS,
     )
@@ -271,7 +271,7 @@ class ServerConfig:
     )
     allow_origin: tuple[str, ...] = option(
         (),
-        "web origin whose pages may connect, besides our own; '*': any",
+        "further web origin whose pages may connect; '*': any",
         metavar="ORIGIN",
         group=Group.ACCESS,
     )

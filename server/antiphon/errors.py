@@ -19,17 +19,17 @@
     │   └── RetiredApiError          an older form of an API that is not there any more
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     │   └── RecordingTooLongError    more seconds than a recording may have
-    └── SessionError                 a session could not start, or could not go on
+    └── SessionError                 a session could not start or continue
         ├── ServerFullError          no free row (carries ``retry_after_s``)
         ├── DrainingError            the server is leaving
         ├── UnknownModelError        no such model here (carries the names of those there are)
         ├── UnknownSessionError      no such session of this key here
         ├── SessionLimitError        this key, or this address, has as many sessions as it may
         │   └── UsageLimitError      this key has used the seconds that it may on a day
-        ├── KeyRevokedError          the key of a call that goes on is no longer valid
+        ├── KeyRevokedError          the key of a running call is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
-        ├── ReplacedError            the call goes on through another connection
-        ├── MovedError               the call goes on at another worker (carries its name)
+        ├── ReplacedError            the call continues through another connection
+        ├── MovedError               the call continues at another worker (carries its name)
         ├── HandOverError            another worker cannot have a call, or may not
         │   └── HandOverRefusedError     and would not have it later either
         ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
@@ -100,7 +100,7 @@ class UnsupportedError(BackendError):
 
 
 class StepError(BackendError):
-    """A step failed, and only ``rows`` were touched: their sessions end, the others go on."""
+    """A step failed, and only ``rows`` were touched: their sessions end, the others continue."""
 
     def __init__(self, message: str, *, rows: Iterable[int]) -> None:
         self.rows = tuple(rows)
@@ -146,7 +146,7 @@ class RecordingTooLongError(AudioError):
 
 
 class SessionError(AntiphonError):
-    """A session could not start, or could not go on."""
+    """A session could not start or continue."""
 
 
 class ServerFullError(SessionError):
@@ -191,7 +191,7 @@ class UsageLimitError(SessionLimitError):
 
 
 class KeyRevokedError(SessionError):
-    """The key of a call that goes on was taken out of the file."""
+    """The key of a running call was removed from the file."""
 
 
 class SessionTimeoutError(SessionError):
@@ -199,7 +199,7 @@ class SessionTimeoutError(SessionError):
 
 
 class ReplacedError(SessionError):
-    """The call was resumed through another connection, and goes on there."""
+    """The call was resumed through another connection, and continues there."""
 
 
 class MovedError(SessionError):

@@ -174,7 +174,7 @@ def _rows(cls: type, prefix: tuple[str, ...]) -> Iterator[OptionInfo]:
     for item in dataclasses.fields(cls):
         hint, metadata = hints[item.name], item.metadata
         if metadata.get("is_entries"):
-            continue  # a list of tables, not a leaf: a file's alone
+            continue  # a list of tables, not a leaf: for files only
         if dataclasses.is_dataclass(hint):
             yield from _rows(typing.cast("type", hint), (*prefix, item.name))
             continue

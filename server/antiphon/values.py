@@ -48,7 +48,7 @@ class ValueRule:
     """What a value may be.
 
     An int passes for a float, a bool for no number, and a float has to be finite. ``also`` are values outside
-    of the range that pass besides, with what each stands for ("" where the value says it).
+    outside of the range that pass too, with what each stands for ("" where the value says it).
     """
 
     types: Types
@@ -101,13 +101,13 @@ class ValueRule:
 
     @property
     def needed(self) -> str:
-        """The types in words."""
+        """The types as text."""
         words = [NAMES.get(kind, kind.__name__) for kind in self.kinds]
         return " or ".join([*words, *(repr(value) for value in self.also if isinstance(value, str))])
 
     @property
     def range(self) -> str:
-        """The range in words, "" for any."""
+        """The range as text, "" for any."""
         if self.low is None and self.high is None:
             return ""
         if self.high is None:

@@ -105,7 +105,7 @@ def test_a_place_in_the_queue_and_the_servers_leaving_are_told(
         talk_until(server, lambda: any(block.any() for block in devices.heard))  # said after all that
     printed = capsys.readouterr().out
     assert "in the queue: 2 ahead" in printed
-    assert "the server leaves in 60 s" in printed
+    assert "the server shuts down in 60 s" in printed
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_a_call_goes_on_after_its_connection_broke(
     thread.join(timeout=120)
     assert not thread.is_alive()
     printed = capsys.readouterr().out
-    assert printed.count("connection lost; trying to go on with the call") == 2
-    assert printed.count("the call goes on") == 2
+    assert printed.count("connection lost; trying to resume the call") == 2
+    assert printed.count("the call continues") == 2
     assert len(devices.opened) == 2  # the devices stay open
 
 

@@ -1,6 +1,6 @@
 """The clock of a caller's audio: silence for what is overdue, and as much of it dropped when it comes.
 
-A full-duplex model listens without a pause. Where a protocol promises that time goes on, audio that a network
+A full-duplex model listens without a pause. Where a protocol promises that time passes, audio that a network
 holds up is replaced by zeros; when it comes after all, it would push everything after it back for the rest of
 the call, so that it is dropped.
 """

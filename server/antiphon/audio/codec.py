@@ -51,7 +51,7 @@ class Decoder(ABC):
         """The next samples, float32 ``[N]``, N perhaps 0; None when there is nothing to do.
 
         Raises:
-            AudioError: data that is not what the codec says; the decoder can go on with the next.
+            AudioError: data that is not what the codec says; the decoder can continue with the next.
         """
 
     def feed(self, data: bytes) -> FloatArray:

@@ -35,7 +35,7 @@ class AudioCodec:
 
     ``encoder`` and ``decoder`` make one for a direction of a session, of the model's rate and that on the
     wire; what the server only writes has no decoder. ``content_type`` is what HTTP calls it. ``is_framed``:
-    each message stands alone, so it may be stamped with its frame, be lost, and its call be resumed.
+    each message is independent, so it may be stamped with its frame, be lost, and its call be resumed.
     """
 
     content_type: str

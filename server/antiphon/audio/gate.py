@@ -1,7 +1,7 @@
 """Speech or silence of a model: an output gate that replaces its silence by exact zeros.
 
 A codec's silence is faint noise. Clients that find the ends of answers by energy hear one endless answer in
-it, unless the server says zero.
+it, unless the server sends zeros.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _open(kind: type[CDLL]) -> CDLL:
 
 
 def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | None]) -> str:
-    """The path of libopus: beside the package ``av`` in ``av_folder``, else wherever ``find_library`` says.
+    """The path of libopus: next to the package ``av`` in ``av_folder``, else wherever ``find_library`` says.
 
     Wheels keep their libraries in ``av.libs`` (Linux, Windows) or ``av/.dylibs`` (macOS).
 

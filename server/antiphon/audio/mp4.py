@@ -37,7 +37,7 @@ _REFUSED: Final = {
     b"iloc": "a table of pictures",
 }
 _CHUNK_STEP: Final = 160
-"""FFmpeg reads PCM in so many samples or more at a time."""
+"""FFmpeg reads PCM in at least this number of samples at a time."""
 
 _HEADER, _LONG_HEADER = 8, 16
 
@@ -100,7 +100,7 @@ def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def _places(data: bytes, name: bytes) -> Iterator[int]:
-    """Where boxes of this name go on behind it, wherever they are: FFmpeg reads them in places where none
+    """Where boxes of this name continue behind it, wherever they are: FFmpeg reads them in places where none
     belongs."""
     at = data.find(name)
     while at >= 0:

@@ -281,7 +281,7 @@ class OggDecoder(Decoder):
     """Pieces of one Ogg/Opus stream.
 
     It decodes to what upstream's servers hear: no pre-skip is cut off, nothing is clipped, and a new stream
-    in the same session goes on with the same decoder.
+    in the same session continues with the same decoder.
     """
 
     piece_bytes = PIECE_BYTES

@@ -1,7 +1,7 @@
 """Opus packets to and from float32, mono, through libopus (RFC 6716), one packet a message.
 
 A call into libopus gives the interpreter lock away and has to win it back, which among many threads costs
-more than the call. So a frame of 80 ms is encoded at once and cut into the packets of 20 ms that go on the
+more than the call. So a frame of 80 ms is encoded at once and cut into the packets of 20 ms that go onto the
 wire, and packets that came one by one are joined and decoded at once. Neither changes a bit of the audio.
 """
 
@@ -176,7 +176,7 @@ class OpusDecoder(_Native):
         """The audio of one packet, float32 ``[N]``, N as the packet says. It may exceed [-1, 1] a little.
 
         Raises:
-            AudioError: a malformed packet, after which the decoder goes on with the next; or it was closed.
+            AudioError: a malformed packet, after which the decoder continues with the next; or it was closed.
         """
         if not packet:  # libopus would take it for a lost one
             raise AudioError("an Opus packet of 0 bytes")

@@ -18,7 +18,7 @@ from antiphon.errors import AudioError
 
 KINDS: Final = ("wav", "w64", "aiff", "caf", "flac", "mp3", "ogg", "mp4", "webm", "aac")
 """Containers that are read, by FFmpeg's names. It knows others that fetch what they name: those must not be
-opened with what a stranger sent, so the container is read from its first bytes, not from a name."""
+opened with what an untrusted client sent, so the container is read from its first bytes, not from a name."""
 
 NAMES: Final = "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC"
 
@@ -26,10 +26,10 @@ CODECS: Final = (
     *("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis"),
     *("adpcm_ima_qt", "adpcm_ima_wav", "adpcm_ms", "gsm", "gsm_ms"),
 )
-"""What may be in them, besides PCM."""
+"""What may be in them, and PCM."""
 
 MAX_CHANNELS: Final = 8
-"""Surround sound has so many; each is decoded before they become one."""
+"""Those of surround sound; each is decoded before they become one."""
 
 MIN_GAP_S: Final = 0.04
 MAX_GAP_S: Final = 60.0
@@ -125,7 +125,7 @@ def stated_rate(file: BinaryIO) -> int:
 def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None) -> Iterator[FloatArray]:
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
-    N is 0 for a packet that brings no audio, of which a file may have any number. Decoding goes on after a
+    N is 0 for a packet that brings no audio, of which a file may have any number. Decoding continues after a
     damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both. The
     silence is as long as the recording's clock says, or the bytes of an MP3, which has none.
 

@@ -1,4 +1,4 @@
-"""Voice activity: the start and the end of a caller's speech, by energy alone: no model, and no delay beyond
+"""Voice activity: the start and the end of a caller's speech, by energy only: no model, and no delay beyond
 its own rules.
 """
 

@@ -16,7 +16,7 @@ BLOCK_S: Final = 0.02
 """Loudness is kept for each: a byte, 180 KB an hour."""
 
 PAUSE_BLOCKS: Final = 10
-"""Quiet for so long is no gap within a word; that of a stop is shorter."""
+"""Quiet of this length is no gap within a word; that of a stop is shorter."""
 
 SHORTEST_BLOCKS: Final = 4
 """Of a word; what is heard before may be the end of the word before it."""

@@ -24,7 +24,7 @@ STAKES: Final = (0.1, 0.3, 0.6, 0.95)
 hundreds of comparisons, large ones a large difference in ten."""
 
 ROUND_COMPARISONS: Final = 200
-"""After so many the test begins anew."""
+"""Comparisons after which the test begins anew."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ def _nothing() -> dict[TrialArm, RunningMean]:
 
 @dataclass(slots=True)
 class Evidence:
-    """The comparisons of one signal. ``error`` is the probability that equal versions are ever told apart."""
+    """The comparisons of one signal. ``error`` is the probability that equal versions ever differ."""
 
     error: float
     tolerance: float

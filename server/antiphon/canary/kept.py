@@ -13,7 +13,7 @@ from antiphon.log import Log
 
 
 def _unheard(_phase: Phase) -> None:
-    """This process alone obeys it."""
+    """Only this process obeys it."""
 
 
 class KeptTrial:

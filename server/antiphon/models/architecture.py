@@ -298,7 +298,7 @@ class ConvShape:
 
 @dataclass(frozen=True, slots=True)
 class ResidualShape:
-    """Two convolutions with an ELU before each; their sum with the input goes on."""
+    """Two convolutions with an ELU before each; their sum with the input is the output."""
 
     first: ConvShape
     second: ConvShape
@@ -403,6 +403,6 @@ class MimiConfig:
         )
 
     def resampling(self, *, is_transposed: bool) -> ConvShape:
-        """From the transformer's rate to the codes' rate; transposed, the way back, each channel alone."""
+        """From the transformer's rate to the codes' rate; transposed, the way back, channel by channel."""
         width, stride = self.seanet.dimension, self.frame_positions
         return ConvShape(width, width, 2 * stride, stride, bias=False, is_transposed=is_transposed)

@@ -54,8 +54,8 @@ def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
 
 
 SAMPLED_BYTES: Final = 1 << 20
-"""Of a large file the first and the last so many bytes are hashed, and its size: hashing 15 GB of weights
-takes longer than loading them. Files that differ in the middle alone look the same."""
+"""Of a large file the first and the last bytes are hashed, and its size: hashing 15 GB of weights
+takes longer than loading them. Files that differ only in the middle look the same."""
 
 
 def fingerprint(files: Mapping[str, Path]) -> str:
@@ -125,7 +125,7 @@ class Checkpoint:
         """How the weights that a backend reads were made smaller, or None.
 
         What a manifest tells concerns the backends that it lists: graphs may be rounded, and the published
-        tensors beside them whole. Where it lists none, it concerns all.
+        the tensors next to them whole. Where it lists none, it concerns all.
         """
         if self.manifest is None or (self.backends and backend not in self.backends):
             return None
@@ -252,7 +252,7 @@ def _from_published(source: FileSource, ref: str) -> Checkpoint:
 
 
 def _guess(source: FileSource, ref: str) -> PublishedConfig:
-    """What a folder without ``config.json`` is: Moshi 7B, or a Mimi alone, by the names of its files."""
+    """What a folder without ``config.json`` is: Moshi 7B, or only a Mimi, by the names of its files."""
     moshi, mimi = parse_config({}, ref), parse_config(PLAIN_MIMI, ref)
     for name in (moshi.names["lm"], *MLX_NAMES):
         if source.find(name) is not None:

@@ -1,4 +1,4 @@
-"""What a model takes besides audio and text: voices, conditions, guidance. Backends compute them.
+"""What a model takes in addition to audio and text: voices, conditions, guidance. Backends compute them.
 
 **Voices**: embeddings of a recording, as Kyutai publishes them. A file holds ``speaker_wavs`` float ``[1,
 width, T]``: T vectors of about ten seconds of one voice. Models were trained with up to five voices, all of
@@ -9,8 +9,8 @@ fewer, something learnt stands in their place.
 source of cross-attention, a choice from a table is added to every input.
 
 **Guidance**, classifier-free: how closely a tts model follows its text and voice. Ho and Salimans 2022,
-"Classifier-free diffusion guidance". Some models were trained to be told a coefficient; of the others, one
-that was trained with its text and voice left out now and then can be run twice, told and not told, and be
+"Classifier-free diffusion guidance". Some models were trained with a coefficient as input; of the others, one
+that was trained with its text and voice left out now and then can be run twice, with and without them, and be
 guided by the difference: ``cfg_coef`` of ``TTSModel``.
 """
 

@@ -74,7 +74,7 @@ instructions a KiB of weights, and memory's full rate leaves time for 33."""
 
 SHORT_DEPTH: Final = 1024
 SHORT_ROWS: Final = 16
-"""Of rows of at most so many elements (the depformer's), a product makes up to so many itself: its weights
+"""Of rows of at most this number of elements (the depformer's), a product makes up to 16 itself: its weights
 are few, and another launch costs more than rounding 16,384 elements in every program."""
 
 LEAST_ROWS: Final = 16
@@ -102,7 +102,7 @@ class Tile:
 
 
 def tile_of(rows: int, columns: int) -> Tile:
-    """The tile for so many rows and a weight of so many columns."""
+    """The tile for a number of rows and a weight with a number of columns."""
     if rows > MOST_ROWS // 2:
         return Tile(MOST_ROWS, 64, DEPTH_BYTES // 2, 8)
     tile_rows = max(LEAST_ROWS, 1 << (rows - 1).bit_length())
@@ -110,7 +110,7 @@ def tile_of(rows: int, columns: int) -> Tile:
 
 
 def makes_rows(count: int, depth: int) -> bool:
-    """Whether a product of so many rows, of so many elements each, norms and rounds them itself."""
+    """Whether a product of ``count`` rows of ``depth`` elements norms and rounds them itself."""
     return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
 
 
@@ -170,7 +170,7 @@ class Launches:
     few_int8: int
 
     def of(self, rows: int, *, is_int8: bool) -> int:
-        """Those of a tick over so many rows."""
+        """Those of a tick over a number of rows."""
         if not is_int8:
             return self.bfloat16
         if rows <= FEW_ROWS:
@@ -182,7 +182,7 @@ LAYER: Final = Launches(10, 9, 9, 6)
 CROSS: Final = Launches(6, 8, 8, 6)
 DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
-"""Of a depformer's step beside its layers: a token embedded, the head, a token chosen."""
+"""Of a depformer's step without its layers: a token embedded, the head, a token chosen."""
 
 OTHER_LAUNCHES: Final = 22
 """Of delays, embeddings, text and positions."""
@@ -222,12 +222,12 @@ class TickWork:
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
     def tick_ms(self, rows: int, card: GpuCard) -> float:
-        """A tick in which so many rows are ready: the stages one after another, and the host's part."""
+        """A tick with this number of ready rows: the stages one after another, and the host's part."""
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
         return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
     def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
-        """Of the language model, over rows that have seen so many frames; of counted launches, if given."""
+        """Of the language model, over rows with ``frames`` in their rings; of counted launches, if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
         ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)

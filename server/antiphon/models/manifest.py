@@ -214,7 +214,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BackendFormat:
-    """What one backend reads: the roles of its files, the dtype it computes in, what it needs besides.
+    """What one backend reads: the roles of its files, the dtype it computes in, what else it needs.
 
     ``dtype`` None leaves it to the backend. ``requires`` maps Python modules to the least version ("" for
     any). ``options`` are handed to the backend as they are.

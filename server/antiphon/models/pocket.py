@@ -39,7 +39,7 @@ PREFIX: Final = "pocket://"
 """In front of the name of a configuration that comes with the package."""
 
 MAX_VOICE_S: Final = 30.0
-"""Of a recording no more is heard; an exported voice may be so long."""
+"""Of a recording no more is heard; the longest exported voice."""
 
 MIN_FRAME_RATE: Final = 1.0
 """Frames a second: the published models have 12.5."""

@@ -3,7 +3,7 @@
 The persona of PersonaPlex is a voice, silence, a text, silence. Roy et al. 2026, "PersonaPlex: voice and role
 control for full duplex conversational speech models"; the order and the constants are those of
 NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``). All the while the caller's side holds a
-quiet sine; the text goes in one token a frame beside silence of the model's own, and is padding elsewhere.
+quiet sine; the text goes in one token a frame with silence of the model's own, and is padding elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.models.spec import LMSpec, ModelSpec
 IntArray: TypeAlias = NDArray[np.int32]
 
 SHORTEST_FRAMES = 2
-"""A model never sees what the first frame holds, so one frame alone says nothing."""
+"""A model never sees what the first frame holds, so a single frame has no effect."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

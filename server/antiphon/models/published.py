@@ -1,6 +1,6 @@
 """The layout Moshi-family repositories are published in, sorted out.
 
-A repository holds ``config.json`` (language model arguments, beside the names of the other files), a
+A repository holds ``config.json`` (language model arguments, next to the names of the other files), a
 safetensors file for the language model, one for Mimi, and a SentencePiece model. The meaning of the
 keys follows ``moshi.models.loaders.CheckpointInfo`` of kyutai-labs/moshi 0.2.13. A repository without
 ``config.json`` is Moshi 7B, or the full-size Mimi.

@@ -4,7 +4,7 @@ Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed str
 the rules are those of ``StateMachine`` and of ``script_to_entries`` in ``moshi/models/tts.py`` of
 kyutai-labs/moshi. A caller's text becomes entries: words, and ``<break time="1.5s"/>``. The model itself says
 when it wants the next word; then the word's tokens are fed to it, one a step. Models with a second text
-stream are shown, beside a word, the one that comes ``lookahead`` words later.
+stream are shown, with a word, the one that comes ``lookahead`` words later.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Script:
             self._may_pad = self._must_pad = self.rules.initial_padding
 
     def copy(self) -> Script:
-        """One that goes on by itself."""
+        """An independent copy."""
         return replace(
             self,
             begun=deque(self.begun),
@@ -160,7 +160,7 @@ class Script:
 
     @classmethod
     def from_bytes(cls, rules: ScriptRules, data: bytes) -> Script:
-        """A script under ``rules`` that goes on where :meth:`to_bytes` was called.
+        """A script under ``rules`` that continues where :meth:`to_bytes` was called.
 
         Raises:
             UnsupportedError: the bytes are no script.
@@ -379,7 +379,7 @@ class TextReader:
             return self._spoken(word, tokens)
         words, lost = self._speller.spell(word)
         if len(words) == 1 and not lost:
-            return self._spoken(word, tuple(self._encode(words[0])))  # told as its caller wrote it
+            return self._spoken(word, tuple(self._encode(words[0])))  # reported as its caller wrote it
         said = [entry for each in words for entry in self._spoken(each, tuple(self._encode(each)))]
         return said + [TextEntry((), each) for each in lost]
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 16
 MAX_NAMED_CHARS: Final = 40
-"""So many words are named, each with so many characters; all are counted."""
+"""The most words that are named, and their most characters; all are counted."""
 
 MAX_SPELLED: Final = 64
 """Letters of a word that is spelled anew, before and after: a longer one would hold up the event loop."""
 
 MAX_IN_WORDS: Final = 4
-"""Figures of a number that is said in words; a longer one is said figure by figure."""
+"""Figures of a number that becomes words; a longer one is said figure by figure."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -65,13 +65,13 @@ _MISREAD: Final = re.compile(rf"[0-9][0-9.,]*[0-9]|{_JOINT.pattern}")
 _SMALL: Final = ("<super>", "<sub>", "<fraction>")
 """Forms that are not compatible where a number stands: NFKC makes 102 of a square of ten."""
 _UNNAMED: Final = frozenset("CMPZ")
-"""Unicode's categories of what nobody misses: marks, punctuation, blanks and what has no shape."""
+"""Unicode's categories of what can be left out: marks, punctuation, blanks and what has no shape."""
 _NAMED: Final = frozenset("&%@#/\\")
-"""Punctuation that is a word when it is read; a ``*`` is one by itself, and an emphasis beside a word."""
+"""Punctuation that is a word when it is read; a separate ``*`` is one, next to a word it is an emphasis."""
 
 
 class Spelling(NamedTuple):
-    """What is said of a word, in words, and what is not."""
+    """What is said of a word, as words, and what is not."""
 
     words: list[str]
     lost: list[str]
@@ -174,7 +174,7 @@ class Speller:
         return f"{int(hours)} {minutes}"
 
     def _in_words(self, found: re.Match[str]) -> str:
-        """A number in words if the vocabulary has them, else figure by figure."""
+        """A number as words if the vocabulary has them, else figure by figure."""
         figures = found[1].replace(",", "")
         point = [] if found[2] is None else ["point", *(_ONES[int(figure)] for figure in found[2])]
         singly = [_ONES[int(figure)] for figure in figures]

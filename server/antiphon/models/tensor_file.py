@@ -139,7 +139,7 @@ class _Machine:
         self.stack.append(_name(f"{module} {name}"))
 
     def reduce(self) -> None:
-        """Call, in words: only a tensor and an empty dictionary are made."""
+        """Call: only a tensor and an empty dictionary are made."""
         arguments, function = self.pop(), self.pop()
         if function == _Name(_ORDERED) and arguments == ():
             self.stack.append({})

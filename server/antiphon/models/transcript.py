@@ -8,7 +8,7 @@ kyutai-labs/moshi); the delay and the silence before the audio are ``stt_config`
 A marker is a place in the caller's audio. It comes back when the model has written down what was said
 before it: after the frames up to it and as many more as text lags behind, and not within a word. If the
 caller sends no more audio, silence has to stand in for it; that *flush padding* is heard on a copy of the
-row's state and of the words begun here, so that the caller's audio goes on later as if nothing had been in
+row's state and of the words begun here, so that the caller's audio continues later as if nothing had been in
 between.
 """
 
@@ -145,7 +145,7 @@ class WordAssembler:
         return self.timing.time_s(self.step - 1)
 
     def fork(self) -> WordAssembler:
-        """A copy that goes on by itself."""
+        """An independent copy."""
         return replace(self, _tokens=list(self._tokens))
 
     def feed(self, token: int) -> list[WordEvent]:
@@ -188,7 +188,7 @@ class WordAssembler:
 
 
 MAX_PATIENCE_FRAMES: Final = 12
-"""So long, about a second, a marker waits for the end of a word beyond the delay."""
+"""Frames, about a second, that a marker waits for the end of a word beyond the delay."""
 
 MAX_MARKERS: Final = 1024
 """Markers a caller may have waiting: each costs a few bytes, and more than one a frame means nothing."""
@@ -214,7 +214,7 @@ Event: TypeAlias = WordEvent | FrameHeard | Marked
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A marker after so many samples of the caller's audio, which lie in so many frames."""
+    """A marker after a number of samples of the caller's audio, and the frames in which they lie."""
 
     id: int
     samples: int
@@ -223,7 +223,7 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Telling:
-    """One way of going on: its words, and whether it still repeats words of the padding."""
+    """One continuation: its words, and whether it still repeats words of the padding."""
 
     words: WordAssembler
     is_repeating: bool = False
@@ -270,7 +270,7 @@ class Transcript:
         return len(self._marks) >= MAX_MARKERS
 
     def received(self, samples: int) -> None:
-        """The engine took so many more samples of the caller's audio; silence begins anew after them."""
+        """The engine took ``samples`` more of the caller's audio; silence begins anew after them."""
         self._samples += samples
         self._padding = None
 

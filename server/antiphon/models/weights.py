@@ -1,4 +1,4 @@
-"""The tensors of safetensors files, from the header alone, and their names in published files of each layout.
+"""The tensors of safetensors files, from the header only, and their names in published files of each layout.
 
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object of name
 -> dtype, shape, data_offsets, then the data).
@@ -7,7 +7,7 @@ Language models are published for mlx under names of their own, those of kyutai-
 (``models/lm.py``, ``scripts/import_mlx.py``, ``scripts/quantize_mlx.py``): audio embeddings are
 ``audio_embs.N``, a norm's ``alpha`` is ``weight``, and each depformer step is a slice with all its weights,
 those it shares with other steps included. A rounded matrix ``X.weight`` is uint32 with ``X.scales`` and
-``X.biases`` beside it: mlx's affine groups.
+``X.biases`` next to it: mlx's affine groups.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def parse_chat_query(
 ) -> ChatRequest:
     """Read the query of an ``/api/chat`` request; keys that mean nothing here are ignored.
 
-    The keys of the extension (format, wait, consent) mean something only beside ``ext=1``. ``max_wait_s`` is
+    The keys of the extension (format, wait, consent) mean something only with ``ext=1``. ``max_wait_s`` is
     the longest wait that the server offers.
 
     Raises:

@@ -141,7 +141,7 @@ def ready(
 def resumed(
     *, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int, worker: str = ""
 ) -> Event:
-    """The call goes on here: ``input_frame`` is the first input frame the server has not got.
+    """The call continues here: ``input_frame`` is the first input frame the server has not got.
 
     ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still come,
     ``missed_frames`` how many before it never reached the client. ``worker`` is the name of who has it.
@@ -165,12 +165,12 @@ def resume_failed(reason: str) -> Event:
 
 
 def moved(worker: str) -> Event:
-    """The call goes on at this worker: resume it with ``worker=NAME`` in the query."""
+    """The call continues at this worker: resume it with ``worker=NAME`` in the query."""
     return Event("moved", {"worker": worker})
 
 
 def replaced() -> Event:
-    """The call goes on through another connection."""
+    """The call continues through another connection."""
     return Event("replaced")
 
 
@@ -212,7 +212,7 @@ def stats(
 
 
 def draining(deadline_s: float) -> Event:
-    """The server leaves in so many seconds."""
+    """The server shuts down in ``deadline_s`` seconds."""
     return Event("draining", {"deadline_s": deadline_s})
 
 

@@ -104,7 +104,7 @@ class EndWord:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong, in words; the connection ends."""
+    """The reason; the connection ends."""
 
     message: str
 
@@ -131,7 +131,7 @@ def decode_client(data: bytes) -> ClientMessage:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """What a server says.
+    """A server's message.
 
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type.

@@ -189,7 +189,7 @@ def encode_client(message: ClientMessage) -> bytes:
 
 
 def encode_server(message: ServerMessage) -> bytes:
-    """The msgpack of what a server says."""
+    """The msgpack of a server's message."""
     if isinstance(message, kyutai.Audio | kyutai.Ready | kyutai.Error | kyutai.OggOpus):
         return kyutai.encode(message)
     values = {"type": "Text", "text": message.text, "start_s": message.start_s, "stop_s": message.stop_s}
@@ -197,7 +197,7 @@ def encode_server(message: ServerMessage) -> bytes:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """What a server says.
+    """A server's message.
 
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type.

@@ -36,7 +36,7 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """The session goes on with this connection, and hears ``input_frame`` next; see docs/live.md."""
+    """The session continues with this connection, and hears ``input_frame`` next; see docs/live.md."""
 
     session: Mapping[str, Any]
     resume: Mapping[str, Any]
@@ -126,7 +126,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong; before ``session.started`` the connection ends after it, later the session goes on."""
+    """What went wrong; before ``session.started`` it ends the connection, later the session continues."""
 
     message: str
     code: str

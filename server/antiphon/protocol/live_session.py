@@ -1,7 +1,7 @@
 """The session of OpenAI Live: the client's request for it, and the object that is shown.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/live/session_config.py``). Fields that mean
-nothing here are ignored, so that clients newer than this server go on working.
+nothing here are ignored, so that clients newer than this server keep working.
 """
 
 from __future__ import annotations

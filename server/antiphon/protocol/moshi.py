@@ -80,7 +80,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong, in words."""
+    """The reason."""
 
     message: str
 

@@ -56,7 +56,7 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 def parse_object(text: str, what: str) -> dict[str, Any]:
     """One JSON object, as strictly as :func:`decode_object`; its length is for the caller to bound.
 
-    Its values are counted before any is built, so that the time for a text depends on its length alone.
+    Its values are counted before any is built, so that the time for a text depends only on its length.
 
     Raises:
         ProtocolError: it is not that, or has more than ``MAX_VALUES`` values; ``what`` names the message.

@@ -1,7 +1,7 @@
 """The input buffer of OpenAI Realtime: speech that begins and ends, and its items.
 
 Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, where the client
-commits what it sent, or with so many words. Its transcript, where there is one, may come at any later time.
+commits what it sent, or at the limit of words. Its transcript, if any, may come at any later time.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled",
 UNANSWERABLE, SILENT = "unsupported_value", "no_output"
 
 WAIT_MS: Final = 5000
-"""A response that was asked for, and in which the model says nothing for so long, has failed."""
+"""A requested response in which the model says nothing for this time has failed."""
 
 MAX_SAID_MS: Final = 600_000
 """A response is no longer: its text is kept until it ends, and a model may talk all day."""
@@ -147,7 +147,7 @@ class Responses:
         return []
 
     def finish(self, status: str = COMPLETED, reason: str | None = None, **details: Any) -> list[Event]:
-        """End the response in progress, if there is one; ``details`` stand beside the reason."""
+        """End the response in progress, if there is one; ``details`` are added to the reason."""
         response, self._response = self._response, None
         if response is None:
             return []
@@ -157,8 +157,8 @@ class Responses:
             item = self._item_of(response, "completed" if status == COMPLETED else "incomplete")
             events += self._closing(response, item)
             output.append(item)
-        told = None if status == COMPLETED else {"type": status, "reason": reason, **details}
-        shown = self._shown(response, status, told, output)
+        details_shown = None if status == COMPLETED else {"type": status, "reason": reason, **details}
+        shown = self._shown(response, status, details_shown, output)
         return [*events, event("response.done", response=shown)]
 
     def _fail(self, code: str, message: str) -> list[Event]:

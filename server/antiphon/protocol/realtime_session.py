@@ -2,7 +2,7 @@
 
 Read off the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_session_create_request.py`` and
 ``realtime_transcription_session_create_request.py``). A change names only what changes. Fields that mean
-nothing here are kept and shown, or ignored where they are unknown, so that newer clients go on working.
+nothing here are kept and shown, or ignored where they are unknown, so that newer clients keep working.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OutputFormat:
 
     @property
     def has_audio(self) -> bool:
-        """Whether it is spoken; else it is text alone."""
+        """Whether it is spoken; else it is only text."""
         return "audio" in self.modalities
 
     def shown(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def text_delta(word: str, *, is_first: bool) -> bytes:
 
 
 def text_done(order: TranscriptionRequest, written: Written) -> bytes:
-    """The event for the end, with what a file of ``verbose_json`` has beside the text."""
+    """The event for the end, with what a file of ``verbose_json`` has in addition to the text."""
     rest: dict[str, Any] = {"text": text_of(written.words), "usage": _usage(written)}
     if order.format == "verbose_json":
         rest = _verbose(order, written, segments_of(written.words))

@@ -1,4 +1,4 @@
-"""The table of errors: what each class is on every wire that this server speaks.
+"""The table of errors: what each class is on every wire of this server.
 
 :func:`wire_form` looks an error up by its class; a class without a row has that of its nearest base. So a new
 error needs a row only where its clients should read something new. docs/errors.md shows the table, and a test
