@@ -87,7 +87,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
     parser = _build_parser()
     values = vars(parser.parse_args(argv))
     if values["is_stock"] and values["format"] not in (None, AudioFormat.OGG):
-        parser.error(f"--stock servers speak ogg only, not {values['format']}")
+        parser.error(f"--stock servers accept ogg only, not {values['format']}")
     _check_protocol(parser, values)
     default = AudioFormat.OGG if values["is_stock"] else AudioFormat.OPUS
     limits = ProbeLimits(**{item.name: values.pop(f"limit_{item.name}") for item in fields(ProbeLimits)})

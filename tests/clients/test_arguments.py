@@ -62,7 +62,7 @@ def test_a_stock_server_is_spoken_to_in_ogg() -> None:
         ("--sessions 0", "must be at least 1, got 0"),
         ("--seconds 0", "must be above 0, got 0"),
         ("--set nonsense", "must be NAME=VALUE, got 'nonsense'"),
-        ("--stock --format opus", "--stock servers speak ogg only, not opus"),
+        ("--stock --format opus", "--stock servers accept ogg only, not opus"),
         ("--format flac", "argument --format"),
         ("--sesions 3", "unrecognized arguments: --sesions"),
     ],

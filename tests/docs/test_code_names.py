@@ -69,7 +69,5 @@ def test_a_page_names_what_is_there(page: Path) -> None:
 
 
 def test_a_name_that_is_gone_is_found() -> None:
-    page = (
-        "`engine/rows.py` `engine/nothing.py` `Backend.step` `Backend.leap_nowhere` `no_such_phrase`"
-    )
+    page = "`engine/rows.py` `engine/nothing.py` `Backend.step` `Backend.leap_nowhere` `no_such_phrase`"
     assert gone(page) == ["engine/nothing.py", "Backend.leap_nowhere", "no_such_phrase"]

@@ -166,7 +166,7 @@ def test_formats(wanted: dict[str, Any] | None, found: LiveFormat) -> None:
             "invalid_value",
             "is 'none', not one of client, responses, decisions",
         ),
-        ({"client": {}}, "session.client", "invalid_value", "is for WebRTC alone, and this is a WebSocket"),
+        ({"client": {}}, "session.client", "invalid_value", "is for WebRTC only, and this is a WebSocket"),
     ],
 )
 def test_what_a_session_cannot_be(session: dict[str, Any], param: str, code: str, words: str) -> None:

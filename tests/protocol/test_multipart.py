@@ -104,7 +104,7 @@ def test_nonsense_is_refused_or_waited_for(body: bytes) -> None:
     [
         (b"\n" * 9000, "the first 8192 bytes of this form have no line '--1a2b', its boundary"),
         (b"--other\r\n" * 1000, "the first 8192 bytes of this form have no line '--1a2b', its boundary"),
-        (b"--1a2b3\r\n\r\n\r\n", "begins with its boundary and goes on with other text"),
+        (b"--1a2b3\r\n\r\n\r\n", "begins with its boundary and continues with other text"),
         (b"--1a2b\r\nContent-Disposition: form-data\r\n\r\n", "a part of this form has no name"),
         (b"--1a2b\r\n\r\n\r\n", "a part of this form has no name"),
         (b"--1a2b" + b"x" * (MAX_HEAD_BYTES + 1), "a part with more than 8192 bytes of headers"),

@@ -280,7 +280,7 @@ def _checksum(page: bytes) -> bytes:
 class OggDecoder(Decoder):
     """Pieces of one Ogg/Opus stream.
 
-    It decodes to what upstream's servers hear: no pre-skip is cut off, nothing is clipped, and a new stream
+    It decodes as upstream's servers do: no pre-skip is cut off, nothing is clipped, and a new stream
     in the same session continues with the same decoder.
     """
 

@@ -9,7 +9,7 @@ Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
 * A tick names its rows, each once, in any order. Rows that are not named keep their state. * ``reset`` is
 applied first: a row that is reset starts exactly like a fresh one. * No row can influence another. In
-``is_fixed`` ticks a row's results are bit-identical whichever rows are named beside it, and in whatever
+``is_fixed`` ticks a row's results are bit-identical whichever rows are named with it, and in whatever
 order. In others they may differ in the last bits, as matrix products of other sizes do;
 docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too. * Outputs of rows that
 did not emit hold nothing of use and must not be read.
@@ -132,7 +132,7 @@ class BackendInfo:
     tick, where the backend knows it and the engine cannot measure it (tts). ``device_name`` is what the
     driver calls a GPU, and ``work`` what a tick asks of it: the fields of
     :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the warm-up on, is how a tick uses
-    those of a CPU, in words; empty where that is not known.
+    those of a CPU, as text; empty where that is not known.
     ``chooses_threads``: :meth:`Resizable.choose_threads` has a choice.
 
     An executor describes itself with no slots, and with the memory that the host cannot know.
@@ -192,7 +192,7 @@ class Backend(Protocol):
         """Let a row live through a prompt, by one bounded piece of work a call, until it is done.
 
         The first call for a row makes it fresh; it must not be stepped before the last, nor be reset
-        after it. Then it goes on as if the prompt had been stepped through with all its tokens forced,
+        after it. Then it continues as if the prompt had been stepped through with all its tokens forced,
         and emits from its first frame on. A row given up midway needs nothing: its next owner's reset, or
         another prompt, begins anew.
 
@@ -253,7 +253,7 @@ class Resizable(Protocol):
         ...
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given so many frames, its rings holding whatever they hold.
+        """Let every row look as if it had been given ``frames`` frames, its rings holding whatever they hold.
 
         For timing: ``warm_up`` makes all rows fresh.
         """
@@ -385,7 +385,7 @@ class PromptExecutor(Protocol):
     def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
         """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec of no row.
 
-        ``codec`` is None at first, and then what the call before returned beside its codes.
+        ``codec`` is None at first, and then what the call before returned with its codes.
         """
         ...
 

@@ -50,7 +50,7 @@ FRAMES: Final = OWN + "frames"
 """In a snapshot: the frames the row has been given since its reset, int64."""
 
 CACHE_ROWS: Final = 16
-"""What is kept of prompts and voices takes at most as much as so many rows, and at most ``CACHE_BYTES``."""
+"""Prompts and voices that are kept take at most as much as this number of rows, and ``CACHE_BYTES``."""
 
 FAILURES_IN_A_ROW: Final = 3
 """One step may fail by its input. The sessions of its rows end with it; three in a row fail by no input."""

@@ -44,7 +44,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def give_back_memory() -> None:
-    """Let the C library return to the system what was freed, where it is glibc; it keeps a part by itself."""
+    """Let the C library return to the system what was freed, where it is glibc; it keeps a part otherwise."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -112,8 +112,8 @@ def _count(driver: ctypes.CDLL) -> int:
 def model_threads(asked: int | None = None) -> int:
     """As many as were asked for, or all cores that may be used but one, and at least one.
 
-    Sockets and Opus run beside every step. With a thread on each core, a step's parallel parts wait for
-    whichever of theirs was put aside meanwhile: beside one other busy process on two cores, a step of the
+    Sockets and Opus run next to every step. With a thread on each core, a step's parallel parts wait for
+    whichever of theirs was put aside meanwhile: next to one other busy process on two cores, a step of the
     built-in codec took 52 ms with two threads and 10 ms with one (medians, one row).
 
     Raises:

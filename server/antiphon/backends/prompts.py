@@ -1,7 +1,7 @@
 """Prompts: read in wide passes, a few frames each between ticks, and kept as snapshots.
 
 A prompt's tokens are all known, so its frames need neither sampling nor the depformer: the temporal
-transformer reads many of them at once, and what they leave behind is keys and values alone. Only what the
+transformer reads many of them at once, and what they leave behind is keys and values only. Only what the
 model says first, after the last frame, is sampled, by each session itself; up to there a state depends on
 nothing but the prompt, and is computed once and copied.
 """

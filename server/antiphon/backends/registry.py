@@ -239,7 +239,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
-    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend alone.
+    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend only.
 
     One with a backend's name wins over one without, and is checked whichever backend runs.
 

@@ -30,8 +30,8 @@ class TensorSpec:
     ``is_kept``: a tick's reset leaves it as it is. So it is with what is large and cannot be seen by the next
     session: rings, of which the position says what is there, and a voice, which is set, not lived. Of a ring,
     ``position`` names the tensor that says how many positions its row has seen, and ``slot_axis`` is the axis
-    of ``shape`` along which they lie, or, where ``page_slots`` is above 1, pages of so many: the last axis is
-    the slots of a page.
+    of ``shape`` along which they lie, or, where ``page_slots`` is above 1, pages of that many: the last axis
+    is the slots of a page.
     """
 
     name: str
@@ -111,7 +111,7 @@ class SnapshotCache(Generic[T]):
     """Values by key, the least recently used thrown out first."""
 
     def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
-        """Keep at most so many bytes; what is larger than all of it is not kept."""
+        """Keep at most ``capacity_bytes``; what is larger than all of it is not kept."""
         self._capacity_bytes, self._size_of = capacity_bytes, size_of
         self._kept: OrderedDict[str, T] = OrderedDict()
         self.bytes = 0

@@ -26,7 +26,7 @@ def pick_device(name: str | None) -> torch.device:
 
     Raises:
         ConfigError: no device is called so, or it is neither a CPU nor CUDA; this torch sees no GPU, or not
-            so many.
+            that number.
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -49,7 +49,7 @@ def pick_device(name: str | None) -> torch.device:
 
 
 def open_device(name: str | None, threads: int | None) -> torch.device:
-    """The device called ``name``; where that is a CPU, torch has so many threads there, process-wide.
+    """The device called ``name``; where that is a CPU, torch has ``threads`` threads there, process-wide.
 
     Raises:
         ConfigError: as :func:`pick_device` and :func:`antiphon.backends.machine.model_threads`.

@@ -66,7 +66,7 @@ class ScriptRows:
         return self._scripts[row].copy()
 
     def put(self, row: int, script: Script) -> None:
-        """Let a row go on from a script, which stays as it is."""
+        """Let a row continue from a script, which stays as it is."""
         self._scripts[row] = script.copy()
 
     def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:
@@ -147,7 +147,7 @@ SCRIPT: Final = OWN + "script"
 
 
 class TtsBackend(RowHost[TextExecutor]):
-    """A tts model over rows of an executor: a script and a voice beside each row's state."""
+    """A tts model over rows of an executor: a script and a voice next to each row's state."""
 
     def __init__(self, spec: ModelSpec, executor: TextExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""

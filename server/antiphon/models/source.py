@@ -232,7 +232,7 @@ class Folder:
 
 
 def outside(folder: str, name: str) -> CheckpointFormatError:
-    """The error for a file that a stranger's folder names and that is not in it."""
+    """The error for a file that an untrusted folder names and that is not in it."""
     return CheckpointFormatError(
         f"{folder} names the file '{name}', which lies outside of it; copy it there, "
         "or serve with --outside-files if you trust the folder"

@@ -106,7 +106,7 @@ def read_session(fields: Fields) -> SessionConfig:
         FieldError: a field that is missing, of the wrong type, or that cannot be honoured.
     """
     if "client" in fields:
-        raise fields.error("client", INVALID_VALUE, "is for WebRTC alone, and this is a WebSocket")
+        raise fields.error("client", INVALID_VALUE, "is for WebRTC only, and this is a WebSocket")
     audio = fields.optional_object("audio")
     return SessionConfig(
         model=fields.text("model", max_chars=MAX_NAME_CHARS),

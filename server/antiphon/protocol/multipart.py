@@ -133,7 +133,7 @@ class FormReader:
             return None
         line_end = buffer.find(b"\r\n", start)
         if line_end >= 0 and buffer[start:line_end].strip(b" \t"):
-            raise ProtocolError("a line of this form begins with its boundary and goes on with other text")
+            raise ProtocolError("a line of this form begins with its boundary and continues with other text")
         end = buffer.find(b"\r\n\r\n", line_end) if line_end >= 0 else -1
         if end < 0 or end - start > MAX_HEAD_BYTES:
             if len(buffer) - start > MAX_HEAD_BYTES:

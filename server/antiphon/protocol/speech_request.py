@@ -79,7 +79,7 @@ def audio_delta(audio: bytes) -> bytes:
 
 
 def audio_done(words: int, unspoken: int, frames: int) -> bytes:
-    """The end; what the model was given counts in words, and what it said in frames of 80 ms.
+    """The end; input counts the words given to the model, output the frames of 80 ms.
 
     ``unspoken`` words were not given to it, since it cannot say them.
     """

@@ -26,7 +26,7 @@ MEANINGLESS: Final = (
 def die_with_parent(parent: int) -> None:
     """End this process as soon as the process ``parent``, which has started it, ends.
 
-    A parent that ended before this was asked for is noticed too. Linux alone knows the wish.
+    A parent that ended before this was asked for is noticed too. Only Linux has this call.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -43,7 +43,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 def next_pause_s(last_s: float, lived_s: float) -> float:
-    """How long to wait with a replacement, after the last wait, for a process that lived so long."""
+    """How long to wait with a replacement, after the last wait, for a process that lived for ``lived_s``."""
     if lived_s >= STEADY_S:
         return 0.0
     return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)

@@ -21,7 +21,7 @@ MAX_OPEN_FILES: Final = 65_536
 """What the soft limit is raised to at most: thousands of calls and their recordings need far fewer."""
 
 REFUSAL_COST: Final = 0.05
-"""A connection that is closed at once, in connections that are let in: 30 us beside a millisecond."""
+"""A connection that is closed at once, in connections that are let in: 30 us compared with a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Messages between the supervisor and its children over control sockets.
 
-Descriptors travel beside a message: with ``Begin`` the front end's link to the engine, with ``NewFrontEnd``
+Descriptors travel with a message: with ``Begin`` the front end's link to the engine, with ``NewFrontEnd``
 the engine's end of it, and with ``Connection`` an accepted connection.
 """
 
@@ -91,7 +91,7 @@ class Stuck(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """To every child: take no new calls; those there are may go on for ``limit_s``.
+    """To every child: take no new calls; running ones may continue for ``limit_s``.
 
     Those that can go to the worker at ``target`` do.
     """
@@ -147,7 +147,7 @@ class Body(Message, frozen=True):
 class Take(Message, frozen=True):
     """From a front end: one more session of a key and an address, as its lease ``lease``; 0 is no limit.
 
-    ``kind`` says what is counted, in the plural; each kind is counted by itself.
+    ``kind`` says what is counted, in the plural; each kind is counted separately.
     """
 
     lease: int

@@ -1,7 +1,7 @@
 """The life of a server: engine first, then front ends, and the end of all together.
 
 They are processes, or tasks of this one. A front end that ends or falls silent is replaced; without the
-engine nothing can go on.
+engine nothing can continue.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Supervisor:
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and let callers come; the tasks that replace front ends."""
         self._engine = await self._plan.start_engine(self._hear_engine)
-        described = await asyncio.shield(self._engine.ready)  # a signal cancels this task alone
+        described = await asyncio.shield(self._engine.ready)  # a signal cancels only this task
         self._engine.ended.add_done_callback(lambda _: self._changed.set())
         numbers = range(1, self._plan.front_ends + 1)
         first = [await self._start_front_end(number) for number in numbers]
@@ -212,7 +212,7 @@ class Supervisor:
             child, began_s = started, loop.time()
 
     async def _start_again(self, number: int, pause_s: float) -> Child | None:
-        """Replace a front end after a pause; None when the server leaves meanwhile."""
+        """Replace a front end after a pause; None when the server shuts down meanwhile."""
         while True:
             await asyncio.sleep(pause_s)
             if self._is_leaving or not self._has_engine:
@@ -317,7 +317,7 @@ class Supervisor:
         return alive <= self._drained
 
     async def _drain(self) -> None:
-        """Let calls end by themselves for as long as they may, then have them closed.
+        """Let calls end within their time, then have them closed.
 
         The first signal begins it, a second one ends it. Callers who come meanwhile are still answered.
         """

@@ -117,7 +117,7 @@ class MlxRows:
             yield from self.sampler.specs()
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given so many frames."""
+        """Let every row look as if it had been given ``frames`` frames."""
         with self.on_device():
             for name in self.state.specs:
                 if name.endswith(".position"):

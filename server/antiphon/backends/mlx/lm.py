@@ -4,7 +4,7 @@ Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dial
 sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
 live within one call and are no part of the state. Each step is a slice with its own weights; slices that
 share weights share arrays. Published files are of PyTorch's layout or of mlx's. What a tts model is
-conditioned on besides its text is computed once in float32: a constant, and sources of voices.
+conditioned on in addition to its text is computed once in float32: a constant, and sources of voices.
 """
 
 from __future__ import annotations

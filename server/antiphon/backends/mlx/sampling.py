@@ -103,7 +103,7 @@ class Sampler:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Everybody's parameters as columns."""
+        """The parameters of all rows as columns."""
         temperature, inverse, penalty, pad_mult = self._given.floats
         topk, _, context = self._given.integers.astype(np.int32)
         vocabulary = np.array([[self._text_vocabulary], [self._spec.card]], np.int32)

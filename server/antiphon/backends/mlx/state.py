@@ -109,7 +109,7 @@ class Packing:
         self.rows: IntArray = np.arange(total, dtype=np.int32)
         if is_fixed:
             self.places = named.astype(np.int64)
-            # Each by itself: what a row reads must not depend on its neighbours.
+            # Each separately: what a row reads must not depend on its neighbours.
             self.runs = [(row, row + 1, row) for row in np.sort(named).tolist()]
             return
         ordered = np.sort(named)
@@ -198,7 +198,7 @@ Layer: TypeAlias = Callable[[mx.array, Packed], mx.array]
 
 
 def fused(layer: Layer, specs: Iterable[TensorSpec]) -> Layer:
-    """The same layer with its operations fused by mlx; of the state it may touch these tensors alone."""
+    """The same layer with its operations fused by mlx; of the state it touches only these tensors."""
     names = [spec.name for spec in specs]
 
     def pure(x: mx.array, tensors: dict[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:

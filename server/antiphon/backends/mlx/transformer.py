@@ -74,7 +74,7 @@ class KVRing:
     def attend(self, step: Step, q: mx.array, mask: mx.array, lengths: Sequence[int]) -> mx.array:
         """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
 
-        Of each run of the step's packing so many slots are read as ``lengths`` says; places outside of all
+        Of each run of the step's packing the slots that ``lengths`` gives are read; places outside of all
         runs get zeros.
         """
 
@@ -196,7 +196,7 @@ class TransformerLayer:
     """Self-attention, cross-attention where configured, feed-forward; each normed first and added.
 
     Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. What lies between two uses of
-    the ring is a function of packed arrays alone.
+    the ring is a function of packed arrays only.
     """
 
     def __init__(

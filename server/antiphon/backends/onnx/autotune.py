@@ -1,4 +1,4 @@
-"""How the runs of a graph are measured at the start, beside a load, and what is chosen by that."""
+"""How the runs of a graph are measured at the start, next to a load, and what is chosen by that."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
 def split(rows: Sequence[int], cost: RunCost) -> list[range]:
     """The cheapest windows that hold all of the ascending ``rows``.
 
-    The cost is linear, so each gap between two rows is decided by itself.
+    The cost is linear, so each gap between two rows is decided separately.
     """
     windows: list[range] = []
     for row in rows:
@@ -78,7 +78,7 @@ PAUSE: Final = 3.0
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Beside a thread that takes a quarter of a core, where ``threads`` leave none; whether it is there.
+    """Next to a thread that takes a quarter of a core, where ``threads`` leave none; whether it is there.
 
     Where a core is left, sockets have that one, and nothing is to be simulated.
     """
@@ -106,7 +106,7 @@ def load(threads: int) -> Iterator[bool]:
 LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
-"""Of a graph: turns go on so long, unless there were fewer than the least."""
+"""Seconds of turns for a graph, unless there were fewer than the least."""
 SPIN_GAIN: Final = 0.95
 """Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
 from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
@@ -161,7 +161,7 @@ def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequen
 
 
 def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[int]) -> Times:
-    """Time runs over so many of ``slots`` rows, by turns: what else the machine does meets every mode.
+    """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode.
 
     Modes run one after the other over other rows, as far as there are any: rings come from memory, as in a
     call. Each turn begins with another mode. Rows are bound before the time is taken.
@@ -186,6 +186,6 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
 
 
 def spaced(slots: int, count: int) -> list[range]:
-    """Windows of so many rows, as far from each other as there is room."""
+    """Windows of that many rows, as far from each other as there is room."""
     starts = np.linspace(0, slots - count, MOST_TURNS).astype(int).tolist()
     return [range(start, start + count) for start in starts]

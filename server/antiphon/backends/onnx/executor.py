@@ -56,7 +56,7 @@ class Language:
         self.allocate(lm.slots)
 
     def allocate(self, rows: int) -> None:
-        """Have ``rows`` fresh rows with default parameters beside those of the graphs."""
+        """Have ``rows`` fresh rows with default parameters next to those of the graphs."""
         self.delays = DelayRings(self.spec, rows)
         self.sampler = RowSampler(self.spec, rows)
 
@@ -96,12 +96,12 @@ class Language:
         return codes.astype(np.int32)
 
     def snapshot(self, row: int) -> dict[str, Array]:
-        """Copy what a row has beside the graphs, by name, without the row axis."""
+        """Copy what a row has outside of the graphs, by name, without the row axis."""
         parts = {_DELAYS + name: np.asarray(array) for name, array in self.delays.snapshot(row).items()}
         return parts | {_SAMPLER + name: np.asarray(a) for name, a in self.sampler.snapshot(row).items()}
 
     def specs(self) -> list[TensorSpec]:
-        """What a snapshot has beside the graphs."""
+        """What a snapshot has outside of the graphs."""
         return [TensorSpec(name, array.shape, array.dtype) for name, array in self.snapshot(0).items()]
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:

@@ -78,7 +78,7 @@ class Opener:
         )
 
     def _open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
-        """What a graph that is open already can do without: memory may be there for one copy alone."""
+        """What a graph that is open already can do without: memory may be there for one copy only."""
         try:
             return open_session(self.path, self.providers, threads, spin=spin)
         except CheckpointFormatError as error:

@@ -105,10 +105,10 @@ class Stage:
     def warm_up(self, counts: Sequence[int]) -> None:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
 
-        Each time is that of rows that were not just run: their rings come from memory, as in a call. Beside
+        Each time is that of rows that were not just run: their rings come from memory, as in a call. Next to
         sockets, where threads leave no core to them, the best run is one that met none of their work. The
         cost of a run is that of the best one; the way to run is chosen by medians, the first time. Later only
-        what that leaves is measured: parts that won go on, from as many rows on as before where they lose.
+        what that leaves is measured: parts that won stay, from as many rows on as before where they lose.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes

@@ -36,7 +36,7 @@ from antiphon.models.spec import ModelSpec
 
 
 def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
-    """So many threads, started, each with one core for an operation."""
+    """``threads`` threads, started, each with one core for an operation."""
     before = torch.get_num_threads()
     started = threading.Barrier(threads)
     pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
@@ -139,8 +139,7 @@ TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 TRIAL_ROWS: Final = 4
 TRIAL_SHARE: Final = 0.5
-"""Of a frame, which so many rows on a thread may take to be told by what they take together: where fewer fit,
-each takes more."""
+"""Share of a frame up to which rows of a thread are timed together; where fewer fit, each takes more."""
 LONGEST_CHUNK_TOKENS: Final = 272
 """A word may have 256 tokens; quotes, a capital and a full stop come on top."""
 
@@ -214,8 +213,8 @@ class PocketRows(HostArrays):
     ) -> list[tuple[bool, Frame | None]]:
         """Let rows take what they are offered and say a frame, on a worker's thread.
 
-        Those that are in an utterance think together first. Where that fails each thinks alone, and which
-        failed is seen.
+        Those that are in an utterance think together first. Where that fails each thinks separately,
+        and which failed is seen.
         """
         going = [said for row in rows if (said := self.speakers[row].going_on) is not None]
         if len(going) > 1:
@@ -270,13 +269,13 @@ class PocketRows(HostArrays):
             pool.shutdown(cancel_futures=True)
 
     def _row_ms(self, frame_ms: float) -> float:
-        """What a row adds to a frame of a thread: its share of several, where several fit well, or alone."""
+        """What a row adds to a frame of a thread: its share of several where several fit well, or all."""
         rows = (1, 1, TRIAL_ROWS)  # the first warms up what no later row has to
         _, alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in rows)
         return together_ms / TRIAL_ROWS if together_ms <= TRIAL_SHARE * frame_ms else alone_ms
 
     def _trial_ms(self, rows: int) -> float:
-        """The least time of a frame of so many rows, of a short sentence that is not sent."""
+        """The least time of a frame of ``rows`` rows, of a short sentence that is not sent."""
         self.allocate(rows)
         for speaker in self.speakers:
             speaker.add((TextEntry((1,), TRIAL, is_last=True),))
@@ -306,7 +305,7 @@ class PocketBackend(RowHost[PocketRows]):
 
     Rows are dealt to the threads there are by what they take, so that one that begins an utterance delays few
     others; those of a thread share what it reads of the language model's weights. A row that fails does so
-    alone: the next tick that names it raises its error, before any row is advanced.
+    only: the next tick that names it raises its error, before any row is advanced.
     """
 
     def __init__(

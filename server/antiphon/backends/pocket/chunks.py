@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 LONGEST_TOKENS: Final = 200
-"""A sentence that goes on beyond, or has no comma to be cut at, is cut between two words."""
+"""A sentence that continues beyond, or has no comma to be cut at, is cut between two words."""
 
 _ENDS: Final = ".!?\u2026"
 _COMMAS: Final = ",;:"
@@ -21,7 +21,7 @@ _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
 class ChunkWord(NamedTuple):
-    """A word as it was written, the tokens it has alone, and which of all entries it is."""
+    """A word as it was written, its own tokens, and which of all entries it is."""
 
     text: str
     tokens: int
@@ -74,7 +74,7 @@ class Chunker:
     def from_json(
         cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
     ) -> Chunker:
-        """One that goes on where :meth:`to_json` was called."""
+        """One that continues where :meth:`to_json` was called."""
         words, parts = (ChunkWord(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
         return cls(count, chunk_tokens, list(words), list(parts))
 

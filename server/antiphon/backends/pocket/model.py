@@ -5,9 +5,9 @@ each step is called for by a row, with that row's noise: its loops (``_generate_
 ``_autoregressive_generation`` and ``_decode_audio_worker`` of ``TTSModel`` 4.0.1, ``FlowLMModel.forward``)
 are taken apart, its modules are used as they are.
 
-A row alone reads all weights from memory for one vector. For several each block of a matrix is read once and
-multiplied by every row's vector while a cache holds it. Each product is that of a row alone, so its numbers
-are too, however many rows there are.
+A single row reads all weights from memory for one vector. For several each block of a matrix is read once and
+multiplied by every row's vector while a cache holds it. Each product is that of a single row, so its
+numbers are too, however many rows there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon.models.prompt import Prompt
 BLOCK_NUMBERS: Final = 1 << 17
 """Weights of a block: half a megabyte in float32, which the second cache of a core holds."""
 BLOCK_ROWS: Final = 16
-"""A block has a multiple of so many outputs, so that products take no other routine at its edges."""
+"""A block has a multiple of this number of outputs, so that products take no other routine at its edges."""
 
 
 class Together:
@@ -197,11 +197,11 @@ class PocketModel:
         return Opening(state, max_frames, prepared[1] + 2 if recommended is None else recommended)
 
     def longest_frames(self, tokens: int) -> int:
-        """Frames after which a chunk of so many tokens ends, whatever the model says."""
+        """Frames after which a chunk of ``tokens`` tokens ends, whatever the model says."""
         return int(self._model._estimate_max_gen_len(tokens))
 
     def codec(self, max_frames: int) -> State:
-        """A fresh decoder's state for so many frames."""
+        """A fresh decoder's state for ``max_frames`` frames."""
         length = max_frames * self.mimi_steps
         return {name: module.init_state(1, sequence_length=length) for name, module in self._sounding.items()}
 
@@ -212,7 +212,7 @@ class PocketModel:
     def think_together(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
         """What :meth:`next_latent` takes as a thought, for several rows at once, each ``[1, dim]``.
 
-        States go on when all rows have thought: where one fails, none has.
+        States advance when all rows have thought: where one fails, none has.
         """
         heard = [torch.where(torch.isnan(latent), self._flow.bos_emb, latent) for latent in latents]
         thought = self._together.think([self._flow.input_linear(latent) for latent in heard], states)

@@ -115,7 +115,7 @@ class PocketRow:
     def from_arrays(
         cls, fresh: PocketRow, arrays: Mapping[str, NDArray[Any]], longest_frames: int
     ) -> PocketRow:
-        """What goes on where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
+        """What continues where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
 
         Raises:
             UnsupportedError: the arrays are of another model, or damaged.

@@ -211,7 +211,7 @@ class TorchRows:
         self._state.reset(rows)
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given so many frames."""
+        """Let every row look as if it had been given ``frames`` frames."""
         with torch.inference_mode():
             for name in self._state.specs:
                 if name.endswith(".position"):

@@ -5,9 +5,9 @@ before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :m
 
 **Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not.
 ``LMGen`` is the rule, as upstream's ``TTSModel`` uses it: the second sequence hears the same audio, without
-text and without a voice. Logits of audio move away from what it would say; the text's are those of the first
-alone. The transformer's state has one more axis, ``[2, ...]``, told first, so what is done to a row is done
-to both.
+text and without a voice. Logits of audio move away from what it would say; the text's are only those of the
+first. The transformer's state has one more axis, ``[2, ...]``, conditioned first, so what is done to a row
+is done to both.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class GuidedGenerator(Generator):
         conditions: Tensor | None = None,
         audio_delay: int = 0,
     ) -> None:
-        """Guide by ``coefficient``; ``conditions [2, dim]`` are added to the inputs of either, told first."""
+        """Guide by ``coefficient``; ``conditions [2, dim]`` are added to the inputs, conditioned first."""
         super().__init__(model, spec, audio_delay=audio_delay)
         self.coefficient = coefficient
         self._conditions = None if conditions is None else conditions[:, None].to(model.dtype)
@@ -223,7 +223,7 @@ class GuidedGenerator(Generator):
         return step.read("lm.position")[:, 0]
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and the told ones' logits."""
+        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
         untold = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
         untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO_TOKEN)
@@ -248,5 +248,5 @@ class GuidedGenerator(Generator):
 
 
 def _twice(values: Tensor) -> Tensor:
-    """``[n]`` to ``[2 * n]``, each beside itself."""
+    """``[n]`` to ``[2 * n]``, each twice in a row."""
     return values[:, None].expand(-1, PAIR).flatten()

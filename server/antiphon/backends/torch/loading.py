@@ -130,8 +130,9 @@ def make(
     linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
     may use on a CPU, process-wide (None: all cores it may use but one). ``attention`` is by what a frame of
     the language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
-    kernels where they can run. ``guidance`` is how closely a tts model follows that is not told so (None:
-    what its configuration says), see :func:`antiphon.models.conditioning.guidance_of`.
+    kernels where they can run. ``guidance`` is how closely a tts model without a trained coefficient
+    follows its text and voice (None: its configuration's), see
+    :func:`antiphon.models.conditioning.guidance_of`.
 
     Raises:
         UnsupportedError: an option that cannot be run.

@@ -171,7 +171,7 @@ def _elapsed_ms(start: float | torch.cuda.Event, end: float | torch.cuda.Event) 
 
 
 WHOLE_RING = 1 << 30
-"""A bound on reads of rings that is above every ring: kernels bound each row by itself, so one captured form
+"""A bound on reads of rings that is above every ring: kernels bound each row separately, so one captured form
 serves calls of any age."""
 
 
@@ -227,7 +227,7 @@ def place_rows(
 ) -> BatchLayout:
     """Lay out rows int32 ``[m]`` that have seen ``frames [m]`` frames, this one not included.
 
-    ``is_fixed``: each in its own place among all, and by itself in attention that is not by kernels.
+    ``is_fixed``: each in its own place among all, and separately in attention without kernels.
     """
     count = planned_rows(layout, slots, rows.size, is_fixed=is_fixed)
     at = rows.astype(np.intp) if is_fixed else np.arange(rows.size)
@@ -305,7 +305,7 @@ class Pipeline:
     """The modules of one model, their state for S rows, and the stages over them."""
 
     def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, rows: int) -> None:
-        """Take over loaded modules and allocate ``rows`` fresh rows beside them."""
+        """Take over loaded modules and allocate ``rows`` fresh rows next to them."""
         self.spec, self.mimi, self.generator = spec, mimi, generator
         self.device = mimi.device
         self.sampler: Sampler | None = None

@@ -1,17 +1,17 @@
 """Linears whose weights are kept in fewer bits: INT8, INT4 and FP8, distinguished by dtype.
 
-**Files**: a weight ``X`` has its scales beside it, ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``;
+**Files**: a weight ``X`` has its scales in ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``;
 if its input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step,
 ``X_step`` ``[sets, 1]``. ``sets`` is 1, but where a tensor stacks the weights of several steps of the
 depformer.
 
-**FP8**: weights as float8_e4m3 with a scale for each output channel, a format of files alone. When a model is
+**FP8**: weights as float8_e4m3 with a scale for each output channel, a format of files only. When a model is
 loaded they become weights of the compute dtype: a shorter file is all that is gained. On the GPUs that have
 FP8 products these are no faster than INT8's, and less exact.
 
 **INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product is
 torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on the way in and results on
-the way out, each by 0.2 % beside the 8 % of the weights (docs/adr/0019-quantisation-recipes.md). A shape or a
+the way out, each by 0.2 %, the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a
 CPU without that form expands the weight in every call; a GPU refuses the form (:func:`check_forms`).
 
 **INT8**: weights with a scale per output channel, inputs rounded per row as they come. A scale per row keeps
@@ -296,7 +296,7 @@ FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4"
 """What the weights of each kind of layer are called."""
 
 BESIDE = ("scale", "prescale", "step")
-"""What may lie beside a weight, by the ending of its name."""
+"""What may lie next to a weight, by the ending of its name."""
 
 
 def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
@@ -328,7 +328,7 @@ GPU_RECIPE = "int8"
 
 
 def slow_form(layer: nn.Module) -> str | None:
-    """What of a linear's form no kernel multiplies, so that each tick expands it or rounds beside it."""
+    """What of a linear's form no kernel multiplies, so that each tick expands it or rounds separately."""
     if isinstance(layer, Int4Linear):
         return "INT4 weights"
     if not isinstance(layer, Int8Linear):

@@ -2,7 +2,7 @@
 
 A :class:`State` owns S rows; ``docs/state.md`` lists every tensor. There are two ways to write.
 :class:`MaskedStep` is a pure function from state to new state, for export; :class:`PackedStep` computes a
-list of rows and writes theirs alone, in place, for serving.
+list of rows and writes only theirs, in place, for serving.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Run:
 
 
 def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = False) -> tuple[Run, ...]:
-    """Cut a list of rows into runs; ``apart``: each row by itself."""
+    """Cut a list of rows into runs; ``apart``: each row separately."""
     runs: list[Run] = []
     for place, (row, frames) in enumerate(zip(rows, filled, strict=True)):
         last = runs[-1] if runs else None
@@ -250,7 +250,7 @@ class PackedStep(Step):
         return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
 
     def pairs(self, names: Collection[str]) -> PackedStep:
-        """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair by itself."""
+        """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair."""
         tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
         half = torch.arange(2, device=self.rows.device)
 
@@ -345,7 +345,7 @@ class State:
         """A step over rows named by the host, all of them by default.
 
         ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention looks at
-        each row by itself, so that its result does not depend on the rows beside it.
+        each row separately, so that its result does not depend on other rows.
         """
         named = range(self.rows) if rows is None else rows
         bounds = [None] * len(named) if filled is None else filled

@@ -1,8 +1,8 @@
 """From published safetensors to our parameter names, and the conditions of a tts model.
 
-**Conditions** are what a tts model takes besides its text: whose voice to speak with, and how closely to
+**Conditions** are what a tts model takes but text: whose voice to speak with, and how closely to
 follow. ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a
-voice is the source of cross-attention, as many positions for everybody; a choice from a table is added to
+voice is the source of cross-attention, as many positions for every row; a choice from a table is added to
 every input. Computed in float32, once: a voice becomes keys and values of a row, a choice a constant of the
 model.
 """
@@ -168,7 +168,7 @@ def lm_tensors(
 ) -> dict[str, Tensor]:
     """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
 
-    With ``keep_rounded``, a rounded weight stays what it is, and what lies beside ``X.weight`` comes with it:
+    With ``keep_rounded``, a rounded weight stays what it is, and what belongs to ``X.weight`` comes with it:
     ``X.scale``, and ``X.prescale`` and ``X.step`` where they are.
     """
     wanted, sets = model.state_dict().keys(), stored_sets(model.config)
@@ -208,7 +208,7 @@ def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]
 
 
 def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
-    """What lies beside a tensor that was rounded, ``scale`` in float32 among it; empty for one that was not.
+    """What lies next to a tensor that was rounded, ``scale`` in float32 among it; empty for one that was not.
 
     ``NAME_scb [out]`` are the rows' largest values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's
     files): value = int8 * scb / 127.
@@ -278,9 +278,9 @@ def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tens
 class Conditions:
     """The conditioners of one model: its constant, and what makes a cross-attention source of a voice.
 
-    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` instead where nothing is
-    to be told (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim, width]``, ``empty``
-    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
+    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` for the unconditioned
+    sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim, width]``,
+    ``empty [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
     """
 
     constant: Tensor | None
@@ -292,7 +292,7 @@ class Conditions:
 
     @property
     def pair(self) -> Tensor | None:
-        """What is added to a guided row's inputs, ``[2, dim]``: told, and not."""
+        """What is added to a guided row's inputs, ``[2, dim]``: conditioned, and not."""
         if self.constant is None or self.untold is None:
             return None
         return torch.cat([self.constant, self.untold])

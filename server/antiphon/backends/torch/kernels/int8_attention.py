@@ -1,4 +1,4 @@
-"""The Triton kernel of decode attention over an INT8 ring, by integer matrix units alone."""
+"""The Triton kernel of decode attention over an INT8 ring, by integer matrix units only."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803

@@ -52,7 +52,7 @@ def join_past(
 
 
 def joined_past(past: Tensor, at: Tensor, x: Tensor) -> Tensor:
-    """Rows ``at [n]`` of ``past [rows, C, P]`` and ``x [n, C, T]``: ``[n, C, P + T]``; the past goes on."""
+    """Rows ``at [n]`` of ``past [rows, C, P]`` and ``x [n, C, T]``: ``[n, C, P + T]``; the past advances."""
     (places, channels, length), kept = x.shape, past.shape[2]
     out = x.new_empty(places, channels, kept + length)
     block = triton.next_power_of_2(kept + length)

@@ -27,7 +27,7 @@ def write_window(
     TICKETS: tl.constexpr,
     TICKETS_BLOCK: tl.constexpr,
 ):
-    """One place: its row goes on by COUNT positions; the first, their slots, turns and tickets of 0 come out.
+    """One place: its row gets COUNT positions; the first, their slots, turns and tickets of 0 come out.
 
     Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
     positions, and what they find there is of no use.
@@ -38,7 +38,7 @@ def write_window(
     tl.store(position_at, first + COUNT)
     tl.store(first_ptr + place, first)
     pair = tl.arange(0, HALF)
-    # In float64: the exponential of float32 is an approximation on a card, and positions multiply its error.
+    # In float64: the exponential of float32 is an approximation on a GPU, and positions multiply its error.
     frequency = tl.exp((pair.to(tl.float32) * exponent).to(tl.float64)).to(tl.float32)
     for turn in tl.static_range(0, COUNT):
         position, line = first + turn, place * COUNT + turn

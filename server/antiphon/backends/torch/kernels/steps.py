@@ -76,12 +76,12 @@ LEAST_QUERIES = 16
 
 
 def block_slots_of(width: int, element_bytes: int) -> int:
-    """Ring slots in one tile of keys of so many elements, a power of two."""
+    """Ring slots in one tile of keys of ``width`` elements, a power of two."""
     return min(MOST_BLOCK_SLOTS, BLOCK_BYTES // (width * element_bytes))
 
 
 def new_tickets(places: int, queries: int, device: torch.device) -> Tensor:
-    """Tickets of so many queries of each place, all 0: the last program that takes one finishes the work."""
+    """Tickets for the queries of each place, all 0: the last program that takes one finishes the work."""
     return torch.zeros(places, queries + 1, dtype=torch.int32, device=device)
 
 
@@ -106,7 +106,7 @@ def decode_attention(
     PAGE_SLOTS). Query t sees what the ring holds up to its own position, as with :meth:`KVRing.read` and the
     mask of a Window (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for
     ``H * T`` queries (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]``
-    goes in INT8 too, its scales ``[n]`` beside it.
+    goes in INT8 too, its scales ``[n]`` with it.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1:3]
@@ -162,7 +162,7 @@ class FrameWindow:
 def open_window(
     name: str, config: TransformerConfig, compute: Compute, step: PackedStep, count: int, length: int
 ) -> FrameWindow:
-    """Let the transformer of this name go on by ``count`` positions, in one launch."""
+    """Let the transformer of this name advance by ``count`` positions, in one launch."""
     at, half = step.at, config.head_dim // 2
     places, has_turn = len(at), config.rope != "none"
     first, slots = at.new_empty(places), at.new_empty(places, count)

@@ -123,7 +123,7 @@ def choose_tokens(
 
     The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until just k do.
     Those are listed, PIECE of the vocabulary at a time, behind their count ``list [rows, 1 + BLOCK]``, and
-    noise is drawn for them alone, NOISY at a time. ``IS_SCALED``: logits are over their temperature already.
+    noise is drawn for them only, NOISY at a time. ``IS_SCALED``: logits are over their temperature already.
     """
     row = tl.program_id(0).to(tl.int64)
     logits_at = logits_ptr + row * logits_row_stride

@@ -1,5 +1,5 @@
 """Tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``sampling.py``
-compute, with noise for the candidates alone.
+compute, with noise for the candidates only.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -68,7 +68,7 @@ def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: in
 
 
 def warps_of(block: int) -> int:
-    """Warps of the program that chooses of so many tokens."""
+    """Warps of the program that chooses among ``block`` tokens."""
     return min(32, max(8, block // TOKENS_PER_WARP))
 
 

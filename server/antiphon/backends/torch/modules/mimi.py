@@ -26,7 +26,7 @@ from antiphon.backends.torch.state import Step
 from antiphon.models.architecture import ConvShape, MimiConfig, ResidualShape, SeanetConfig, SeanetLayer
 
 SHORT_POSITIONS = 16
-"""Up to so many output positions a frame, a convolution runs as a matrix product (measured on CPU)."""
+"""Up to this number of output positions a frame, a convolution runs as a matrix product (measured on CPU)."""
 
 
 def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
@@ -65,7 +65,7 @@ class CausalConv1d(StreamingConv):
         positions: int,
         replicate: bool = False,
     ) -> None:
-        """Shape the layer for frames of so many positions; its weights come with the checkpoint."""
+        """Shape the layer for frames of ``positions``; its weights come with the checkpoint."""
         super().__init__()
         kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
         self.name, self.stride, self.dilation, self.replicate = name, stride, dilation, replicate
@@ -149,7 +149,7 @@ class CausalConvTranspose1d(StreamingConv):
         positions: int,
         depthwise: bool = False,
     ) -> None:
-        """Shape the layer for frames of so many positions; ``depthwise``: no channel sees another."""
+        """Shape the layer for frames of ``positions``; ``depthwise``: no channel sees another."""
         super().__init__()
         kernel, stride, groups = shape.kernel, shape.stride, shape.inputs if depthwise else 1
         self.name, self.kernel, self.stride, self.groups = name, kernel, stride, groups
@@ -227,7 +227,7 @@ class Seanet(nn.Module):
     """The "encoder", ``[n, 1, frame_samples]`` to ``[n, dimension, positions]``, or the "decoder", back."""
 
     def __init__(self, name: str, config: SeanetConfig, positions: int) -> None:
-        """Shape the network for frames of so many positions; its weights come with the checkpoint."""
+        """Shape the network for frames of ``positions``; its weights come with the checkpoint."""
         super().__init__()
         self._positions, self._alpha = positions, config.alpha
         layers = config.encoder() if name == "encoder" else config.decoder()

@@ -72,7 +72,7 @@ class StreamingTransformer(nn.Module):
         return is_fused(self.compute.attention, device, self.config.head_dim)
 
     def _length(self, filled: int | None) -> int:
-        """Ring slots that hold what so many frames brought."""
+        """Ring slots that hold what ``filled`` frames brought."""
         config = self.config
         return config.context if filled is None else min(filled * config.frame_positions, config.context)
 
