@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.log import ERASE, LINE_PERIOD_S, Log, SparseLog, format_value, set_up_logging
-from antiphon.serve.hosting.progress import show_progress
+from antiphon.serve.hosting.engines import show_progress
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends import machine
-from antiphon.backends.machine import Gpu, give_back_memory, list_gpus, look_at_machine
-from antiphon.engine.memory import process_bytes
+from antiphon.backends.machine import Gpu, give_back_memory, list_gpus, look_at_machine, process_bytes
 
 
 class Driver:

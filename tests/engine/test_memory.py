@@ -6,7 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
-from antiphon.engine.memory import host_bytes, process_bytes
+from antiphon.backends.machine import host_bytes, process_bytes
 
 
 def test_memory_that_is_written_counts() -> None:

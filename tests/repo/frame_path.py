@@ -32,7 +32,7 @@ ON_A_CLOCK: Final = (
     "server/antiphon/engine/engine.py",
     "server/antiphon/engine/front_ends.py",
     "server/antiphon/ipc/engine_client.py",
-    "server/antiphon/serve/hosting/lag.py",
+    "server/antiphon/serve/hosting/event_loop.py",
     "server/antiphon/serve/hosting/served.py",
 )
 """Files that run at fixed intervals, on a slow machine as often as once a frame."""

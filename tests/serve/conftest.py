@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from antiphon.serve.transport.loop import new_event_loop
+from antiphon.serve.hosting.event_loop import new_event_loop
 
 BOTH = ("test_autobahn", "test_connection_faults")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.serve.transport.tls import tls_context
+from antiphon.serve.hosting.ports import tls_context
 from tests.repo.tracked import ROOT
 from tests.serve.harness import Server
 from tests.stock.environments import printed, python_of, run_node

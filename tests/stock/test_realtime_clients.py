@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from antiphon.serve.transport.tls import tls_context
+from antiphon.serve.hosting.ports import tls_context
 from tests.stock.environments import run_client, run_node_client
 from tests.stock.talkers import ANSWER, LOUD, question_file, tiny
 

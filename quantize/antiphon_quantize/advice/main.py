@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
-from antiphon.backends.machine import list_gpus
+from antiphon.backends.machine import host_bytes, list_gpus
 from antiphon.cores import usable_cores
-from antiphon.engine.memory import host_bytes
 from antiphon.errors import ConfigError
 from antiphon.models.spec import PipelineKind
 from antiphon.option import Parser

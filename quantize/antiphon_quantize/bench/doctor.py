@@ -12,12 +12,11 @@ from enum import StrEnum
 
 from antiphon import __version__
 from antiphon.audio.libopus import load_libopus
-from antiphon.backends.machine import LEAST_CAPABILITY, Gpu, list_gpus
+from antiphon.backends.machine import LEAST_CAPABILITY, Gpu, host_bytes, list_gpus
 from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.cores import usable_cores
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.memory import host_bytes
 from antiphon.errors import AntiphonError, AudioError, ConfigError, MissingExtraError
 from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint

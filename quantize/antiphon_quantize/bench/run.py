@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
+from antiphon.backends.machine import host_bytes
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.memory import host_bytes
 from antiphon.engine.sizing import TickTime, rows_in_time, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile

@@ -12,10 +12,9 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.backends.base import Backend, BackendInfo, Progress
-from antiphon.backends.machine import cpu_name, model_threads
+from antiphon.backends.machine import cpu_name, model_threads, process_bytes
 from antiphon.backends.registry import make_backend
 from antiphon.cores import usable_cores
-from antiphon.engine.memory import process_bytes
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon_quantize.bench.card import (

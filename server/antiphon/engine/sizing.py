@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, StepInputs
+from antiphon.backends.machine import host_bytes
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.memory import host_bytes
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.memory import RingBytes
 from antiphon.log import Log

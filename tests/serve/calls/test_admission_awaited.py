@@ -14,7 +14,7 @@ from antiphon.errors import ServerFullError
 from antiphon.ipc.engine_client import CallSession, EnginePort
 from antiphon.protocol import kyutai
 from antiphon.protocol.chat import parse_chat_query
-from antiphon.serve.hosting.helper import MAX_JOBS, Helper
+from antiphon.serve.hosting.uploads import MAX_JOBS, Helper
 from antiphon.serve.routes.chat import chat_call
 from tests.serve.asr_client import transcribing
 from tests.serve.harness import Server, serving

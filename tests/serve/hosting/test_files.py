@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ConfigError
-from antiphon.serve.hosting.files import check_files
 from antiphon.serve.hosting.main import main
-from antiphon.serve.hosting.options import parse_command_line
+from antiphon.serve.hosting.options import check_files, parse_command_line
 from tests.serve.encrypted import TLS
 
 KEY = ["--tls-key", str(TLS / "test-key.pem")]

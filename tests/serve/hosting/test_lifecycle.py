@@ -20,7 +20,7 @@ from antiphon.protocol import events
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.front_end import drain
-from antiphon.serve.transport.tls import tls_context
+from antiphon.serve.hosting.ports import tls_context
 from antiphon.supervisor.child import MEANINGLESS
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving, speech

@@ -18,7 +18,7 @@ import pytest
 from antiphon.audio.codecs import make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.protocol import kyutai, moshi
-from antiphon.serve.hosting.lag import LOOKS, WORST_S, LoopLag
+from antiphon.serve.hosting.event_loop import LOOKS, WORST_S, LoopLag
 from tests.serve.asr_client import transcribing
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
 

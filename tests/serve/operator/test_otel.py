@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.serve.hosting.options import parse_command_line
-from antiphon.serve.hosting.tracing import make_tracer
-from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer
+from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer, make_tracer
 
 
 def traced(every: int) -> tuple[OtelTracer, InMemorySpanExporter]:

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.log import LINE_PERIOD_S, Log
 from antiphon.metrics import MetricFamilies
+from antiphon.serve.hosting.ports import tls_context
 from antiphon.serve.transport.connection_faults import ConnectionFaults
-from antiphon.serve.transport.tls import tls_context
 from antiphon.supervisor.connection_bounds import MAX_OPEN_FILES
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving

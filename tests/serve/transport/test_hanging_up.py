@@ -20,9 +20,9 @@ from antiphon.config import Limits
 from antiphon.log import Log
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.hosting.front_end import drain
+from antiphon.serve.hosting.ports import tls_context
 from antiphon.serve.transport.frames import BINARY
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
-from antiphon.serve.transport.tls import tls_context
 from tests.serve.asr_client import transcribing
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Server, socket_of, transport_of

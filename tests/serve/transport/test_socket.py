@@ -12,8 +12,8 @@ import pytest
 from antiphon.errors import SessionFailedError
 from antiphon.protocol import kyutai, moshi
 from antiphon.protocol.kyutai_tts import Text
+from antiphon.serve.hosting.ports import tls_context
 from antiphon.serve.transport import socket as socket_module
-from antiphon.serve.transport.tls import tls_context
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import FRAME_SAMPLES, Client, Closed, Server, serving, speech
 from tests.serve.tts_client import listening, speaking

@@ -20,21 +20,19 @@ from antiphon.errors import AntiphonError, DrainingError
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
-from antiphon.serve.access.cors import preflights, readable
 from antiphon.serve.access.key_form import keep_key, key_form
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
-from antiphon.serve.access.security import allowed_hosts, host_check, workers_port
+from antiphon.serve.access.security import allowed_hosts, host_check, preflights, readable, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.output_listener import OutputListeners
 from antiphon.serve.hosting.canary_router import CanaryRouter
-from antiphon.serve.hosting.helper import Helper
-from antiphon.serve.hosting.lag import LoopLag
+from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.hosting.turns import Turns
-from antiphon.serve.hosting.uploads import Uploads
+from antiphon.serve.hosting.uploads import Helper, Uploads
 from antiphon.serve.media.recording import make_recorder
 from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz

@@ -27,10 +27,9 @@ from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
-from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines
-from antiphon.serve.hosting.progress import show_progress
-from antiphon.serve.hosting.tracing import make_tracer, trace_of
+from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines, show_progress
 from antiphon.serve.operator.metrics import watch_engine_process
+from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from antiphon.backends.base import Backend, Progress
+from antiphon.backends.base import Backend, BackendInfo, Progress
 from antiphon.backends.registry import device_of, make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
+from antiphon.engine.call_state import StateIdentity
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
+from antiphon.engine.handover import HandOverPlan
 from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
@@ -21,10 +25,12 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.ipc.client_context import Loop
 from antiphon.ipc.engine_client import ModelFacts
+from antiphon.log import ERASE, Log
 from antiphon.metrics import MetricFamilies
-from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.checkpoint import WEIGHT_ROLES, Checkpoint, fingerprint
 from antiphon.option import AUTO
-from antiphon.serve.hosting.hand_over_plan import hand_over_plan
+from antiphon.serve.access.other_worker import OtherWorker
+from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 DIGEST_DIGITS = 12
@@ -156,3 +162,52 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = ""
         f"on {info.name}/{info.device}{threads}, {info.slots} slot{'s' * (info.slots != 1)}, {files}"
         + (f"; {note}" if note else "")
     )
+
+
+def show_progress(is_terminal: bool) -> Progress:
+    """Tells how far the warm-up is: in a terminal on one line, which is gone at the end, else in the log."""
+    log = Log()
+
+    def show(done: int, total: int, what: str) -> None:
+        if is_terminal:
+            sys.stderr.write(ERASE + ("" if done == total else f"{what} {done}/{total}"))
+            sys.stderr.flush()
+        elif done == total:
+            log.info("warm", what=what, total=total)
+
+    return show
+
+
+def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
+    """What the calls of a running model belong to.
+
+    Published weights beside the graphs that run do not count: a worker may lack them.
+    """
+    form = checkpoint.backends.get(info.name)
+    unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
+    files = {role: path for role, path in checkpoint.files.items() if role not in unread}
+    versions = " ".join(f"{what} {version}" for what, version in sorted(info.versions.items()))
+    backend = f"{info.name} {versions}".strip()
+    return StateIdentity(fingerprint(files), backend, info.dtype, info.quantization)
+
+
+def hand_over_plan(
+    config: ServerConfig, model: str, checkpoint: Checkpoint
+) -> Callable[[BackendInfo], HandOverPlan] | None:
+    """What makes the plan of a model once its backend runs; None without a secret.
+
+    Raises:
+        ConfigError: the secret cannot be read.
+    """
+    if config.hand_over_secret is None:
+        return None
+    secret = SharedSecret.read(Path(config.hand_over_secret))
+    timeout_s = config.limits.hand_over_timeout_s
+
+    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was told
+
+    def post(target: str, call: bytes) -> str:
+        worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)
+        return workers.setdefault(target, worker).take(model, call)
+
+    return lambda info: HandOverPlan(config.worker, identity_of(checkpoint, info), post, timeout_s)

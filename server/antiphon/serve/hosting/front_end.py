@@ -35,11 +35,11 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import FAULTS, build_app, close_calls, make_runner
+from antiphon.serve.hosting.event_loop import run
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
-from antiphon.serve.hosting.tracing import make_tracer, trace_of
-from antiphon.serve.transport.loop import run
+from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
 from antiphon.supervisor.child import control_socket, receive_begin, say_failed

@@ -18,8 +18,7 @@ from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
 from antiphon.log import Log, set_up_logging
 from antiphon.option import tuned
-from antiphon.serve.hosting.files import check_files
-from antiphon.serve.hosting.options import parse_command_line
+from antiphon.serve.hosting.options import check_files, parse_command_line
 from antiphon.supervisor.child import MEANINGLESS
 from antiphon.supervisor.connection_bounds import raise_open_file_limit
 

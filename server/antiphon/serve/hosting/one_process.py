@@ -16,13 +16,12 @@ from antiphon.ipc.message_socket import Handle, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.engine_process import Engines, Losses
-from antiphon.serve.hosting.engines import RunningEngine, running_engines, serve_here
+from antiphon.serve.hosting.engines import RunningEngine, running_engines, serve_here, show_progress
+from antiphon.serve.hosting.event_loop import run
 from antiphon.serve.hosting.front_end import FrontEnd
 from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.hosting.processes import make_plan, supervise
-from antiphon.serve.hosting.progress import show_progress
-from antiphon.serve.hosting.tracing import make_tracer
-from antiphon.serve.transport.loop import run
+from antiphon.serve.operator.otel import make_tracer
 from antiphon.supervisor.children import Child, LocalTask
 from antiphon.supervisor.messages import Message
 from antiphon.supervisor.supervisor import Supervisor

@@ -1,17 +1,64 @@
-"""The ports of a server: one for callers, and one for other workers where it is asked for."""
+"""The ports of a server, one for callers and one for other workers where it is asked for, and their TLS."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
 from antiphon.serve.access.shared_secret import CERTIFICATE, MAKE_CERTIFICATE, SharedSecret
-from antiphon.serve.transport.tls import PortTls, tls_context
 from antiphon.supervisor.address import bound
+
+
+@dataclass(frozen=True, slots=True)
+class PortTls:
+    """The TLS of a server's ports: ``callers`` on all of them but ``workers_port``, which has ``workers``."""
+
+    callers: ssl.SSLContext | None = None
+    workers: ssl.SSLContext | None = None
+    workers_port: int = 0
+
+    @property
+    def contexts(self) -> list[ssl.SSLContext]:
+        """All there are."""
+        return [context for context in (self.callers, self.workers) if context is not None]
+
+    def of(self, connection: socket.socket) -> ssl.SSLContext | None:
+        """The TLS of a connection that was accepted, by the port that it came to."""
+        if self.workers is not None and connection.getsockname()[1] == self.workers_port:
+            return self.workers
+        return self.callers
+
+    def reread(self, certificate: str | None, key: str | None) -> None:
+        """Have new connections of callers get the certificate that the two PEM files hold now.
+
+        Raises:
+            ConfigError: as :func:`tls_context`; nothing has changed then.
+        """
+        if self.callers is not None and certificate is not None:
+            tls_context(certificate, key)  # a context in use is not tried with files that may not fit
+            self.callers.load_cert_chain(certificate, key)
+
+
+def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """TLS for the two PEM files, or None without them.
+
+    Raises:
+        ConfigError: they cannot be read, or do not belong together.
+    """
+    if certificate is None or key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"cannot use {certificate} with {key}: {error}") from error
+    return context
 
 
 @contextmanager

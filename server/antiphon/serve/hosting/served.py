@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
-from antiphon.errors import ConfigError, UnknownModelError
+from antiphon.errors import ConfigError, UnknownModelError, nearest
 from antiphon.ipc.engine_client import EnginePort
 from antiphon.ipc.health import Health, together
 from antiphon.metrics import MetricFamilies
@@ -18,7 +20,6 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import PipelineKind
 from antiphon.models.tokenizer import Tokenizer
-from antiphon.serve.hosting.aliases import ANY, hint_of, read_aliases
 from antiphon.serve.media.duplex_voices import VoiceFolder, find_voices
 from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
@@ -201,3 +202,43 @@ class Models:
 def same_name(name: str) -> str:
     """The sentence for two models of one name."""
     return f"two models are called '{name}'; give them names of their own, as entries of [[models]] in a file"
+
+
+ANY: Final = "*"
+NAME: Final = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
+"""What a client of another server calls a model: ``whisper-1``, ``Systran/faster-whisper-small``."""
+
+
+def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> list[tuple[str, str]]:
+    """Each alias with the name of its model, of those that are ``served`` by name and kind.
+
+    Raises:
+        ConfigError: one is not NAME=MODEL, names no served model, or is taken.
+    """
+    pairs: list[tuple[str, str]] = []
+    for text in texts:
+        alias, _, model = text.partition("=")
+        if model not in served:
+            words = f"no model {model!r} is served; {nearest(model, served)}"
+            raise ConfigError(
+                f"alias = {text!r}: {words}" if model else f"alias = {text!r}: write NAME=MODEL"
+            )
+        if alias != ANY and not NAME.fullmatch(alias):
+            raise ConfigError(
+                f"alias = {text!r}: a name has 1 to 100 letters, digits and . _ : / -, or is * for any other"
+            )
+        others = [name for known, name in pairs if known == alias]
+        if alias == ANY:
+            others = [name for name in others if served[name] is served[model]]
+        if alias in served or others:
+            words = (
+                f"{alias} is a model here" if alias in served else f"{alias} is the model {others[0]} already"
+            )
+            raise ConfigError(f"alias = {text!r}: {words}")
+        pairs.append((alias, model))
+    return pairs
+
+
+def hint_of(name: str, model: str) -> str:
+    """How an operator can serve ``model`` under a name that nothing has; "" for one that no alias can be."""
+    return f"; to serve it under this name: --alias {name}={model}" if NAME.fullmatch(name) else ""

@@ -16,12 +16,10 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.canary_router import CanaryRouter
-from antiphon.serve.hosting.helper import Helper
-from antiphon.serve.hosting.lag import LoopLag
-from antiphon.serve.hosting.reading import Reading
+from antiphon.serve.hosting.event_loop import LoopLag, Reading
 from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.turns import Turns
-from antiphon.serve.hosting.uploads import Uploads
+from antiphon.serve.hosting.uploads import Helper, Uploads
 from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.operator.status import ServerStatus

@@ -12,9 +12,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from antiphon import __version__
-from antiphon.backends.machine import cpu_name
+from antiphon.backends.machine import cpu_name, process_bytes
 from antiphon.cores import usable_cores
-from antiphon.engine.memory import process_bytes
 from antiphon.models.prompt import takes_persona
 from antiphon.models.published import TRANSLATING
 from antiphon.protocol.chat import parameter_ranges, parameters_to_json

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from antiphon.engine.memory import host_bytes, process_bytes
+from antiphon.backends.machine import host_bytes, process_bytes
 from antiphon.metrics import MetricFamilies, read_family
 from antiphon.serve.access.callers import Access
-from antiphon.serve.hosting.lag import LoopLag
+from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import CallRecorder
 

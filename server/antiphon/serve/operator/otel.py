@@ -1,10 +1,4 @@
-"""The way of a frame as OpenTelemetry traces: some ticks, with what was done for their sessions.
-
-A trace is one tick: gathering, the step with the backend's stages, scattering, and then the
-encoding and sending of its replies on other threads. Only every so many ticks is exported, since a server at
-work has dozens a second and each has spans for every session. No span has audio, text or a query: names and
-numbers alone.
-"""
+"""Traces that the configuration asks for, among them OpenTelemetry's."""
 
 from __future__ import annotations
 
@@ -13,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from antiphon.config import ServerConfig
 from antiphon.engine.trace import Span, Tracer
-from antiphon.errors import MissingExtraError
+from antiphon.errors import ConfigError, MissingExtraError
 
 MAX_FOLLOWING = 1024
 """Spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
@@ -132,3 +127,24 @@ def otlp_exporter() -> Any:
     except ImportError as error:
         raise MissingExtraError("tracing", extra="otel", module="opentelemetry.exporter.otlp") from error
     return OTLPSpanExporter()
+
+
+def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | None:
+    """What records where the time goes, if anything does; a process of conversations has no ticks.
+
+    Raises:
+        ConfigError: both kinds of trace at once.
+        MissingExtraError: OpenTelemetry is not installed.
+    """
+    if config.trace and config.otel_every:
+        raise ConfigError(
+            f"trace = {config.trace} and otel_every = {config.otel_every}: one of them, not both at once"
+        )
+    if config.otel_every:
+        return OtelTracer(config.otel_every, otlp_exporter(), has_ticks=has_ticks)
+    return Tracer(config.trace) if config.trace else None
+
+
+def trace_of(tracer: Tracer | None) -> bytes:
+    """What a process has recorded, for a trace of them all."""
+    return b"" if tracer is None else tracer.to_json(is_relative=False).encode()

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from antiphon.errors import SessionFailedError
 from antiphon.ipc.health import Health
 from antiphon.serve.access.supervisor_client import ASK_S, SupervisorClient
-from antiphon.serve.hosting.lag import LoopLag
+from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.served import Models
 from antiphon.supervisor.messages import Body, Question
 

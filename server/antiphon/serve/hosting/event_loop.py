@@ -1,12 +1,32 @@
-"""The lag of the event loop: a metric, and a reason for admission to refuse."""
+"""The event loop that serves: which one, how late it runs, and what reading texts may take of one turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from statistics import median
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from antiphon.models.script import PIECE_WORDS
+
+T = TypeVar("T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop, which takes two thirds of the CPU for a message in and out (docs/adr/0025)."""
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows, nor for every Python from its first day
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` on such a loop."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
 
 PERIOD_S: Final = 0.05
 """Between two looks: often enough for a median within half a second, rarely enough to cost nothing."""
@@ -61,3 +81,28 @@ class LoopLag:
         self._looks.append(lag_s)
         self._worst.append((now_s, lag_s))
         self._tell(self.lag_s)
+
+
+class Reading:
+    """Reads texts piece by piece: fewer than two pieces of ``PIECE_WORDS`` in one turn of the event loop.
+
+    Callers that wait have their piece in the order they came.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing read."""
+        self._lock = asyncio.Lock()
+        self._words = 0
+
+    async def step(self, pieces: Iterator[int]) -> bool:
+        """Read one piece of a text, in a later turn if this one has read enough; false when none is left.
+
+        ``pieces`` yields the number of words that it read.
+        """
+        async with self._lock:
+            if self._words >= PIECE_WORDS:
+                await asyncio.sleep(0)
+                self._words = 0
+            words = next(pieces, None)
+            self._words += max(1, words or 0)  # an empty text takes time too
+        return words is not None
