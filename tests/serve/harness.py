@@ -32,7 +32,7 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import build_app, make_runner
-from antiphon.serve.hosting.engines import hand_over_plan
+from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.transport.socket import Socket

@@ -238,10 +238,6 @@ Rings: TypeAlias = Callable[[ModelSpec], RingBytes]
 """What the calls of a model take of the machine's memory."""
 
 
-def _no_rings(_: ModelSpec) -> RingBytes:
-    return RingBytes(0, 0)
-
-
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 CHOOSING_ROWS = 16
@@ -255,7 +251,7 @@ def make_sized(
     config: EngineConfig,
     clock: Callable[[], float],
     share: DeviceShare = ALONE,
-    rings: Rings = _no_rings,
+    rings: Rings = lambda _spec: RingBytes(0, 0),
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 

@@ -81,7 +81,7 @@ class Arena:
         self.shape, self.leases, self.blocks = shape, blocks.shape[0], blocks
         self._caller, self._engine, self._turn = caller, engine, turn
         self.caller, self.engine = CallerCounts(caller), EngineCounts(engine)
-        self.fence: Callable[[], None] = _no_fence
+        self.fence: Callable[[], None] = lambda: None  # in one process the interpreter keeps the order
         self.pool_leases = 0  # of each front end of another process
         self.bells: list[Callable[[], None]] = []  # of the front ends of this process
 
@@ -153,10 +153,6 @@ class Seqlock:
     def __exit__(self, *_: object) -> None:
         """End, by an error too."""
         self._turn[0] += 1
-
-
-def _no_fence() -> None:
-    """In one process the interpreter keeps the order."""
 
 
 class InputRings:
@@ -232,7 +228,8 @@ class InputWriter:
         """Add float32 ``[N]``. What finds no slot is refused, the oldest first, a whole frame at a time."""
         size = self._rings.frame_samples
         touched = -(-(self._filled + pcm.size) // size) - (self._filled > 0 and self._is_skipping)
-        excess = touched - self._free_slots()
+        rings, lease = self._rings, self._lease
+        excess = touched - (rings.capacity - rings.written.item(lease) + rings.taken.item(lease))
         self._received_s = received_s
         while pcm.size:
             if self._filled == 0:
@@ -245,11 +242,6 @@ class InputWriter:
             pcm = pcm[count:]
             if self._filled == size:
                 self._end_frame()
-
-    def _free_slots(self) -> int:
-        rings, lease = self._rings, self._lease
-        free: int = rings.capacity - rings.written.item(lease) + rings.taken.item(lease)
-        return free
 
     def _end_frame(self) -> None:
         rings, lease = self._rings, self._lease

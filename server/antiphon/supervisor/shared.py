@@ -134,10 +134,6 @@ def refused(who: str, count: int, limit: int, kind: str) -> str:
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
 
 
-def _no_answer(_what: str) -> ControlReply:
-    return Body(b"{}")
-
-
 class SharedState:
     """What front ends ask of the whole server, in the supervisor's process or in the only one.
 
@@ -148,7 +144,7 @@ class SharedState:
         """Begin with no session, without a trial; ``clock`` is one that does not step."""
         self._clock, self._requests = clock, SeenRequests()
         self.trial: KeptTrial | None = None
-        self.answer: Callable[[str], ControlReply] = _no_answer
+        self.answer: Callable[[str], ControlReply] = lambda _what: Body(b"{}")
         self._sessions, self._seconds = Quota(), DaySeconds()
 
     def handle(self, front_end: int, message: Message) -> ControlReply:

@@ -144,7 +144,9 @@ class Supervisor:
             if not starting.done():
                 return EXIT_CODES[self._signals[0]]
             tasks += await starting
-            await self._until(self._is_to_leave)
+            await self._until(
+                lambda: bool(self._signals or self._lost or self._target is not None or not self._has_engine)
+            )
             has_target = self._target is not None
             code = EXIT_CODES[self._signals[0]] if self._signals else 0 if has_target else EXIT_DEVICE_LOST
             await self._drain()
@@ -156,9 +158,6 @@ class Supervisor:
             await self._end_all()
             for task in tasks:
                 task.cancel()
-
-    def _is_to_leave(self) -> bool:
-        return bool(self._signals or self._lost) or self._target is not None or not self._has_engine
 
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and let callers come; the tasks that replace front ends."""

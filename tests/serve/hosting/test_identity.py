@@ -7,7 +7,7 @@ from pathlib import Path
 
 from antiphon.backends.base import BackendInfo
 from antiphon.models.catalog import load_checkpoint
-from antiphon.serve.hosting.engines import identity_of
+from antiphon.serve.hosting.hand_over_plan import identity_of
 
 
 def test_weights_that_a_backend_does_not_read_do_not_count(tmp_path: Path) -> None:

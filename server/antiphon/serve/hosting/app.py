@@ -25,7 +25,6 @@ from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PATH
 from antiphon.serve.access.security import allowed_hosts, host_check, preflights, readable, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
-from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.output_listener import OutputListeners
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag
@@ -103,7 +102,10 @@ def build_app(
     if shared is not None and config.canary is not None:
         rules, hear = TrialRules(share=config.canary_share), access.client.hear_phase
         shared.trial = KeptTrial(rules, registry=families.registry, log=own_log, on_phase=hear)
-    router = _make_router(served, config, access.client, clock)
+    router = None
+    if config.canary is not None:
+        listen = OutputListeners(served, clock).open
+        router = CanaryRouter(served, config, access.client, listen=listen)
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
@@ -167,15 +169,6 @@ def build_app(
     add_canary(app, secret or None)
     _add_page(app, page or web_root())
     return app
-
-
-def _make_router(
-    models: Models, config: ServerConfig, client: SupervisorClient, clock: Callable[[], float]
-) -> CanaryRouter | None:
-    """What chooses between two versions of a model; None without a canary."""
-    if config.canary is None:
-        return None
-    return CanaryRouter(models, config, client, listen=OutputListeners(models, clock).open)
 
 
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:

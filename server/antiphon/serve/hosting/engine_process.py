@@ -109,20 +109,15 @@ class Engines:
                 return messages.Body(self._answer(message.what))
             case messages.Leave():
                 self.leave()
-            case _ if self.front_ends is not None:
-                self._look_to(self.front_ends, message, descriptors)
-        return None
-
-    def _look_to(self, front_ends: FrontEndServer, message: Message, descriptors: Sequence[int]) -> None:
-        match message:
-            case messages.NewFrontEnd():
+            case messages.NewFrontEnd() if self.front_ends is not None:
                 self._pids[message.number - 1] = message.pid
-                front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
-            case messages.GoneFrontEnd():
-                front_ends.take_back(message.number - 1)
-            case messages.Drain():
+                self.front_ends.add(message.number - 1, socket.socket(fileno=descriptors[0]))
+            case messages.GoneFrontEnd() if self.front_ends is not None:
+                self.front_ends.take_back(message.number - 1)
+            case messages.Drain() if self.front_ends is not None:
                 for engine in self._engines.values():
                     engine.drain(message.target)
+        return None
 
     def _dropped(self, pool: int) -> None:
         """A front end takes no messages, or has gone."""

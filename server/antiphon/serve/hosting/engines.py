@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.backends.base import Backend, Progress
 from antiphon.backends.registry import device_of, make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
-from antiphon.engine.call_state import StateIdentity
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
-from antiphon.engine.handover import HandOverPlan
 from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
@@ -27,10 +24,9 @@ from antiphon.ipc.client_context import Loop
 from antiphon.ipc.engine_client import ModelFacts
 from antiphon.log import ERASE, Log
 from antiphon.metrics import MetricFamilies
-from antiphon.models.checkpoint import WEIGHT_ROLES, Checkpoint, fingerprint
+from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
-from antiphon.serve.access.other_worker import OtherWorker
-from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 DIGEST_DIGITS = 12
@@ -71,7 +67,7 @@ def running_engines(
     entries = name_models(config.served, config.alias)
     if not config.skip_digests:
         for _, name, checkpoint in entries:
-            checkpoint.verify(partial(_digest_progress, progress, name))
+            checkpoint.verify(partial(_show_as, progress, f"{name}: SHA-256 of "))
     devices = [device_of(backend_of(entry, checkpoint), entry.device) for entry, _, checkpoint in entries]
     models, waiting = Counter(devices), Counter(devices)
     taken_bytes: Counter[str] = Counter()
@@ -89,7 +85,7 @@ def running_engines(
                 wake=EventWake() if pools else None,
                 hand_over=hand_over_plan(config, name, checkpoint),
             )
-            engine.start(partial(_named_progress, progress, name if len(entries) > 1 else ""))
+            engine.start(partial(_show_as, progress, f"{name}: " if len(entries) > 1 else ""))
             engines.callback(stop_engine, engine)
             waiting[device] -= 1
             taken_bytes[engine.info.device] += bytes_taken(engine.info)
@@ -107,14 +103,8 @@ def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop:
     ]
 
 
-def _named_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
-    """Tell the progress of one of several models."""
-    progress(done, total, f"{name}: {what}" if name else what)
-
-
-def _digest_progress(progress: Progress, name: str, done: int, total: int, what: str) -> None:
-    """Tell which file is read to be compared."""
-    progress(done, total, f"{name}: SHA-256 of {what}")
+def _show_as(progress: Progress, prefix: str, done: int, total: int, what: str) -> None:
+    progress(done, total, prefix + what)
 
 
 def stop_engine(engine: Engine) -> None:
@@ -176,38 +166,3 @@ def show_progress(is_terminal: bool) -> Progress:
             log.info("warm", what=what, total=total)
 
     return show
-
-
-def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
-    """What the calls of a running model belong to.
-
-    Published weights beside the graphs that run do not count: a worker may lack them.
-    """
-    form = checkpoint.backends.get(info.name)
-    unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
-    files = {role: path for role, path in checkpoint.files.items() if role not in unread}
-    versions = " ".join(f"{what} {version}" for what, version in sorted(info.versions.items()))
-    backend = f"{info.name} {versions}".strip()
-    return StateIdentity(fingerprint(files), backend, info.dtype, info.quantization)
-
-
-def hand_over_plan(
-    config: ServerConfig, model: str, checkpoint: Checkpoint
-) -> Callable[[BackendInfo], HandOverPlan] | None:
-    """What makes the plan of a model once its backend runs; None without a secret.
-
-    Raises:
-        ConfigError: the secret cannot be read.
-    """
-    if config.hand_over_secret is None:
-        return None
-    secret = SharedSecret.read(Path(config.hand_over_secret))
-    timeout_s = config.limits.hand_over_timeout_s
-
-    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was told
-
-    def post(target: str, call: bytes) -> str:
-        worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)
-        return workers.setdefault(target, worker).take(model, call)
-
-    return lambda info: HandOverPlan(config.worker, identity_of(checkpoint, info), post, timeout_s)

@@ -197,7 +197,8 @@ class FrontEnd:
             case messages.Connection():
                 self._take(message.number, descriptors)
             case messages.Question():
-                return messages.Body(self._answer(message.what))
+                is_trace, registry = message.what == "trace", self._families.registry
+                return messages.Body(trace_of(self._own_tracer) if is_trace else read_registry(registry))
             case messages.Drain():
                 self._begin(self._drain(message.limit_s, message.target))
             case messages.CanaryPhase():
@@ -222,11 +223,6 @@ class FrontEnd:
             return
         connection = socket.socket(fileno=descriptors[0])
         self._begin(self._connections.begin(number, connection, self._tls.of(connection)))
-
-    def _answer(self, what: str) -> bytes:
-        if what == "trace":
-            return trace_of(self._own_tracer)
-        return read_registry(self._families.registry)
 
     def _pong(self) -> messages.Pong:
         if self._connections is None or self._app is None:

@@ -34,15 +34,11 @@ WRITE_TIMEOUT_S = 2.0
 def free_rows_line(health: Health) -> str:
     """What a worker in this health says, without the end of the line."""
     if not health.is_healthy:
-        return f"down #{_one_line(health.detail)}"
+        return f"down #{' '.join(health.detail.split())}"
     if health.draining:
         return f"stopped #draining: {health.active} sessions left"
     free_rows = max(0, health.slots - health.active) if health.ready else 0
     return f"up {min(free_rows, MAX_WEIGHT)}%"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 @contextlib.asynccontextmanager

@@ -90,11 +90,7 @@ def _transcription_model(fields: Fields) -> str | None:
     audio = fields.optional_object("audio")
     heard = None if audio is None else audio.optional_object("input")
     transcription = None if heard is None else heard.optional_object("transcription")
-    return None if transcription is None else _name(transcription)
-
-
-def _name(fields: Fields) -> str | None:
-    return fields.optional_text("model", max_chars=MAX_NAME_CHARS)
+    return None if transcription is None else transcription.optional_text("model", max_chars=MAX_NAME_CHARS)
 
 
 def prepared_session(services: Services, presented: str | None) -> Mapping[str, Any] | None:
