@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.errors import FieldError
 from antiphon.protocol import live, realtime
-from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.live_session import MAX_INSTRUCTIONS_CHARS, MAX_MESSAGES
 from antiphon.protocol.realtime import MAX_METADATA
 
@@ -40,8 +40,13 @@ def entries(count: int) -> list[dict[str, Any]]:
         ),
         (realtime.decode, respond(metadata={str(n): "" for n in range(MAX_METADATA + 1)}), "has 17 keys"),
         (live.decode, {"type": "x" * MAX_EVENT_CHARS}, f"the limit is {MAX_EVENT_CHARS}"),
+        (
+            live.decode,
+            {"type": "session.update", "a": "x" * MAX_PLAIN_CHARS},
+            f"characters without audio, the limit is {MAX_PLAIN_CHARS}",
+        ),
     ],
-    ids=["messages", "instructions", "metadata", "an event"],
+    ids=["messages", "instructions", "metadata", "an event", "an event without audio"],
 )
 def test_a_field_beyond_its_bound_is_refused_with_both_numbers(
     decode: Decode, event: dict[str, Any], words: str

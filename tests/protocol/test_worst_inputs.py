@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.worst_inputs import Case, cases, cost_of, unit_ms
 
-MAX_UNITS = 20.0
-"""About 12 ms where a unit takes 0.6: four times the worst measured. A list of 350,000 lists took 1,200."""
+MAX_UNITS = 5.0
+"""3 ms where a unit takes 0.6: twice the worst measured. A list of 350,000 lists took 1,200."""
 
 MAX_PEAK_BYTES = 8 << 20
 MAX_CALLS = 40_000

@@ -21,8 +21,8 @@ from tests.support.null_backend import NullBackend
 
 
 @asynccontextmanager
-async def everything(upload_timeout_s: float = 10.0) -> AsyncIterator[Server]:
-    """A server with a model of every kind and rows enough for its attackers."""
+async def everything(upload_timeout_s: float = 10.0, **settings: Any) -> AsyncIterator[Server]:
+    """A server with a model of every kind and rows enough for its attackers, and with ``settings``."""
     limits = {"max_messages_per_s": 100_000, "max_upload_s": 2.0, "upload_timeout_s": upload_timeout_s}
     async with serving(
         slots=6,
@@ -30,6 +30,7 @@ async def everything(upload_timeout_s: float = 10.0) -> AsyncIterator[Server]:
         also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
         beside=[(null_checkpoint(STT), NullBackend(STT, 6)), speaker(6)],
         limits=limits,
+        **settings,
     ) as server:
         yield server
 

@@ -21,11 +21,11 @@ from antiphon.audio.ogg import OggDecoder, OggOpusWriter
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
 from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation
-from antiphon.protocol.event_text import MAX_EVENT_CHARS
+from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.multipart import FormReader
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
 from antiphon.serve.transport.frames import FRAGMENTS, FrameReader
-from antiphon.serve.transport.socket import FRAGMENT_MESSAGES
+from antiphon.serve.transport.socket import AHEAD_S, FRAGMENT_MESSAGES
 
 UNIT_TURNS: Final = 50_000
 RUNS: Final = 5
@@ -82,6 +82,7 @@ def json_texts(size: int, kind: str) -> Iterator[tuple[str, str]]:
     yield "a long number", f'{{"type":"{kind}","a":{"9" * (size - 100)}}}'
     yield "depth", f'{{"type":"{kind}","a":{"[" * (MAX_VALUES - 10)}'
     yield "spaces", f'{{"type":"{kind}"{" " * (size - 100)}}}'
+    yield "a long fraction", f'{{"type":"{kind}","a":0.{"9" * (size - 100)}}}'
 
 
 def audio_event(kind: str, **more: object) -> str:
@@ -99,7 +100,7 @@ def cases() -> Iterator[Case]:
     )
     for name, decode, kind, append in events:
         yield Case(name, "audio", decode, audio_event(append))
-        for shape, text in json_texts(MAX_EVENT_CHARS, kind):
+        for shape, text in json_texts(MAX_PLAIN_CHARS, kind):
             yield Case(name, shape, decode, text)
     for shape, text in json_texts(MAX_EVENT_CHARS, "input_audio_buffer.append"):
         yield Case(
@@ -123,9 +124,9 @@ def _msgpack_cases() -> Iterator[Case]:
 
     yield Case("kyutai stt", "float32", kyutai.decode_client, audio([0.5] * ((size - 40) // 5), x=0))
     yield Case("kyutai stt", "float64", kyutai.decode_client, audio([0.5] * ((size - 20) // 9)))
-    yield Case("kyutai stt", "numbers of a byte", kyutai.decode_client, audio([1] * 65_000))
-    yield Case("kyutai stt", "kinds mixed", kyutai.decode_client, audio([1, 0.5] * ((size - 20) // 10)))
-    yield Case("kyutai stt", "arrays", kyutai.decode_client, audio([[]] * 65_000))
+    yield Case("kyutai stt", "numbers of a byte", kyutai.decode_client, audio([1] * 24_500))
+    yield Case("kyutai stt", "kinds mixed", kyutai.decode_client, audio([1, 0.5] * 12_250))
+    yield Case("kyutai stt", "arrays", kyutai.decode_client, audio([[]] * 24_500))
     yield Case("kyutai stt", "too many", kyutai.decode_client, audio([1] * (size - 20)))
     voice = {"type": "Voice", "embeddings": [0.5] * 64_000, "shape": [1, 125, 512]}
     packed = bytes(msgpack.packb(voice, use_single_float=True))
@@ -182,7 +183,7 @@ def _read_frames(data: bytes) -> None:
     """As a socket does: messages and steps of fragments until the peer is ahead of its rate."""
     reader, steps = FrameReader(Limits().max_message_bytes), 0.0
     reader.feed(data)
-    while steps < Limits().max_messages_per_s and (found := reader.next()) is not None:
+    while steps < AHEAD_S * Limits().max_messages_per_s and (found := reader.next()) is not None:
         steps += FRAGMENT_MESSAGES if found[0] == FRAGMENTS else 1
 
 

@@ -114,12 +114,13 @@ class Fields:
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
-        """Bytes in base64, at least one, which have to be there."""
-        value = self._value(name, TEXT)
+        """Bytes in base64, at least one, which have to be there; they may have been decoded already."""
+        value = self.values.get(name)
+        value = value if isinstance(value, bytes) else self._value(name, TEXT)
         if value is None:
             raise self.error(name, MISSING, "is missing")
         try:
-            data = base64.b64decode(value, validate=True)
+            data = value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
             raise self.error(name, INVALID_VALUE, f"is not base64: {error}") from error
         if not data:

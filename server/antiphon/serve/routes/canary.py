@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import web
 
 from antiphon.canary.trial import Phase
-from antiphon.errors import ConfigError, SessionFailedError, nearest
+from antiphon.errors import ConfigError, ProtocolError, SessionFailedError, nearest
+from antiphon.protocol.payload import decode_object
 from antiphon.serve.access.other_worker import CANARY_PATH
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.hosting.canary_router import CanaryRouter
@@ -44,8 +44,8 @@ async def set_phase(request: web.Request, services: Services, secret: SharedSecr
     """Promote the canary, withdraw it, or begin anew."""
     body = await read_body(request, secret, MAX_BODY_BYTES, services.config.limits.hand_over_timeout_s)
     try:
-        wanted = str(json.loads(body)["phase"])
-    except (ValueError, KeyError, TypeError) as error:
+        wanted = str(decode_object(body, "the body")["phase"])
+    except (ProtocolError, KeyError) as error:
         raise ConfigError('the body is not {"phase": "promoted"}') from error
     if wanted not in tuple(Phase):
         raise ConfigError(f"no phase {wanted[:100]!r}; {nearest(wanted, Phase)}")

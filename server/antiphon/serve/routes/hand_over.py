@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -18,10 +17,12 @@ from antiphon.errors import (
     ConfigError,
     DrainingError,
     HandOverError,
+    ProtocolError,
     ServerFullError,
     SessionFailedError,
 )
 from antiphon.models.spec import LIVE_KINDS
+from antiphon.protocol.payload import decode_object
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.other_worker import CALLS_PATH, DRAIN_PATH, check_target, is_loopback
 from antiphon.serve.access.shared_secret import HEADER, TAG_BYTES, SharedSecret
@@ -89,8 +90,8 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
     """Leave, and let calls go to another worker."""
     body = await read_body(request, secret, MAX_DRAIN_BYTES, services.config.limits.hand_over_timeout_s)
     try:
-        target = str(json.loads(body)["target"])
-    except (ValueError, KeyError, TypeError) as error:
+        target = str(decode_object(body, "the body")["target"])
+    except (ProtocolError, KeyError) as error:
         raise ConfigError('the body is not {"target": "https://HOST:PORT"}') from error
     check_target(target)
     if urlsplit(target).netloc == request.host:

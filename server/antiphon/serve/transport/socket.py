@@ -51,8 +51,11 @@ COMING_BACK: Final = 4000
 LOOK_S: Final = 0.25
 """How often a connection that is not read is looked at: its row is free within a second."""
 
+AHEAD_S: Final = 0.5
+"""What a peer may be ahead of its rates: messages of so long are read at once, in a millisecond or two."""
+
 HOLD_S: Final = 0.5
-"""How long a peer is not read that has sent a second's messages too many."""
+"""How long a peer is not read that is further ahead."""
 
 AT_ONCE: Final = 8
 """Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
@@ -190,10 +193,10 @@ class Socket:
             self._charge((time.thread_time() - began_s) / CPU_SHARE)
 
     def _charge(self, cost_s: float) -> None:
-        """A peer that is a second ahead of its rates is not read for a while."""
+        """A peer that is too far ahead of its rates is not read for a while."""
         now_s = self._clock()
         self._paid_until_s = max(self._paid_until_s, now_s) + cost_s
-        if self._paid_until_s > now_s + 1.0 and not self._is_held:
+        if self._paid_until_s > now_s + AHEAD_S and not self._is_held:
             self._is_held = True
             self._pauses += 1
             self._loop.call_later(HOLD_S, self._let_go)
