@@ -128,7 +128,8 @@ def attack_on(route: str, server: Server) -> Any:
         words += texts(MAX_EVENT_CHARS // 2, "session.update")
         words += map(audio_event, ("session.input_audio.append", "input_audio_buffer.append"))
         words += [b"\x10" + text.encode() for text in texts(MAX_JSON_BYTES - 10, "set")]
-        words += [bytes(msgpack.packb({"type": "Audio", "pcm": pcm})) for pcm in ([1] * 24_000, [[]] * 9000)]
+        samples: tuple[list[Any], ...] = ([1] * 24_000, [[]] * 9000)
+        words += [bytes(msgpack.packb({"type": "Audio", "pcm": pcm})) for pcm in samples]
         return say(server, attack.urls[-1], words)
     most = SIGNED.get(route, 0)
     sizes = (most or MAX_JSON_BYTES, MAX_EVENT_CHARS)
