@@ -48,7 +48,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.engine": 3800,
         "antiphon.ipc": 1900,
         "antiphon.models": 3500,
-        "antiphon.protocol": 2850,
+        "antiphon.protocol": 2900,
         "antiphon.serve": 9400,
         "antiphon.supervisor": 1250,
         "antiphon_client": 3050,
