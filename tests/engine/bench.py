@@ -7,6 +7,7 @@ import contextlib
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -91,6 +92,7 @@ class Calls:
         self.loop = ThreadLoop() if is_started else NowLoop()
         self._front_end = LocalFrontEnd({MODEL: engine}, cast("asyncio.AbstractEventLoop", self.loop))
         self.port = self._front_end.client.engines[MODEL]
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
     def until(self, is_so: Callable[[], object], limit_s: float = 120.0) -> None:
         """Do what a started engine asks for until something holds."""
@@ -123,6 +125,7 @@ class Calls:
             parameters or SamplingParameters(), wait_s=wait_s, notify=tell, prompt=prompt
         )
         answer.result()
+        self._sessions.add(session)
         is_open = True
         if session.error is not None:
             raise session.error
@@ -131,13 +134,14 @@ class Calls:
     def resume(self, claim: ResumeClaim) -> Session:
         """Soon ACTIVE; what refuses it at once is raised."""
         session, answer = self.port.open_again(claim, notify=None)
+        self._sessions.add(session)
         if answer.done():
             answer.result()
         return session
 
     def hang_up(self) -> None:
         """Close every session that is open."""
-        for _, session in tuple(self._front_end.client._sessions.values()):
+        for session in tuple(self._sessions):
             session.close()
 
     def engine_session(self, session: Session) -> EngineSession:

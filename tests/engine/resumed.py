@@ -35,8 +35,8 @@ def resume(bench: Bench, asked: ResumeClaim) -> Session:
     return session
 
 
-def lose_front_end(bench: Bench, key: bytes) -> None:
+def lose_front_end(bench: Bench, session: Session) -> None:
     """The front end of a call is gone: nothing comes from it any more."""
-    guest = bench.engine.sessions.resuming._tokens._calls[key].session
+    guest = bench.calls.engine_session(session)
     guest.orphan()
     bench.engine.sessions.detach(guest)

@@ -215,18 +215,18 @@ def test_a_call_that_ends_while_it_is_sent_holds_up_no_other_call() -> None:
 
 
 def test_who_claims_a_call_that_is_leaving_hears_where_it_went() -> None:
-    a, _b = two()
+    a, b = two()
     first = armed(a)
     first.detach()
     begin, is_claimed = threading.Event(), threading.Event()
-    post = a.engine.handover._plan.post  # type: ignore[union-attr]
+    taken = b.taken
 
-    def claimed_meanwhile(target: str, data: bytes) -> str:
+    def claimed_meanwhile(data: bytes) -> str:
         begin.set()
         assert is_claimed.wait(PATIENCE_S)
-        return post(target, data)
+        return taken(data)
 
-    object.__setattr__(a.engine.handover._plan, "post", claimed_meanwhile)  # type: ignore[union-attr]
+    b.taken = claimed_meanwhile  # type: ignore[method-assign]
     a.engine.drain("https://other")
     ticked(a, begin.is_set)
     waiting = [a.calls.resume(claim())]
@@ -239,8 +239,9 @@ def test_who_claims_a_call_that_is_leaving_hears_where_it_went() -> None:
 
 def test_what_a_killed_front_end_did_not_record_goes_to_the_next_worker_and_counts_once() -> None:
     a, b = two()
-    armed(a).take()
-    lose_front_end(a, KEY)
+    first = armed(a)
+    first.take()
+    lose_front_end(a, first)
     a.engine.drain("https://other")
     ticked(a, lambda: a.engine.health().active == 0)
     second = resume(b, claim(frame=1))

@@ -9,6 +9,7 @@ import pytest
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.resume import MAX_NOTES, MAX_NOTES_BYTES
 from antiphon.engine.sessions import EngineSession, no_notices
+from antiphon.engine.values import EngineLost
 from antiphon.errors import ReplacedError, ResumeError, SessionFailedError
 from antiphon.ipc.messages import Noted
 from antiphon.ipc.session import Session
@@ -85,8 +86,9 @@ def test_the_first_audio_of_a_call_counts_once_over_all_its_connections() -> Non
 
 def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> None:
     bench = Bench()
-    armed(bench).take()
-    lose_front_end(bench, KEY)
+    first = armed(bench)
+    first.take()
+    lose_front_end(bench, first)
     second = resume(bench, claim(frame=0))
     assert second.resumption is not None
     assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (2, 2)
@@ -94,7 +96,7 @@ def test_what_front_ends_that_are_gone_did_not_record_comes_with_the_call() -> N
     bench.push(second, 3)
     bench.ticks()
     assert heard(second.take()) == [2, 3]
-    lose_front_end(bench, NEXT)
+    lose_front_end(bench, second)
     third = resume(bench, claim(NEXT, THIRD, frame=2))
     assert third.resumption is not None
     assert (third.resumption.unrecorded_in, third.resumption.unrecorded_out) == (3, 3)
@@ -112,7 +114,7 @@ def test_replies_that_were_flushed_are_not_in_what_comes_with_the_call() -> None
     bench.push(first, 3)
     bench.ticks()
     assert heard(first.take()) == [3]
-    lose_front_end(bench, KEY)
+    lose_front_end(bench, first)
     second = resume(bench, claim())
     assert second.resumption is not None
     assert (second.resumption.unrecorded_in, second.resumption.unrecorded_out) == (3, 1)
@@ -132,7 +134,7 @@ def test_frames_that_were_recorded_before_the_model_heard_them_count_once() -> N
     bench.push(second, 4)
     bench.ticks()
     assert heard(second.take()) == [3, 4]
-    lose_front_end(bench, NEXT)
+    lose_front_end(bench, second)
     third = resume(bench, claim(NEXT, THIRD, frame=3))
     assert third.resumption is not None
     assert (third.resumption.unrecorded_in, third.resumption.unrecorded_out) == (1, 2)
@@ -366,7 +368,8 @@ def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None
     bench = Bench()
     armed(bench).detach()
     second = bench.calls.resume(claim())
-    bench.engine._lose(RuntimeError("gone"))
+    bench.engine.rows.events.append(EngineLost(RuntimeError("gone")))
+    bench.engine.settle()
     assert isinstance(second.error, SessionFailedError)
 
 

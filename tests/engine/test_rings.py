@@ -34,11 +34,13 @@ class ListInput:
     bound: int
     frames: list[list[float]] = field(default_factory=lambda: [[]])  # the last one is not whole
     complete_s: list[float] = field(default_factory=list)
+    last_s: float = 0.0
     waiting: list[int] = field(default_factory=list)  # physically: flushed ones too
     flushed: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
 
     def write(self, samples: list[float], now_s: float) -> None:
+        self.last_s = now_s
         begun = len(self.frames) - 1
         before = bool(self.frames[-1])
         for sample in samples:
@@ -54,10 +56,10 @@ class ListInput:
         whole = range(begun, len(self.frames) - 1)
         self.waiting += [frame for frame in whole if frame not in self.refused]
 
-    def finish(self, now_s: float) -> None:
+    def finish(self) -> None:
         missing = -len(self.frames[-1]) % self.frame_samples
         if missing:
-            self.write([0.0] * missing, now_s)
+            self.write([0.0] * missing, self.last_s)
 
     def discard(self) -> int:
         self.flushed.update(self.waiting)
@@ -98,9 +100,8 @@ def taking(count: int) -> Step:
 
 
 def finishing(rings: InputRings, writer: InputWriter, model: ListInput, now_s: float) -> None:
-    last_s = writer._received_s
     writer.finish()
-    model.finish(last_s)
+    model.finish()
 
 
 def discarding(rings: InputRings, writer: InputWriter, model: ListInput, now_s: float) -> None:

@@ -119,7 +119,7 @@ class Host:
     def assert_all_is_free(self) -> None:
         leases = self.engine.sessions.leases
         until(lambda: self.engine.health().active == 0, "rows are taken")
-        until(lambda: sum(map(len, leases._free)) == leases.count, "leases are taken")
+        until(lambda: sum(map(len, leases.free)) == leases.count, "leases are taken")
         arena = self.engine.rows.arena
         assert not arena.caller.written.any()
         assert not arena.engine.taken.any()

@@ -262,7 +262,7 @@ def socket_of(call: Call) -> Socket:
 
 def unsent_bytes(call: Call) -> int:
     """What is written to its client and not yet taken by the network."""
-    return socket_of(call)._transport.get_write_buffer_size()
+    return socket_of(call).unsent_bytes
 
 
 def null_checkpoint(spec: ModelSpec) -> Checkpoint:

@@ -14,6 +14,7 @@ import numpy as np
 from aiohttp import WSMsgType
 
 from antiphon.backends.base import Backend, FloatArray, StepInputs, StepOutputs
+from antiphon.backends.null import NullFaults
 from antiphon.engine.engine import Engine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec
@@ -122,11 +123,12 @@ async def live_client(server: Server, path: str = PATH, **headers: str) -> Async
 
 @asynccontextmanager
 async def beside_a_talker(
-    *, rows: int = 2, step_s: float = 0.0, **options: Any
+    *, rows: int = 2, step_s: float = 0.0, poison: int | None = None, **options: Any
 ) -> AsyncIterator[tuple[Server, Steps]]:
-    """A server with a talker that repeats what it hears, and a recogniser."""
+    """A server with a talker that repeats what it hears, and a recogniser, whose row fails at ``poison``."""
     steps = Steps()
-    backend = NullBackend(STT, rows, step_ms=1000 * step_s, sleep=steps.sleep)
+    faults = NullFaults(poison=poison)
+    backend = NullBackend(STT, rows, step_ms=1000 * step_s, faults=faults, sleep=steps.sleep)
     async with serving(model=parrot(slots=4), beside=[(null_checkpoint(STT), backend)], **options) as server:
         yield server, steps
 

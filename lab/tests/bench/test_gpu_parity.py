@@ -83,8 +83,8 @@ class LateRing(KVRing):
 class OthersScales(KVRing):
     """A head's values are read by the scales of another."""
 
-    def _read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
-        values = KVRing._read_part(self, step, run, part, length)
+    def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
+        values = KVRing.read_part(self, step, run, part, length)
         if not self.int8:
             return values.roll(1, 1)
         scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]

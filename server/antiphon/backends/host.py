@@ -260,16 +260,16 @@ class HostBackend(RowHost[FrameExecutor]):
         super().__init__(spec, executor, slots=slots, can_prime=can_prime)
 
     def _take_rows(self, slots: int) -> None:
-        self._primer: Primer | None = None
+        self.primer: Primer | None = None
         super()._take_rows(slots)
         if self._can_prime and self._spec.lm is not None:
             rows = cast("PromptedRows", self.executor)
-            self._primer = Primer(rows, self._spec.lm, self._info.memory["caches"])
+            self.primer = Primer(rows, self._spec.lm, self._info.memory["caches"])
 
     def _begin(self, rows: Sequence[int]) -> None:
         super()._begin(rows)
-        if self._primer is not None:
-            self._primer.forget(rows)
+        if self.primer is not None:
+            self.primer.forget(rows)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
@@ -277,8 +277,8 @@ class HostBackend(RowHost[FrameExecutor]):
         assert inputs.pcm is not None
         rows, is_fresh = inputs.rows, inputs.reset
         has_fresh = np.count_nonzero(is_fresh) > 0
-        if has_fresh and self._primer is not None:
-            self._primer.forget(rows[is_fresh].tolist())
+        if has_fresh and self.primer is not None:
+            self.primer.forget(rows[is_fresh].tolist())
         with self._errors.over(rows):
             frames = self._frames[rows]
             if has_fresh:
@@ -307,17 +307,17 @@ class HostBackend(RowHost[FrameExecutor]):
         check_row(self._info, row)
         if not self._is_duplex:
             raise UnsupportedError(f"a {self._spec.kind} model takes no prompt")
-        if self._primer is None:
+        if self.primer is None:
             raise UnsupportedError(
                 f"the {self._info.name} backend takes no prompts (this one has {prompt.count} frames); "
                 "torch does"
             )
-        self._primer.check(prompt)
+        self.primer.check(prompt)
         with self._errors.over([row]):
-            if not self._primer.is_reading(row, prompt):
+            if not self.primer.is_reading(row, prompt):
                 self._begin([row])
-                self._primer.begin(row, prompt)
-            progress = self._primer.advance(row)
+                self.primer.begin(row, prompt)
+            progress = self.primer.advance(row)
         if progress.is_done:
             self._frames[row] = progress.total
         return progress

@@ -88,26 +88,26 @@ class LeasePool:
         self.count = count
         self._wipe = free
         self._pool_size = size = count // pools
-        self._free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
+        self.free = [list(reversed(range(pool * size, (pool + 1) * size))) for pool in range(pools)]
         self._held: set[int] = set()
         self._detached: set[int] = set()  # and held
 
     def has_free(self, pool: int | None = None) -> bool:
         """Whether :meth:`take` would give one, of this pool or of any."""
-        return any(self._free) if pool is None else bool(self._free[pool])
+        return any(self.free) if pool is None else bool(self.free[pool])
 
     def roomiest(self) -> int:
         """The pool with the most free leases."""
-        return max(range(len(self._free)), key=lambda pool: len(self._free[pool]))
+        return max(range(len(self.free)), key=lambda pool: len(self.free[pool]))
 
     def take(self, pool: int, *, is_held: bool) -> int | None:
         """A lease of a pool, the one used last since its memory is there already; None while all are in use.
 
         One that ``is_held`` is free only when the session's front end has let it go too.
         """
-        if not self._free[pool]:
+        if not self.free[pool]:
             return None
-        lease = self._free[pool].pop()
+        lease = self.free[pool].pop()
         if is_held:
             self._held.add(lease)
         return lease
@@ -115,7 +115,7 @@ class LeasePool:
     def give_back(self, lease: int) -> None:
         """Neither the engine thread nor a front end has seen the lease."""
         self._held.discard(lease)
-        self._free[lease // self._pool_size].append(lease)
+        self.free[lease // self._pool_size].append(lease)
 
     def detached(self, lease: int) -> None:
         """The engine thread uses the lease no more."""
@@ -134,9 +134,9 @@ class LeasePool:
 
     def clean(self, pool: int) -> None:
         """Wipe the free leases of a pool too: a process that could write to them has ended."""
-        for lease in self._free[pool]:
+        for lease in self.free[pool]:
             self._wipe(lease)
 
     def _end(self, lease: int) -> None:
         self._wipe(lease)
-        self._free[lease // self._pool_size].append(lease)
+        self.free[lease // self._pool_size].append(lease)

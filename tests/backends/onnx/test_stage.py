@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor as Pool
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,9 +176,18 @@ def given(monkeypatch: pytest.MonkeyPatch, ms: dict[ThreadMode, float]) -> list[
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     ms = {ThreadMode.SLEEPING: 2.0, ThreadMode.PARTS: 3.0}
     given(monkeypatch, ms)
+    opened: list[weakref.ref[object]] = []
+    open_session = sessions.open_session
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        session = open_session(*arguments, **options)
+        opened.append(weakref.ref(session))
+        return session
+
+    monkeypatch.setattr(sessions, "open_session", noted)
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
-        second = weakref.ref(second_session(stage))
+        _, second = opened
         stage.warm_up((1, 2, 4, 7))
         assert (stage.split_from, stage.spare_bytes) == (None, FILE_BYTES)
         assert second() is None
@@ -203,12 +213,6 @@ def test_parts_that_won_go_on_where_they_lose_later(monkeypatch: pytest.MonkeyPa
         assert (stage.split_from, stage.spare_bytes) == (1, 0)
         assert asked == 3 * [{ThreadMode.SLEEPING, ThreadMode.PARTS}]
         assert run(stage)[-1].shape == (5, 1920)
-
-
-def second_session(stage: Stage) -> object:
-    """What runs the parts of a stage."""
-    assert stage._split is not None
-    return stage._split.session
 
 
 @pytest.mark.parametrize(("spinning_ms", "is_spinning"), [(1.8, True), (1.95, False), (3.0, False)])

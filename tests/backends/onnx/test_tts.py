@@ -154,10 +154,12 @@ def test_a_voice_is_no_part_of_what_a_step_writes(backend: TtsBackend, checkpoin
     for name in voices:
         formats = [entry for entry in checkpoint.graphs["lm"].state if entry.name == name]
         assert [entry.output for entry in formats] == [None]
-        assert name not in graph._aside
         np.testing.assert_array_equal(arrays[name][0], before[name][0])
         np.testing.assert_array_equal(arrays[name][1], before[name][0], "no speaker, by the reset")
         assert not np.array_equal(before[name][0], before[name][1])
+    form = checkpoint.graphs["lm"]
+    written = [entry.name for entry in form.state if entry.output is not None and not entry.aliased]
+    assert graph.bytes == graph.state.bytes + sum(arrays[name].nbytes for name in written)
 
 
 def test_more_rows_are_as_fresh_as_the_first(checkpoint: Checkpoint) -> None:

@@ -148,7 +148,7 @@ def test_an_opening_is_timed_when_the_model_is_warm(
 
     monkeypatch.setattr(PocketModel, "open", open_slowly)
     monkeypatch.setattr(PocketModel, "next_latent", think_slowly)
-    model, spec = backend.executor._model, backend.info.spec
+    model, spec = backend.executor.model, backend.info.spec
     made = PocketBackend(spec, model, slots=1, chunk_tokens=50, threads=1, clock=lambda: now_ms / 1000.0)
     assert made.executor.opening_frames == pytest.approx(6.0)
     assert made.info.row_ms == pytest.approx(1.0)

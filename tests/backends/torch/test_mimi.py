@@ -221,4 +221,4 @@ def test_a_depthwise_layer_of_more_outputs_than_inputs_spreads_as_the_library_do
     layer.weight.data.normal_(generator=random)
     x = torch.randn(3, 2, 1, generator=random)
     wanted = functional.conv_transpose1d(x, layer.weight, stride=2, groups=2)
-    torch.testing.assert_close(layer._spread(x), wanted)
+    torch.testing.assert_close(layer.spread(x), wanted)

@@ -15,7 +15,7 @@ from moshi.utils.compile import no_compile
 from torch import Tensor
 
 from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
-from antiphon.backends.host import HostBackend
+from antiphon.backends.host import FRAMES, HostBackend
 from antiphon.backends.snapshots import SnapshotCache, size_of
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser
@@ -134,7 +134,9 @@ def force_frame_by_frame(backend: HostBackend, row: int, prompt: Prompt, lm: LMS
     for index, frame in enumerate(prompt.frames):
         executor.run_lm_row(row, frame[1 + lm.dep_q :], index + 1)
     generator.step = step  # type: ignore[method-assign]
-    backend._frames[row] = prompt.count
+    stepped = backend.snapshot(row)
+    tensors = {**stepped.tensors, FRAMES: np.array(prompt.count)}
+    backend.restore(row, replace(stepped, tensors=tensors))
 
 
 def upstream_replies(checkpoint: Checkpoint, prompt: Prompt, pcm: FloatArray) -> tuple[list[int], FloatArray]:
@@ -231,10 +233,10 @@ def test_the_second_row_with_a_prompt_gets_a_copy_and_its_own_dice(
     np.testing.assert_allclose(replies[0][1], replies[1][1], atol=1e-4)
     assert replies[0][0] != replies[2][0]
     assert backend.prime(3, prompt).is_copied
-    assert backend._primer is not None
+    assert backend.primer is not None
     ring = inside(backend).pipeline.state.tensors["lm.0.k"][0]
     kept, small = (
-        backend._primer.cache.bytes,
+        backend.primer.cache.bytes,
         row_bytes(spec for spec in inside(backend).pipeline.state.specs.values() if not spec.is_kept),
     )
     assert kept < 6 * ring.nbytes * PROMPT_FRAMES / CONTEXT + small + 10_000, "rings only as far as filled"
@@ -254,10 +256,10 @@ def test_a_copied_row_equals_a_computed_one_with_int8_keys_and_values(
 
 def test_embedded_inputs_stand_for_their_frames(persona: Checkpoint, prompt: Prompt, lm: LMSpec) -> None:
     backend = made(persona, 2)
-    assert backend._primer is not None
+    assert backend.primer is not None
     generator = inside(backend).pipeline.generator
     assert generator is not None
-    tokens = backend._primer.inputs(prompt.frames, 0, 19)
+    tokens = backend.primer.inputs(prompt.frames, 0, 19)
     embedded = generator.model.embed(torch.from_numpy(tokens).long()[None])[0].numpy()
     frames = prompt.frames.copy()
     frames[:18] = 0  # nobody looks at them any more; of frame 18 what is delayed is still due
@@ -305,7 +307,7 @@ def test_a_row_disturbed_midway_is_right_in_the_end(
     backend = made(persona, SLOTS)
     prime(backend, 0, prompt)
     wanted = said(talk(backend, 0, speech(9)))[0]
-    backend._primer.cache = SnapshotCache(0, size_of)  # type: ignore[union-attr]
+    backend.primer.cache = SnapshotCache(0, size_of)  # type: ignore[union-attr]
     row = 1
     backend.prime(row, prompt)
     if disturb == "reset":

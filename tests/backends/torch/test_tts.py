@@ -335,4 +335,4 @@ def test_bits_of_every_token_arrive(backend: TtsBackend) -> None:
     tokens = torch.tensor([0, 3, 2**24 + 1, 2**31 - 1, -2])
     executor.pipeline.write_text(tokens)
     places = place_rows(LayoutKind.EAGER, 5, rows[::-1].copy(), np.zeros(5, np.int64), is_fixed=True)
-    assert executor._text(places).tolist() == tokens.tolist()[::-1]
+    assert executor.text_tokens(places).tolist() == tokens.tolist()[::-1]

@@ -69,7 +69,7 @@ def thread_of(client: Client) -> CallThread:
     """What a client keeps that has received these messages; they came without numbers, or count as such."""
     thread = CallThread()
     for message in client.messages:
-        if isinstance(message, moshi.Event):
+        if isinstance(message, moshi.Event | moshi.StampedAudio):
             thread.heed(moshi.encode(message))
     return thread
 
@@ -120,7 +120,7 @@ async def test_a_connection_that_still_stands_is_replaced() -> None:
         await first.until(lambda it: isinstance(it, moshi.StampedAudio) and it.frame == 1)
         thread = thread_of(first)
         async with server.call("ext=1&format=pcm_f32le&resume=again") as second:
-            await second.ws.send_bytes(resume.encode_claim(resume.Claim(thread._token or b"", -1, 1, 2)))
+            await second.ws.send_bytes(thread.claim(2))
             resumed = await told(second)
             assert resumed.fields["input_frame"] == 2
             assert resumed.fields["replay_from"] == 2

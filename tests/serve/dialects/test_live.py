@@ -16,6 +16,7 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.dialects import live
 from tests.serve.harness import (
     CODEC,
     DUPLEX,
@@ -334,11 +335,10 @@ async def test_the_path_may_name_the_model() -> None:
             assert message == "session.model is 'null-echo', and the path names 'other'"
 
 
-async def test_usage_is_told_in_seconds_of_audio() -> None:
+async def test_usage_is_told_in_seconds_of_audio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "USAGE_PERIOD_S", 0.1)
     async with serving(spec=DUPLEX) as server, live_client(server) as client:
         await client.start(model="null-duplex")
-        (call,) = server.calls
-        call.dialect._usage_due_s = 0.0  # type: ignore[attr-defined]
         usage = await client.event("session.usage.updated")
         assert usage["usage"]["seconds"] > 0
         assert 0 < usage["context_window"]["usage_ratio"] <= 1

@@ -133,12 +133,13 @@ async def test_turns_are_told_that_the_recogniser_has_no_free_row_and_an_update_
 
 
 async def test_turns_that_wait_for_a_lost_recogniser_are_told() -> None:
-    async with beside_a_talker() as (server, _), realtime_client(server) as client:
+    async with beside_a_talker(poison=77) as (server, steps), realtime_client(server) as client:
+        steps.held_at = 0
         await client.update(audio={"input": MANUAL})
-        (call,) = server.calls
-        await client.speak(spoken([*sentence(2)[0], 0]))
+        await client.speak(spoken([*sentence(2)[0], 77, 0]))
         await client.send("input_audio_buffer.commit")
-        call.exchange.captions._hearing.close()  # type: ignore[union-attr]
+        await client.event("input_audio_buffer.committed")
+        steps.go_on()
         failed = await client.event("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["message"].startswith("no more transcripts of the input")
         await client.speak(spoken([5]))

@@ -58,7 +58,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
     families = MetricFamilies(CollectorRegistry())
     front_end = FrontEnd(partial(MessageSocket, theirs, CONTROL), ServerConfig(), families)
-    front_end._connections = Connections(front_end.peer, web.Server(answer), 15.0)
+    front_end.connections = Connections(front_end.peer, web.Server(answer), 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     supervisor.send(messages.Connection(7), [one.fileno()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.services import SERVICES
+from antiphon.serve.media import recording as recording_module
 from antiphon.serve.media.recording import CallRecorder, CallRecording
 from antiphon.serve.media.retention import RecordingLimits
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
@@ -102,22 +104,23 @@ def test_a_call_is_recorded_for_so_long_and_the_oldest_give_way(tmp_path: Path) 
 def test_a_disk_that_does_not_keep_up_costs_the_recording_not_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = CallRecorder(tmp_path, GENEROUS)
-    gate = threading.Event()
-    write = recorder._write
+    gate, swept = threading.Event(), 0
 
-    def write_late(name: str, data: bytes | None) -> None:
+    def held_up(*_: object, **__: object) -> None:
+        nonlocal swept
         gate.wait()
-        write(name, data)
+        swept += 1
 
-    monkeypatch.setattr(recorder, "_write", write_late)
+    monkeypatch.setattr(recording_module, "sweep", held_up)
+    recorder = CallRecorder(tmp_path, GENEROUS)
     recording = recorder.open("ab")
     for _ in range(2000):
         recording.heard(speech(1)[:240])
     assert 900 <= recorder.left_out <= 1000
     recording.close()  # the end is not left out: the file is whole, and not open for ever
     gate.set()
-    (path,) = wait_for_files(tmp_path, recorder)
+    wait_until(lambda: swept == 3)  # at the start, and as the file begins and ends
+    (path,) = files_in(tmp_path)
     assert read_wav(path)[0].size == (2000 - recorder.left_out) * 240
     recorder.close()
 
@@ -174,12 +177,6 @@ async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> Non
     assert "\nantiphon_failed_recordings_total 1.0\n" in text
 
 
-def wait_for_files(folder: Path, recorder: CallRecorder) -> list[Path]:
-    """The files, once none of them is open."""
-    wait_until(lambda: not recorder._files and recorder._queue.empty())
-    return files_in(folder)
-
-
 def wait_until(is_so: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not is_so():
@@ -222,22 +219,24 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_at_the_end_costs_one_recording_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
+    gate = threading.Event()
+
+    class Full(FileIO):
+        def close(self) -> None:
+            super().close()
+            if "first" in str(self.name):
+                raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recording_module, "FileIO", Full)
+    monkeypatch.setattr(recording_module, "sweep", lambda *_, **__: gate.wait())
     recorder = CallRecorder(tmp_path, GENEROUS)
-    finish = recorder._finish
-
-    def full(name: str) -> None:
-        if name.startswith("first"):
-            raise OSError(28, "No space left on device")
-        finish(name)
-
-    monkeypatch.setattr(recorder, "_finish", full)
-    recorder.put("first.wav", b"\0\0" * 240)
-    if is_late:
-        recorder._ends.append("first.wav")
-    else:
-        recorder.put("first.wav", None)
-    recorder.put("second.wav", b"\0\0" * 240)
-    recorder.put("second.wav", None)
+    for name in ("second.wav", "first.wav"):
+        recorder.put(name, b"\0\0" * 240)
+    while is_late and not recorder.left_out:
+        recorder.put("first.wav", b"\0\0")
+    for name in ("first.wav", "second.wav"):
+        recorder.put(name, None)
+    gate.set()
     recorder.close()
     assert recorder.failed_files == 1
     assert read_wav(tmp_path / "second.wav")[0].size == 240

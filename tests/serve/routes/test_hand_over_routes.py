@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,13 +152,13 @@ async def test_a_worker_that_came_back_with_another_name_is_asked_for_it_once_mo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods: list[str] = []
-    send = OtherWorker._sent
+    send = HTTPConnection.putrequest
 
-    def sent(self: OtherWorker, method: str, *rest: Any) -> tuple[int, bytes]:
+    def sent(self: HTTPConnection, method: str, path: str) -> None:
         methods.append(method)
-        return send(self, method, *rest)
+        send(self, method, path)
 
-    monkeypatch.setattr(OtherWorker, "_sent", sent)
+    monkeypatch.setattr(HTTPConnection, "putrequest", sent)
     async with worker(tmp_path) as server:
         server.services.begin_drain = lambda _: None
         asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
@@ -244,11 +243,13 @@ def test_what_was_seen_is_forgotten_when_it_is_old_and_many_came_after_it() -> N
     assert largest_held(seen) == 2 * KEPT_REQUESTS
 
 
-async def test_a_plain_request_of_another_machine_is_refused() -> None:
-    transport = SimpleNamespace(get_extra_info=lambda _: ("10.0.0.1", 1))
-    request: Any = SimpleNamespace(secure=False, transport=transport)
-    with pytest.raises(HandOverError, match="over TLS alone, or from this machine"):
-        hand_over._check(request, SECRET, "b")
+async def test_a_plain_request_of_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "is_loopback", lambda _: False)
+    async with worker(tmp_path) as server:
+        refusal = await ask(server, b"{}", path="/api/drain")
+    assert refusal == (403, "over TLS alone, or from this machine")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import gc
 import itertools
 import time
 import weakref
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
@@ -65,9 +65,24 @@ class Taker:
         return None if len(message) % 2 else message[:1]
 
 
+UNLIMITED = 1_000_000_000
+
+
+def socket_on(
+    wire: Wire, *, messages_per_s: int = Limits().max_messages_per_s, most_bytes: int = 1000
+) -> Socket:
+    limits = Limits(max_messages_per_s=messages_per_s, max_bytes_per_s=1000 * UNLIMITED)
+    return Socket(web.StreamResponse(), wire, limits, lambda: 0.0, most_bytes)
+
+
 @pytest.fixture
-async def socket() -> Socket:
-    return Socket(web.StreamResponse(), Wire(), Limits(), lambda: 0.0, 1000)
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def socket(wire: Wire) -> Socket:
+    return socket_on(wire)
 
 
 def feed(socket: Socket, *messages: bytes) -> None:
@@ -108,9 +123,9 @@ async def test_no_message_overtakes_one_that_waits_or_is_being_followed(socket: 
         assert not taker.taken
 
 
-@pytest.mark.parametrize("rate", [500, 1_000_000_000])
-async def test_of_a_burst_a_few_are_taken_at_once(socket: Socket, rate: int) -> None:
-    taker, socket._message_s, socket._byte_s = Taker(), 1.0 / rate, 0.0
+@pytest.mark.parametrize("rate", [500, UNLIMITED])
+async def test_of_a_burst_a_few_are_taken_at_once(wire: Wire, rate: int) -> None:
+    taker, socket = Taker(), socket_on(wire, messages_per_s=rate)
     with socket.taking_at_once(taker):
         task = await receiving(socket)
         feed(socket, *(b"%03d" % number for number in range(20)))
@@ -130,14 +145,16 @@ async def test_nothing_is_taken_while_the_receiver_waits_for_room(socket: Socket
         assert await socket.receive_any() == b"1"
 
 
-async def test_a_fault_is_raised_where_messages_are_received_before_a_close_behind_it(socket: Socket) -> None:
+async def test_a_fault_is_raised_where_messages_are_received_before_a_close_behind_it(
+    socket: Socket, wire: Wire
+) -> None:
     with socket.taking_at_once(Taker()):
         task = await receiving(socket)
         feed(socket, b"bad", b"1")
         socket.feed_data(client_frame(CLOSE, b""))
         with pytest.raises(AudioError, match="no audio"):
             await task
-        assert not cast("Wire", socket._transport).written  # the close is not answered yet
+        assert not wire.written  # the close is not answered yet
 
 
 async def test_a_fault_is_gone_when_it_was_dealt_with(socket: Socket) -> None:
@@ -176,8 +193,7 @@ async def test_messages_are_received_in_order_however_they_are_cut(
         data += client_frame(opcode, content.encode() if isinstance(content, str) else content)
         edges.append(len(data))
     edges += [cut % (len(data) + 1) for cut in cuts]
-    socket = Socket(web.StreamResponse(), Wire(), Limits(), lambda: 0.0, 1 << 20)
-    socket._message_s = socket._byte_s = 0.0
+    socket = socket_on(Wire(), messages_per_s=UNLIMITED, most_bytes=1 << 20)
     for start, end in itertools.pairwise(sorted({*edges})):
         socket.feed_data(data[start:end])
     expected = [content for opcode, content in messages if opcode != PING]
@@ -213,6 +229,6 @@ async def test_messages_of_every_length_arrive_whole_at_another_reader() -> None
 
 
 @pytest.mark.parametrize(("size", "header"), [(5, 2), (125, 2), (126, 4), (65535, 4), (65536, 10)])
-async def test_the_shortest_header_is_used(socket: Socket, size: int, header: int) -> None:
+async def test_the_shortest_header_is_used(socket: Socket, wire: Wire, size: int, header: int) -> None:
     socket.send((bytes(size),))
-    assert len(cast("Wire", socket._transport).written) == size + header
+    assert len(wire.written) == size + header

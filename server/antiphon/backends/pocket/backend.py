@@ -159,7 +159,7 @@ class PocketRows(HostArrays):
         clock: Callable[[], float],
     ) -> None:
         """Take over a loaded model, and say a few words with it to know how long they take."""
-        self._model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
+        self.model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
         self._clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
         self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
@@ -183,8 +183,8 @@ class PocketRows(HostArrays):
         self.failed: dict[int, Exception] = {}
 
     def _fresh(self, voice: State | None = None) -> PocketRow:
-        chunker = Chunker(self._model.count, self._chunk_tokens)
-        return PocketRow(self._model, chunker, self._nobody if voice is None else voice, self._frame_samples)
+        chunker = Chunker(self.model.count, self._chunk_tokens)
+        return PocketRow(self.model, chunker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """As many as are named: rows never meet."""
@@ -220,7 +220,7 @@ class PocketRows(HostArrays):
         if len(going) > 1:
             with torch.inference_mode(), contextlib.suppress(Exception):
                 states, latents = [said.state for said in going], [said.latent for said in going]
-                thoughts = self._model.think_together(states, latents)
+                thoughts = self.model.think_together(states, latents)
                 for said, thought in zip(going, thoughts, strict=True):
                     said.thought = thought
         return [self._speak(row, entries) for row, entries in zip(rows, offered, strict=True)]
@@ -292,7 +292,7 @@ class PocketRows(HostArrays):
 
     def _longest_bytes(self, shape: PocketShape) -> int:
         """What the longest chunk takes after the longest voice: keys, values, and the codec's own."""
-        model = self._model
+        model = self.model
         max_frames = self._longest_frames
         positions = shape.max_positions + LONGEST_CHUNK_TOKENS + max_frames
         kept = 4 * 2 * shape.layers * shape.heads * shape.head_dim * positions

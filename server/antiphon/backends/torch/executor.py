@@ -305,7 +305,7 @@ class TorchRows:
         self._rows.leaving[: places.count].copy_(leaving, non_blocking=True)
         return self._runner.finish()
 
-    def _text(self, places: BatchLayout) -> IntArray:
+    def text_tokens(self, places: BatchLayout) -> IntArray:
         """The text tokens that left, int32 ``[m]``."""
         bits: IntArray = self._rows.leaving.numpy()[places.at, self._spec.frame_samples].view(np.int32)
         return bits

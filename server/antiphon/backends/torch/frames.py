@@ -51,7 +51,7 @@ class TorchFrames(TorchRows):
             if decoded is not None:
                 pcm[work.is_emitting] = self._pcm(decoded)
         if pipeline.generator is not None:
-            tokens = self._text(places)
+            tokens = self.text_tokens(places)
         if self._rows.leaving.shape[1] > samples + 1:
             vad = self._rows.leaving.numpy()[places.at, samples + 1 :]
         return Result(pcm, tokens, vad, stage_ms)

@@ -87,7 +87,7 @@ class TorchTts(TorchRows):
                 self._run("decode", self.pipeline.decode, decoded)
             stage_ms = self._leave(places)
         pcm = None if decoded is None else self._pcm(decoded)
-        return TextResult(self._text(places), pcm, stage_ms)
+        return TextResult(self.text_tokens(places), pcm, stage_ms)
 
     def _run_lm(self, places: BatchLayout, *, is_silent: bool) -> None:
         """A step of the language model; within the audio delay, ``is_silent``, of nothing else."""

@@ -148,7 +148,7 @@ class FrontEnd:
         self._is_cut = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
-        self._connections: Connections | None = None
+        self.connections: Connections | None = None
         self._own_tracer = None if tracer is not None else make_tracer(config, has_ticks=False)
         self._tracer = tracer or self._own_tracer
         self._tls = port_tls(config)
@@ -178,8 +178,8 @@ class FrontEnd:
         assert runner.server is not None
         app[SERVICES].begin_drain = lambda target: self.peer.send(messages.BeginDrain(target))
         limit_s = self._config.limits.connect_timeout_s
-        self._connections = Connections(self.peer, runner.server, limit_s)
-        counting.append(self._connections)
+        self.connections = Connections(self.peer, runner.server, limit_s)
+        counting.append(self.connections)
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
         # here now stays anyway.
         gc.collect()
@@ -214,20 +214,20 @@ class FrontEnd:
         return None
 
     def _take(self, number: int, descriptors: Sequence[int]) -> None:
-        assert self._connections is not None
+        assert self.connections is not None
         if not descriptors:
             error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             context = {"message": "a connection came without its socket", "exception": error, "socket": None}
             asyncio.get_running_loop().call_exception_handler(context)
-            self._connections.refuse(number)
+            self.connections.refuse(number)
             return
         connection = socket.socket(fileno=descriptors[0])
-        self._begin(self._connections.begin(number, connection, self._tls.of(connection)))
+        self._begin(self.connections.begin(number, connection, self._tls.of(connection)))
 
     def _pong(self) -> messages.Pong:
-        if self._connections is None or self._app is None:
+        if self.connections is None or self._app is None:
             return messages.Pong()
-        self._connections.look()
+        self.connections.look()
         return messages.Pong(self._app[SERVICES].lag.lag_s)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

@@ -388,7 +388,7 @@ class Socket:
 
     def is_congested(self) -> bool:
         """Whether more is unsent than ``max_unsent_bytes``: the peer reads too slowly, or not at all."""
-        is_congested = self._unsent_bytes() > self._limits.max_unsent_bytes
+        is_congested = self.unsent_bytes > self._limits.max_unsent_bytes
         if is_congested and self._stall_start_s is None:
             self._stall_start_s = self._clock()
         elif not is_congested and self._stall_start_s is not None:
@@ -399,9 +399,11 @@ class Socket:
     @property
     def has_unsent(self) -> bool:
         """Whether anything is written and not yet taken by the network; a close may cut it off."""
-        return self._unsent_bytes() > 0
+        return self.unsent_bytes > 0
 
-    def _unsent_bytes(self) -> int:
+    @property
+    def unsent_bytes(self) -> int:
+        """What is written and not yet taken by the network."""
         # asyncio's TLS transport fails when it is asked for its buffer after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 

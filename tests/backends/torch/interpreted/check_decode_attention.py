@@ -52,7 +52,7 @@ def live(ring: KVRing, rows: list[int], last: Tensor) -> PackedStep:
 def by_torch(q: Tensor, ring: KVRing, step: PackedStep, first: Tensor, length: int) -> Tensor:
     """What the torch path computes: the same read, the same mask."""
     positions = first[:, None] + torch.arange(q.shape[2])
-    held = transformer._ring_positions(positions[:, -1], length, CAPACITY)
+    held = transformer.ring_positions(positions[:, -1], length, CAPACITY)
     mask = ((held[:, None] >= 0) & (held[:, None] <= positions[:, :, None]))[:, None]
     rows = [
         replace(ring, dtype=q.dtype).read(step, Run(0, max(row, 0), 1), length) for row in step.rows.tolist()

@@ -86,14 +86,15 @@ class KVRing:
 
     def read(self, step: Step, run: Run | None, length: int) -> tuple[Tensor, Tensor]:
         """The first ``length`` slots of the rows of a run as ``[count, H, length, D]`` in ``dtype``."""
-        return self._read_part(step, run, "k", length), self._read_part(step, run, "v", length)
+        return self.read_part(step, run, "k", length), self.read_part(step, run, "v", length)
 
     def view(self, step: PackedStep) -> RingView:
         """The ring of all rows, nothing of it converted or copied."""
         names = ("k", "v", "k_scale", "v_scale") if self.int8 else ("k", "v")
         return RingView(*(step.whole(f"{self.name}.{part}") for part in names))
 
-    def _read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
+    def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
+        """The keys ("k") or values ("v") of :meth:`read`."""
         values = step.ring(f"{self.name}.{part}", run)
         if self.int8 and part == "v":
             values = values[:, :, : -(-length // PAGE_SLOTS)].transpose(-1, -2).flatten(2, 3)

@@ -175,7 +175,7 @@ class CausalConvTranspose1d(StreamingConv):
             )
             del self.weight
 
-    def _spread(self, x: Tensor) -> Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """Overlap-add without the bias: ``[n, in, T]`` to ``[n, out, T * stride + tail]``."""
         if x.shape[-1] == 1 and self.groups == self.in_channels == self.out_channels:
             return x * self.weight[:, 0]  # which ONNX Runtime takes for a convolution of many groups
@@ -188,7 +188,7 @@ class CausalConvTranspose1d(StreamingConv):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """``[n, in_channels, T]`` to ``[n, out_channels, T * stride]``."""
-        out = self._spread(x)
+        out = self.spread(x)
         if self.tail_positions:
             tail = step.read(f"{self.name}.tail")
             end = out.shape[-1] - self.tail_positions

@@ -32,7 +32,7 @@ def load_steps() -> ModuleType:
     return steps
 
 
-def _ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
+def ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
     """Position held by each of the first ``length`` slots, ``[n, length]``; negative where nothing is."""
     slots = torch.arange(length, device=last.device)
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
@@ -81,13 +81,13 @@ class StreamingTransformer(nn.Module):
         if run is not None:
             positions, length = positions[run.places], self._length(run.filled)
         if wide:
-            old = _ring_positions(positions[:, 0] - 1, length, capacity)
+            old = ring_positions(positions[:, 0] - 1, length, capacity)
             keys = torch.cat([old, positions], dim=1)
             frame = config.frame_positions
             frame_end = torch.div(positions, frame, rounding_mode="floor") * frame + frame - 1
             inside = keys[:, None] > frame_end[:, :, None] - capacity
         else:
-            keys = _ring_positions(positions[:, -1], length, capacity)
+            keys = ring_positions(positions[:, -1], length, capacity)
             inside = torch.ones((), dtype=torch.bool, device=positions.device)
         mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None]) & inside
         return Look(run, mask[:, None], length)
