@@ -25,7 +25,6 @@ from tests.support.launch import ANTIPHON, free_port, running_server
 FRAMES_A_CUT = 10
 FRAMES_AFTER = 100
 """Answered as fast as they come: the last cut has to find the call under way."""
-SILENT_FRAMES = {"tiny": 1}
 SEEDS = "&text_seed=5&audio_seed=7"
 
 
@@ -38,7 +37,7 @@ async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
         async with aiohttp.ClientSession() as http:
             url = f"ws://127.0.0.1:{port}/api/chat?{QUERY}{SEEDS}"
             pcm = fit_clip(load_question(), frames * FRAME_SAMPLES / 24_000)
-            caller = ResumingCaller(http, url, pcm, SILENT_FRAMES.get(model, 0), patience_s=3600.0)
+            caller = ResumingCaller(http, url, pcm, patience_s=3600.0)
             running = asyncio.ensure_future(caller.run())
             for at in cuts_at:
                 await caller.until_answered(at)

@@ -98,6 +98,7 @@ class FakeBackend:
         step_s: Callable[[int], float] = lambda rows: 0.0,
         clock: FakeClock | None = None,
         memory: dict[str, int] | None = None,
+        device: str = "cpu",
         device_name: str = "",
         work: dict[str, int] | None = None,
         chooses_threads: bool = False,
@@ -107,7 +108,7 @@ class FakeBackend:
         self.spec = spec or fake_spec()
         self._info = BackendInfo(
             name="fake",
-            device="cpu",
+            device=device,
             spec=self.spec,
             slots=slots,
             can_prime=self.spec.kind in (PipelineKind.DUPLEX, PipelineKind.TTS),

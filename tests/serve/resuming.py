@@ -16,10 +16,10 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import STAMP_SAMPLES, read_stamp
 from antiphon.protocol import moshi
 from antiphon_client.thread import CallThread
-from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, cut, response_to
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, cut, response_to, transport_of
 
-IN_FLIGHT_FRAMES = 6
-"""Sent and not answered, so that no bound of the server is reached at any speed."""
+IN_FLIGHT_FRAMES = 5
+"""Sent and not answered: as many as the server says again, so that a cut at any speed costs none."""
 
 QUERY = "ext=1&format=pcm_f32le&resume=1"
 
@@ -40,7 +40,6 @@ class ResumingCaller:
         http: aiohttp.ClientSession,
         url: str,
         pcm: FloatArray,
-        delay_frames: int = 0,
         *,
         patience_s: float = 4 * PATIENCE_S,
     ) -> None:
@@ -50,7 +49,7 @@ class ResumingCaller:
         self._cut_s: float | None = None
         self._heard_s = 0.0
         self.thread, self.heard = CallThread(), Heard()
-        self._http, self._url, self._silent = http, url, delay_frames
+        self._http, self._url = http, url
         self._frames = pcm.reshape(-1, FRAME_SAMPLES)
         self._next = self._answered = 0
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -78,6 +77,11 @@ class ResumingCaller:
         if self._socket is not None and response_to(self._socket).connection is not None:
             self._cut_s = time.monotonic()
             cut(self._socket)
+
+    def stop_reading(self) -> None:
+        """Leave what the server says unread, until the connection is cut."""
+        assert self._socket is not None
+        transport_of(self._socket).pause_reading()
 
     async def until_answered(self, frame: int) -> None:
         """Wait until everything before this frame is answered, and the last cut made good, or all is over."""
@@ -121,7 +125,7 @@ class ResumingCaller:
         self._next = 0 if is_first else len(self._frames)  # until the server says where
         while True:
             self._progress.clear()
-            ahead = self._answered + IN_FLIGHT_FRAMES + self._silent
+            ahead = self._answered + IN_FLIGHT_FRAMES
             while self.thread.is_resumable and self._next < min(self.sends_until, ahead, len(self._frames)):
                 self._next += 1
                 data = np.asarray(self._frames[self._next - 1], "<f4").tobytes()

@@ -99,9 +99,7 @@ async def test_each_ended_call_leaves_one_record(keys: Path, tmp_path: Path) -> 
 
 async def test_a_call_that_is_resumed_leaves_a_record_of_each_connection(tmp_path: Path) -> None:
     async with serving(spec=DUPLEX, usage=str(tmp_path / "usage")) as server:
-        caller = ResumingCaller(
-            server.http, server.url(f"/api/chat?{QUERY}"), speech(20), DUPLEX.delay_frames
-        )
+        caller = ResumingCaller(server.http, server.url(f"/api/chat?{QUERY}"), speech(20))
         caller.sends_until = 12
         running = asyncio.ensure_future(caller.run())
         await caller.until_answered(12 - DUPLEX.delay_frames)

@@ -12,19 +12,19 @@ from antiphon.models.spec import ModelSpec
 from antiphon.protocol import events, moshi, resume
 from antiphon_client.thread import CallThread
 from tests.serve.harness import CODEC, DUPLEX, Client, Server, serving, speech
-from tests.serve.resuming import QUERY, ResumingCaller
+from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
 
 SEEDS = "&text_seed=5&audio_seed=7"
 
 
-def caller_of(server: Server, pcm: FloatArray, spec: ModelSpec) -> ResumingCaller:
-    return ResumingCaller(server.http, server.url(f"/api/chat?{QUERY}{SEEDS}", "ws"), pcm, spec.delay_frames)
+def caller_of(server: Server, pcm: FloatArray) -> ResumingCaller:
+    return ResumingCaller(server.http, server.url(f"/api/chat?{QUERY}{SEEDS}", "ws"), pcm)
 
 
 async def spoken(spec: ModelSpec, cuts_at: list[int], frames: int) -> ResumingCaller:
     """One whole call, cut whenever it has answered so many frames."""
     async with serving(spec=spec, engine={"fixed_batch": True}) as server:
-        caller = caller_of(server, speech(frames), spec)
+        caller = caller_of(server, speech(frames))
         running = asyncio.ensure_future(caller.run())
         for at in cuts_at:
             await caller.until_answered(at)
@@ -49,6 +49,24 @@ async def test_twenty_cuts_lose_no_word_and_repeat_no_sound(spec: ModelSpec) -> 
     assert cut.heard.audio.keys() == uncut.heard.audio.keys()
     for frame, (pcm,) in uncut.heard.audio.items():
         np.testing.assert_array_equal(cut.heard.audio[frame][0], pcm)
+
+
+@pytest.mark.parametrize("spec", [CODEC, DUPLEX], ids=lambda it: it.name)
+async def test_what_was_sent_to_a_client_that_did_not_read_it_is_said_again(spec: ModelSpec) -> None:
+    async with serving(spec=spec) as server:
+        caller = caller_of(server, speech(30))
+        caller.sends_until = 10
+        running = asyncio.ensure_future(caller.run())
+        await caller.until_answered(10)
+        caller.stop_reading()
+        caller.go_on()
+        (call,) = server.calls
+        said = 10 + IN_FLIGHT_FRAMES - spec.delay_frames
+        await server.eventually(lambda: call.participant.stats().frames_out == said)
+        caller.cut()
+        await running
+        assert caller.thread.missed_frames == 0
+        assert list(caller.heard.audio) == list(range(spec.delay_frames, 30))
 
 
 async def claim_again(server: Server, claim: bytes) -> moshi.Event:

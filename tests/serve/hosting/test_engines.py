@@ -126,9 +126,7 @@ def test_models_share_a_gpu_by_whatever_name_it_is_given(monkeypatch: pytest.Mon
             super().__init__(*arguments, share=share, **options)
 
     def made(*_: object, device: str, slots: int, **__: object) -> FakeBackend:
-        backend = FakeBackend(slots=slots, memory={"weights": 100, "state_per_row": 10})
-        backend._info = replace(backend.info, device=device)
-        return backend
+        return FakeBackend(slots=slots, memory={"weights": 100, "state_per_row": 10}, device=device)
 
     monkeypatch.setattr(engines, "Engine", NotedEngine)
     monkeypatch.setattr(registry, "import_module", lambda _: SimpleNamespace(make=made))

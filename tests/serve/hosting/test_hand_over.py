@@ -39,7 +39,7 @@ async def two_workers(
 
 
 def caller_of(a: ServerProcess, b: ServerProcess, *, sends_until: int = FRAMES) -> MovingCaller:
-    caller = MovingCaller(a.http, f"{a.url}/api/chat?{QUERY}{SEEDS}", speech(FRAMES), DUPLEX.delay_frames)
+    caller = MovingCaller(a.http, f"{a.url}/api/chat?{QUERY}{SEEDS}", speech(FRAMES))
     caller.workers = {"a": a.url, "b": b.url}
     caller.sends_until = sends_until
     return caller

@@ -21,14 +21,13 @@ FRAMES = 120
 CALLS = 32
 CUTS = (10, 35, 60, 85)
 WHOLE = (FRAMES, FRAMES - DUPLEX.delay_frames)
-AHEAD = IN_FLIGHT_FRAMES + DUPLEX.delay_frames
 SEEDS = "&text_seed=5&audio_seed=7"
 OPTIONS = ("--slots", "40", "--front-ends", "2", "--fixed-batch")
 
 
 def caller_of(http: object, url: str) -> ResumingCaller:
     address = f"{url}/api/chat?{QUERY}{SEEDS}"
-    return ResumingCaller(http, address, speech(FRAMES), DUPLEX.delay_frames)  # type: ignore[arg-type]
+    return ResumingCaller(http, address, speech(FRAMES))  # type: ignore[arg-type]
 
 
 def live_caller_of(http: object, url: str) -> ResumingLiveCaller:
@@ -39,7 +38,7 @@ def live_caller_of(http: object, url: str) -> ResumingLiveCaller:
         model=DUPLEX.name,
         delay_frames=DUPLEX.delay_frames,
     )
-    caller.sends_until = 40 + AHEAD
+    caller.sends_until = 40 + IN_FLIGHT_FRAMES
     return caller
 
 
@@ -95,13 +94,13 @@ async def test_calls_that_are_cut_go_on_through_any_front_end() -> None:
         await whole.run()
         callers = [caller_of(server.http, server.url) for _ in range(4)]
         for caller in callers:
-            caller.sends_until = CUTS[0] + AHEAD  # or it is through before its turn to be cut comes
+            caller.sends_until = CUTS[0] + IN_FLIGHT_FRAMES  # else it ends before its cut
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
         for at, following in zip(CUTS, (*CUTS[1:], FRAMES), strict=True):
             for caller in callers:
                 await caller.until_answered(at)
                 caller.cut()
-                caller.go_on(until=following + AHEAD)
+                caller.go_on(until=following + IN_FLIGHT_FRAMES)
         await asyncio.gather(*running)
     for caller in callers:
         assert caller.thread.resumptions == len(CUTS)

@@ -70,7 +70,7 @@ async def test_a_stock_call_stays_until_it_ends_while_one_that_can_be_resumed_go
     async with two_workers(tmp_path) as (a, b), a.call(STOCK_QUERY) as client:
         stock = StockCaller(client)
         await stock.speak()
-        moving = MovingCaller(a.http, a.url(f"/api/chat?{QUERY}"), speech(FRAMES), DUPLEX.delay_frames)
+        moving = MovingCaller(a.http, a.url(f"/api/chat?{QUERY}"), speech(FRAMES))
         moving.workers = {"a": a.url(""), "b": b.url("")}
         moving.sends_until = FRAMES // 2
         running = asyncio.create_task(moving.run())
