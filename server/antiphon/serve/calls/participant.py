@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -138,19 +137,9 @@ class Place:
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
         """
-        submitted = asyncio.ensure_future(
-            self.engine.submit(self.parameters, wait_s=self.wait_s, notify=notify, prompt=self.prompt)
+        return await self.engine.submit(
+            self.parameters, wait_s=self.wait_s, notify=notify, prompt=self.prompt
         )
-        try:
-            return await asyncio.shield(submitted)
-        except asyncio.CancelledError:
-            submitted.add_done_callback(_give_back)
-            raise
-
-
-def _give_back(submitted: asyncio.Future[CallSession]) -> None:
-    if not submitted.cancelled() and submitted.exception() is None:
-        submitted.result().close()
 
 
 class Talker(Participant[FrameReply]):
