@@ -40,7 +40,7 @@ def fill(admission: Admission[FakeCaller], count: int, now_s: float = 0.0) -> li
 
 def press(pressure: LatePressure, now_s: float, *, late: int = 100, frames: int = 100) -> None:
     for index in range(frames):
-        pressure.record(now_s, is_late=index < late)
+        pressure.record_many(now_s, frames=1, late=int(index < late))
 
 
 def test_a_full_server_says_what_is_to_do_about_its_rows() -> None:

@@ -15,7 +15,7 @@ CONFIG = EngineConfig(
 
 def record(pressure: LatePressure, now_s: float, *, frames: int, late: int) -> None:
     for index in range(frames):
-        pressure.record(now_s, is_late=index < late)
+        pressure.record_many(now_s, frames=1, late=int(index < late))
 
 
 def test_it_rises_above_one_limit_and_falls_below_the_other() -> None:
@@ -65,8 +65,8 @@ def test_it_falls_by_itself_when_nobody_is_left_to_be_late() -> None:
 
 def test_clocks_of_threads_may_be_slightly_out_of_order() -> None:
     pressure = LatePressure(CONFIG)
-    pressure.record(20.5, is_late=True)
-    pressure.record(19.5, is_late=True)
+    pressure.record_many(20.5, frames=1, late=1)
+    pressure.record_many(19.5, frames=1, late=1)
     assert pressure.count(20.5) == LateCount(2, 2)
 
 
@@ -78,7 +78,7 @@ def test_the_window_holds_the_last_ten_cells(steps: list[tuple[float, bool]]) ->
     recorded: list[tuple[int, bool]] = []
     for gap_s, is_late in steps:
         now_s += gap_s
-        pressure.record(now_s, is_late=is_late)
+        pressure.record_many(now_s, frames=1, late=int(is_late))
         recorded.append((int(now_s / cell_s), is_late))
         recent = [late for cell, late in recorded if cell > int(now_s / cell_s) - CELLS]
         assert pressure.count(now_s) == LateCount(len(recent), sum(recent))

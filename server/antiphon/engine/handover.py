@@ -193,7 +193,7 @@ class HandOver:
         seconds = round(self._clock() - sending.began_s, 3)
         for session, moved in self._sessions.resuming.end_move(sending.call, worker, is_gone=True):
             self._sessions.end(session, moved)
-        self._metrics.hand_over("sent")
+        self._metrics.hand_overs["sent"].inc()
         call = sending.call.call
         self._log.info("call handed over", session=call, worker=worker, bytes=size, seconds=seconds)
 
@@ -205,7 +205,7 @@ class HandOver:
         is_final = sending.is_last or isinstance(error, HandOverRefusedError | UnsupportedError)
         if not is_final:
             self._due_s[call] = self._clock() + AGAIN_S
-        self._metrics.hand_over("failed")
+        self._metrics.hand_overs["failed"].inc()
         again = {} if is_final else {"again_in_s": AGAIN_S}
         self._log.warning(
             "call not handed over", session=call.call, reason=str(error) or repr(error), **again
@@ -282,4 +282,4 @@ class HandOver:
 
     def _count_taken(self, arrived: Future[None]) -> None:
         is_taken = not arrived.cancelled() and arrived.exception() is None
-        self._metrics.hand_over("taken" if is_taken else "refused")
+        self._metrics.hand_overs["taken" if is_taken else "refused"].inc()

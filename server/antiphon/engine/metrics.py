@@ -87,10 +87,6 @@ class LatePressure:
         """Seconds after which the answer of :meth:`is_high` may change on its own."""
         return self._cell_s
 
-    def record(self, now_s: float, *, is_late: bool) -> None:
-        """Count one frame answered at ``now_s``."""
-        self.record_many(now_s, frames=1, late=int(is_late))
-
     def record_many(self, now_s: float, *, frames: int, late: int) -> None:
         """Count frames answered at ``now_s``, and those of them that were late."""
         cell = self._advance(now_s)
@@ -243,7 +239,8 @@ class ArrayHistogramFamily(Collector):
 class EngineMetrics:
     """Every number of the engine, each with the label ``model``.
 
-    The attributes are children with the label bound already, so that recording costs one call. Gauges
+    The attributes are children with the label bound already, so that recording costs one call, or such by
+    the value of a further label (``metrics.METRICS``). Gauges
     are asked for their value when somebody reads them. Engines of one process share ``MetricFamilies``.
     """
 
@@ -269,10 +266,10 @@ class EngineMetrics:
         self.abandoned = self._counter("abandoned_sessions")
         dropped = self._counter_by("dropped_frames")
         self.dropped_in, self.dropped_out = dropped["in"], dropped["out"]
-        self._admissions = self._counter_by("admissions")
-        self._resumptions = self._counter_by("resumptions")
-        self._hand_overs = self._counter_by("hand_overs")
-        self._prompts = self._counter_by("prompts")
+        self.admissions = self._counter_by("admissions")
+        self.resumptions = self._counter_by("resumptions")
+        self.hand_overs = self._counter_by("hand_overs")
+        self.prompts = self._counter_by("prompts")
         self._stages: dict[str, ArrayHistogram] = {}
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
@@ -293,22 +290,6 @@ class EngineMetrics:
         memory = self.families.get(Gauge, "model_memory_bytes")
         for purpose, size in info.memory.items():
             memory.labels(self._model, purpose).set(size)
-
-    def admission(self, outcome: str) -> None:
-        """Count one admission decision."""
-        self._admissions[outcome].inc()
-
-    def resumption(self, outcome: str) -> None:
-        """Count a connection that asked to resume a call."""
-        self._resumptions[outcome].inc()
-
-    def hand_over(self, outcome: str) -> None:
-        """Count a call that was to change its worker."""
-        self._hand_overs[outcome].inc()
-
-    def prompt(self, *, is_copied: bool) -> None:
-        """Count a prompt that was read."""
-        self._prompts["copied" if is_copied else "computed"].inc()
 
     def stages(self, stage_ms: Mapping[str, float]) -> None:
         """Record the stages a backend reports for one tick, in milliseconds."""

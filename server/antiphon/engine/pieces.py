@@ -76,7 +76,7 @@ class PrimingQueue:
                 self.leases.append(lease)
                 return
             if isinstance(prompt, Prompt):
-                self._metrics.prompt(is_copied=progress.is_copied)
+                self._metrics.prompts["copied" if progress.is_copied else "computed"].inc()
             self._end(lease, entry, prompt, now_s)
 
     def _end(self, lease: int, entry: RowEntry, prompt: Prompt | SavedState, now_s: float) -> None:

@@ -94,12 +94,12 @@ class SessionManager:
         try:
             outcome = self._admission.submit(session, now_s, wait_s)
         except RefusedError as error:
-            self._metrics.admission(error.outcome)
+            self._metrics.admissions[error.outcome].inc()
             raise
         except DrainingError:
-            self._metrics.admission(AdmissionOutcome.DRAINING)
+            self._metrics.admissions[AdmissionOutcome.DRAINING].inc()
             raise
-        self._metrics.admission(outcome)
+        self._metrics.admissions[outcome].inc()
 
     def claim(self, session: EngineSession, claim: ResumeClaim) -> None:
         """Let a session have a call of another connection.
@@ -113,10 +113,10 @@ class SessionManager:
         try:
             self.resuming.claim(session, claim)
         except ResumeError as error:
-            self._metrics.resumption(error.reason)
+            self._metrics.resumptions[error.reason].inc()
             raise
         except MovedError:
-            self._metrics.resumption("moved")
+            self._metrics.resumptions["moved"].inc()
             raise
 
     def check_room(self, wait_s: float) -> None:
@@ -237,7 +237,7 @@ class SessionManager:
     def _leave(self, session: EngineSession) -> None:
         departure = self._admission.leave(session, self._clock())
         if departure.was_waiting:
-            self._metrics.admission(AdmissionOutcome.LEFT)
+            self._metrics.admissions[AdmissionOutcome.LEFT].inc()
         if departure.active_s is not None:
             self._metrics.session_seconds.observe(departure.active_s)
         self._apply(departure.changes)
@@ -248,7 +248,7 @@ class SessionManager:
             for session in self.resuming.drain():
                 self.end(session, ResumeError("draining: the server is leaving"))
         for session in self._admission.drain():
-            self._metrics.admission(AdmissionOutcome.DRAINING)
+            self._metrics.admissions[AdmissionOutcome.DRAINING].inc()
             self.end(session, DrainingError("the server is leaving; its queue is closed"))
 
     def end_all(self, error: AntiphonError) -> None:
@@ -334,7 +334,7 @@ class SessionManager:
             return
         self._at_lease[target] = successor
         if not self.resuming.is_detached(successor):  # nor has its connection gone
-            self._metrics.resumption("resumed")
+            self._metrics.resumptions["resumed"].inc()
         successor.send(messages.Resumed(successor.id, resumption))
         successor.announce(target, self._rows.arena.pool_leases)
 
@@ -350,9 +350,9 @@ class SessionManager:
     def _apply(self, changes: Changes[EngineSession]) -> None:
         """Tell every session that a decision of admission concerns."""
         for _ in changes.promoted:
-            self._metrics.admission(AdmissionOutcome.PROMOTED)
+            self._metrics.admissions[AdmissionOutcome.PROMOTED].inc()
         for session, error in changes.expired:
-            self._metrics.admission(AdmissionOutcome.EXPIRED)
+            self._metrics.admissions[AdmissionOutcome.EXPIRED].inc()
             self.end(session, error)
         for session in changes.moved:
             self.announce_place(session)

@@ -220,12 +220,6 @@ def read_modalities(fields: Fields) -> tuple[str, ...]:
     return tuple(value)
 
 
-def read_output(fields: Fields, output: OutputFormat) -> OutputFormat:
-    """How one response is to be given: its ``output_modalities``; its sound is the session's."""
-    modalities = read_modalities(fields)
-    return replace(output, modalities=modalities) if modalities else output
-
-
 def _change_input(session: RealtimeSession, fields: Fields) -> RealtimeSession:
     if "format" in fields:
         session = replace(session, input_format=_read_format(fields.object("format")))
