@@ -14,7 +14,6 @@ FRAME_PATH: Final = (
     "server/antiphon/ipc/rings.py",
     "server/antiphon/ipc/client_context.py",
     "server/antiphon/ipc/session.py",
-    "server/antiphon/models/spec.py",
     "server/antiphon/protocol/moshi.py",
     "server/antiphon/serve/calls/exchange.py",
     "server/antiphon/serve/calls/dialect.py",

@@ -256,6 +256,7 @@ class HostBackend(RowHost[FrameExecutor]):
     def __init__(self, spec: ModelSpec, executor: FrameExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""
         self._is_duplex, self._delay_frames = spec.kind is PipelineKind.DUPLEX, spec.delay_frames
+        self._frame_samples = spec.frame_samples
         can_prime = self._is_duplex and isinstance(executor, PromptExecutor)
         super().__init__(spec, executor, slots=slots, can_prime=can_prime)
 
@@ -274,8 +275,11 @@ class HostBackend(RowHost[FrameExecutor]):
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame; see :meth:`antiphon.backends.base.Backend.step`."""
         check_inputs(self._info, inputs)
-        assert inputs.pcm is not None
-        rows, is_fresh = inputs.rows, inputs.reset
+        rows, is_fresh, pcm = inputs.rows, inputs.reset, inputs.pcm
+        assert pcm is not None
+        if pcm.shape != (rows.size, self._frame_samples) or pcm.dtype != np.float32:
+            wanted = [rows.size, self._frame_samples]
+            raise AudioError(f"PCM is {pcm.dtype} {list(pcm.shape)}, but this step needs float32 {wanted}")
         has_fresh = np.count_nonzero(is_fresh) > 0
         if has_fresh and self.primer is not None:
             self.primer.forget(rows[is_fresh].tolist())
@@ -287,7 +291,7 @@ class HostBackend(RowHost[FrameExecutor]):
             # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
             is_forgotten = (frames == 0) & self._is_duplex
-            work = Work(rows, frames, is_fresh, is_forgotten, emitted, inputs.pcm, inputs.is_fixed)
+            work = Work(rows, frames, is_fresh, is_forgotten, emitted, pcm, inputs.is_fixed)
             self._frames[rows] = frames + 1  # a step that fails for some rows has advanced the others
             result = self.executor.run(work)
         tokens = result.text_tokens
@@ -329,7 +333,6 @@ def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
     Raises:
         UnsupportedError: rows that are not int32 ``[m]``, do not exist or are named twice, a reset that is
             not bool ``[m]``, or PCM or text that is missing, or given to a pipeline that wants the other.
-        AudioError: PCM that is not float32 ``[m, frame_samples]``.
     """
     check_rows(info, inputs.rows)
     count, reset, kind = inputs.rows.size, inputs.reset, info.spec.kind
@@ -343,11 +346,6 @@ def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
         return
     if inputs.pcm is None or inputs.text:
         raise UnsupportedError(f"a {kind} step over {count} rows needs PCM and no text")
-    wanted = (count, info.spec.frame_samples)
-    if inputs.pcm.shape != wanted or inputs.pcm.dtype != np.float32:
-        raise AudioError(
-            f"PCM is {inputs.pcm.dtype} {list(inputs.pcm.shape)}, but this step needs float32 {list(wanted)}"
-        )
 
 
 def check_rows(info: BackendInfo, rows: NDArray[np.generic]) -> None:

@@ -54,7 +54,7 @@ class ChatDialect(Dialect[FrameReply]):
         self.tokenizer = model.tokenizer
         self._request, self._sequence = request, sequence
         self._name, self._info = model.name, model.engine.info
-        self._rate = self._info.spec.sample_rate
+        self._rate, self._frame_samples = self._info.spec.sample_rate, self._info.spec.frame_samples
         self._decoder = make_decoder(request.format)
         self._encoder = make_encoder(request.format)
         self._is_stamped = request.extended and CODECS[request.format].is_framed
@@ -95,9 +95,8 @@ class ChatDialect(Dialect[FrameReply]):
         seconds = pcm.size / self._rate
         if self._is_muted or not self._is_begun:
             return (PushAudio(UNHEARD, seconds),)
-        frame_samples = self._info.spec.frame_samples
         self._heard_samples += pcm.size
-        self._missing_samples = frame_samples - self._heard_samples % frame_samples
+        self._missing_samples = self._frame_samples - self._heard_samples % self._frame_samples
         return (PushAudio(pcm, seconds),)
 
     def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
