@@ -1,4 +1,4 @@
-"""The key a client shows to a server that asks for one: from the command line or a file, never printed."""
+"""The key a client shows to a server that requests one: from the command line or a file, never printed."""
 
 from __future__ import annotations
 

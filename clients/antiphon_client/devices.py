@@ -16,7 +16,7 @@ from antiphon_client.record import Samples
 from antiphon_client.screen import FLOOR_DB, level_db
 
 BLOCK_SAMPLES = PACKET_SAMPLES
-"""What the microphone delivers and the speaker asks for at a time: one Opus packet."""
+"""What the microphone delivers and the speaker requests at a time: one Opus packet."""
 
 
 def load_sounddevice() -> Any:

@@ -109,7 +109,7 @@ def make_clip(options: ProbeOptions) -> EncodedClip:
 
 
 def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> ProbeResult:
-    """Hold the sessions ``options`` ask for, showing the progress on a stream.
+    """Hold the sessions ``options`` request, showing the progress on a stream.
 
     Raises:
         SessionError: there is no server.
@@ -236,7 +236,7 @@ def check_outputs(options: ProbeOptions) -> None:
 
 
 def write_files(options: ProbeOptions, done: ProbeResult) -> None:
-    """Write what was asked for: JSON, the figure, the reply."""
+    """Write what was requested: JSON, the figure, the reply."""
     if options.json == "-":
         print(json.dumps(result_to_json(done), indent=2))  # noqa: T201
     elif options.json is not None:

@@ -154,7 +154,7 @@ class ProbeReport:
 
     @property
     def answered_share(self) -> float:
-        """Frames answered over frames planned, of all sessions asked for."""
+        """Frames answered over frames planned, of all sessions requested."""
         return self.counts.answered / self.counts.planned if self.counts.planned else 0.0
 
     @property

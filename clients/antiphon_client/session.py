@@ -295,7 +295,7 @@ async def until_either_ends(first: Coroutine[None, None, None], second: Coroutin
 async def describe_refusal(
     http: aiohttp.ClientSession, url: str, error: aiohttp.WSServerHandshakeError
 ) -> str:
-    """Words for an upgrade refused with an HTTP status; aiohttp hides the body, so it is asked for again."""
+    """Words for an upgrade refused with an HTTP status; aiohttp hides the body, so it is requested again."""
     retry_after = error.headers.get("Retry-After") if error.headers else None
     words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")
     if error.status not in (400, 401, 403, 404, 421):  # the others may be answered otherwise a moment later

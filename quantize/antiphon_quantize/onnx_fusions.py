@@ -92,7 +92,7 @@ class GraphView:
         return name
 
     def flatten(self, name: str) -> bool:
-        """Give a weight with one long axis that axis only; whether it is such a weight."""
+        """Give a weight with one long axis that axis only; returns whether it is such a weight."""
         tensor = self._weights.get(name)
         if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
             return False
@@ -102,7 +102,7 @@ class GraphView:
         return True
 
     def replace(self, node: NodeProto, found: list[NodeProto]) -> None:
-        """Put nodes in the place of one; what it alone read goes too."""
+        """Put nodes instead of one; what it alone read goes too."""
         for new in found:
             if not new.metadata_props:
                 new.metadata_props.extend(node.metadata_props)

@@ -1,4 +1,4 @@
-"""The ``antiphon`` command: one table of subcommands, each imported only when it is asked for.
+"""The ``antiphon`` command: one table of subcommands, each imported only when it is requested.
 
 Exit codes: 0 done, 1 the command's own verdict (a limit was missed), 2 a usage or configuration error,
 130 interrupted, 141 its output not wanted; ``serve`` adds 70 for a lost device.
@@ -108,7 +108,7 @@ def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Comma
 
 
 def wants_traceback(argv: Sequence[str]) -> bool:
-    """Whether the command line asks for log level debug, which also shows where an error came from."""
+    """Whether the command line requests log level debug, which also shows where an error came from."""
     return "--log-level=debug" in argv or any(
         option == "--log-level" and value == "debug" for option, value in itertools.pairwise(argv)
     )

@@ -242,7 +242,7 @@ class ServerConfig:
     )
     free_rows_port: int = option(
         0,
-        "port that tells HAProxy the free rows (its agent-check); 0: none",
+        "port that reports the free rows to HAProxy (its agent-check); 0: none",
         minimum=0,
         maximum=65535,
         group=Group.NETWORK,

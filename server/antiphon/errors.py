@@ -179,7 +179,7 @@ class SessionLimitError(SessionError):
     """This key, or this address, has as many sessions as it may."""
 
     retry_after_s: int = 10
-    """The end of a running session is unknown: this is the wait that clients are asked for."""
+    """The end of a running session is unknown: this is the wait that clients are requested."""
 
 
 class UsageLimitError(SessionLimitError):

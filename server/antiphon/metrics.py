@@ -1,7 +1,7 @@
 """The table of metrics: what each one is called and means, its labels, and how processes join their values.
 
 Every exposition, the sums over the processes of a server and docs/metrics.md read :data:`METRICS`. To add a
-metric, write its row and ask for it by its name, where it is counted.
+metric, write its row and request it by its name, where it is counted.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class MetricFamilies:
         self._made: dict[str, Any] = {}
 
     def get(self, kind: Callable[..., M], name: str) -> M:
-        """The metric of this name, made when it is first asked for."""
+        """The metric of this name, made when it is first requested."""
         made: M | None = self._made.get(name)
         if made is None:
             made = self._made[name] = make_metric(kind, name, self.registry)

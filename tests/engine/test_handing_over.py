@@ -33,7 +33,7 @@ def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
     a.tick()
     moved(a, first)
     assert isinstance(first.error, MovedError)
-    assert (first.error.worker, str(first.error)) == ("b", "b: the call goes on at this worker")
+    assert (first.error.worker, str(first.error)) == ("b", "b: the call continues at this worker")
     ticked(a, lambda: a.engine.health().active == 0)  # its connection hears of it first
     assert b.engine.health().active == 1
     second = resume(b, claim(frame=0))
@@ -49,7 +49,7 @@ def test_a_call_goes_on_where_it_was_in_another_engine() -> None:
     assert sum(int(step.reset.sum()) for step in b.backend.steps) == 0  # its row was not begun anew
     stats = second.stats()
     assert (stats.frames_in, stats.frames_taken, stats.lost) == (4, 4, 0)
-    with pytest.raises(MovedError, match="b: the call goes on at this worker"):
+    with pytest.raises(MovedError, match="b: the call continues at this worker"):
         resume(a, claim())
     ticked(a, lambda: a.read("hand_overs_total", outcome="sent") == 1)  # counted when its connection knows
     assert b.read("hand_overs_total", outcome="taken") == 1

@@ -149,7 +149,8 @@ def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledge
     with pytest.raises(ResumeError, match="unknown: no call that can be resumed has this token"):
         resume(bench, claim(NEXT, b"4" * 32))
     third.acknowledge(-1)
-    with pytest.raises(ResumeError, match="replaced: this token was used, and its call goes on with another"):
+    words = "replaced: this token was used, and its call continues with another"
+    with pytest.raises(ResumeError, match=words):
         resume(bench, claim(KEY, b"4" * 32))
     third.detach()
     assert resume(bench, claim(THIRD, b"4" * 32)).state is SessionState.ACTIVE

@@ -77,14 +77,20 @@ def words_of_module(text: str) -> str:
 
 
 def faults_of_plain_words(root: Path) -> Iterator[str]:
-    """Of the pages that users read, of the web page, and of what makes models smaller."""
-    web, quantize = root / "web" / "static", root / "quantize" / "antiphon_quantize"
+    """Of the pages that users read, of the web page, and of the product's modules."""
+    web = root / "web" / "static"
     read: list[tuple[Path, Callable[[str], str]]] = [(page, without_blocks) for page in pages(root)]
     read += [(script, words_of_page) for script in sorted(web.glob("*.js"))]
     read += [(page, str) for page in sorted(web.glob("*.html"))]
-    read += [(module, words_of_module) for module in sorted(quantize.rglob("*.py"))]
+    read += [(module, words_of_module) for module in modules(root)]
     for path, words in read:
         yield from faults_of_text(path.relative_to(root).as_posix(), words(path.read_text(encoding="utf-8")))
+
+
+def modules(root: Path) -> list[Path]:
+    """Those of the server, the clients and what makes models smaller."""
+    folders = (root / name for name in ("server", "clients", "quantize"))
+    return sorted(module for folder in folders for module in folder.rglob("*.py"))
 
 
 LATER = (

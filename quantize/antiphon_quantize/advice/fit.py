@@ -68,7 +68,7 @@ def sessions_of(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """What is asked for. ``modality`` and ``language`` None mean any; ``sessions`` at once.
+    """What is requested. ``modality`` and ``language`` None mean any; ``sessions`` at once.
 
     A known ``card`` bounds the sessions by time too.
     """
@@ -104,7 +104,7 @@ def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
 
 
 def matches(family: AudioFamily, request: FitRequest) -> bool:
-    """Whether a model is of the kind, language and licence that is asked for."""
+    """Whether a model is of the kind, language and licence that is requested."""
     return (
         request.modality in (None, family.modality)
         and request.language in (None, *family.languages)
@@ -134,7 +134,7 @@ def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> li
 
 
 def reason_against(families: Iterable[AudioFamily], request: FitRequest) -> str:
-    """What no speech model has: the kind, language and licence asked for, the memory, or the time."""
+    """What no speech model has: the kind, language and licence requested, the memory, or the time."""
     wanted = [family for family in families if matches(family, request)]
     if not wanted:
         return "no model is of that kind, language and licence"

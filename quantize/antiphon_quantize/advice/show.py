@@ -207,7 +207,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
 
 
 def time_lines(family: SpeechFamily, fit: Fit, request: FitRequest) -> list[str]:
-    """For the GPU asked for, or each known one: a tick's milliseconds, and the sessions that are in time."""
+    """For the GPU requested, or each known one: a tick's milliseconds, and the sessions that are in time."""
     known = CARDS if request.card is None else (request.card,)
     sessions = request.sessions
     work, lines = family.work(fit.precision), list[str]()

@@ -276,7 +276,7 @@ def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
 
 
 def serve_command(asked: argparse.Namespace) -> str:
-    """The command that serves what was looked at."""
+    """The command that serves the checked model."""
     known = options(ServerConfig)
     words = [
         f" --{name} {getattr(asked, name)}"

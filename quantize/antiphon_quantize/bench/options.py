@@ -68,7 +68,7 @@ class QualitySource:
         try:
             return self._gate(self._judged[label], self._baseline)
         except (AntiphonError, MemoryError, RuntimeError) as error:
-            # All else is measured, and is not to be lost. Torch tells of short memory by the last of these.
+            # All else is measured, and is not to be lost. Torch reports short memory by the last of these.
             return not_judged(self._baseline.label, str(error) or type(error).__name__)
 
 
@@ -107,7 +107,7 @@ def one_entry(options: argparse.Namespace) -> ModelConfig:
 
 
 def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
-    """The models that the options of :func:`add_models_options` ask for.
+    """The models that the options of :func:`add_models_options` request.
 
     Raises:
         ConfigError: a file and models both, or a file that holds no such thing.

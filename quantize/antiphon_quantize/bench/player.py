@@ -233,5 +233,5 @@ def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
             pipe.send(player.memory() if rows is None else player.take_turn(rows))
     except (EOFError, BrokenPipeError):
         return
-    except (AntiphonError, MemoryError, RuntimeError) as error:  # torch tells of short memory by the last
+    except (AntiphonError, MemoryError, RuntimeError) as error:  # torch reports short memory by the last
         pipe.send(f"{error}" or type(error).__name__)

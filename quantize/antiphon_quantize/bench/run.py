@@ -109,7 +109,7 @@ def run(
     now: datetime,
     tell: Tell,
 ) -> Card:
-    """Load every model by its maker, measure them alternately, ask for their quality, and make the card.
+    """Load every model by its maker, measure them alternately, request their quality, and make the card.
 
     ``makers`` have a label each, in order; ``baseline`` is one of them or None. ``quality`` is asked by
     label once the players have ended, so that it finds the memory free.

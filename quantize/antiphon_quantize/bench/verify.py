@@ -234,7 +234,7 @@ def speech(spec: ModelSpec, frames: int) -> FloatArray:
 
 
 def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> Subject | None:
-    """What a model is held against: the one that was asked for, or for graphs the weights they are made of.
+    """What a model is held against: the one that was requested, or for graphs the weights they are made of.
 
     Raises:
         AntiphonError: that is not there, or nothing here runs it.

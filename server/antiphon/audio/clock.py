@@ -80,7 +80,7 @@ class InputClock:
         return self._push(self._timely(pcm, pcm.size, now_s))
 
     def look(self, now_s: float) -> FloatArray:
-        """What the passing of time asks for: late audio that has settled, and zeros for what is overdue."""
+        """What the passing of time requests: late audio that has settled, and zeros for what is overdue."""
         settled = self._settle(now_s)
         zeros = self._fill(now_s)
         return settled if not zeros.size else np.concatenate((settled, zeros))

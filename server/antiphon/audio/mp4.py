@@ -78,7 +78,7 @@ def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
     """The ranges of the file that are no audio.
 
     Raises:
-        AudioError: more boxes than may be.
+        AudioError: too many boxes.
     """
     size = file.seek(0, os.SEEK_END)
     start = begun = boxes = 0

@@ -6,8 +6,8 @@ Reading follows what the Moshi family's servers accept, since their clients must
   another serial that do not are passed over. A stream joined in the middle is read from there.
 * Pre-skip, output gain and granule positions are read and offered, not applied: nothing is cut or scaled.
   Time is what the packets hold, so it does not matter at which rate a peer counts granules.
-* What is no page, or a page with a wrong checksum, is skipped up to the next capture pattern and counted;
-  too much of it in a row is an error. A packet whose pages did not all come is left out.
+* Bytes outside of pages, and pages with a wrong checksum, are skipped up to the next capture pattern and
+  counted; too many in a row are an error. A packet with a missing page is left out.
 
 Writing counts granules at 48 kHz.
 """

@@ -98,7 +98,7 @@ def container_of(head: bytes) -> str:
 
 
 def stated_seconds(file: BinaryIO) -> float | None:
-    """How long a recording is by its own header; None where only decoding tells. Nothing is decoded.
+    """How long a recording is by its own header; None where only decoding shows. Nothing is decoded.
 
     Raises:
         AudioError: no audio that can be read, or of a rate or with channels out of range.

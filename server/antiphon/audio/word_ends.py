@@ -1,6 +1,6 @@
 """Where the words of a recording end: at the pause behind them, by loudness.
 
-A recogniser tells where a word begins. Where the next one begins only much later, the word has ended before.
+A recogniser gives where a word begins. Where the next one begins only much later, the word has ended before.
 """
 
 from __future__ import annotations

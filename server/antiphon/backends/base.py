@@ -166,7 +166,7 @@ class Backend(Protocol):
         """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh.
 
         Raises:
-            MemoryError: the device has no room for what ticks of so many rows take; they can be resized.
+            MemoryError: the device has no room for what ticks of that many rows take; they can be resized.
         """
         ...
 
@@ -183,7 +183,7 @@ class Backend(Protocol):
 
         Raises:
             StepError: some rows failed; the others are intact. They were advanced and have no outputs, but on
-                pocket, which tells of a failure before it advances any row.
+                pocket, which reports a failure before it advances any row.
             DeviceLostError: nothing on the device can be trusted any more.
         """
         ...
@@ -411,7 +411,7 @@ class TextStep:
     """One step of a tts model, for k rows.
 
     ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32
-    ``[k, 2]``: what a row is fed when the model asks for a word, and when it does not. ``is_emitting``, bool
+    ``[k, 2]``: what a row is fed when the model requests a word, and when it does not. ``is_emitting``, bool
     ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so there is no
     audio token to be found. ``is_fixed`` as in :class:`Work`.
     """

@@ -205,7 +205,7 @@ class RowHost(Generic[E]):
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(own))
 
     def _remembered(self, row: int) -> dict[str, Any]:
-        """What the host itself knows of a row, for a snapshot; names begin with "host."."""
+        """The host's part of a row's snapshot; names begin with "host."."""
         return {FRAMES: np.array(self._frames[row])}
 
     def _check(self, remembered: Mapping[str, Any]) -> None:

@@ -112,14 +112,14 @@ def _count(driver: ctypes.CDLL) -> int:
 
 
 def model_threads(asked: int | None = None) -> int:
-    """As many as were asked for, or all cores that may be used but one, and at least one.
+    """As many as were requested, or all cores that may be used but one, and at least one.
 
     Sockets and Opus run next to every step. With a thread on each core, a step's parallel parts wait for
     whichever of theirs was put aside meanwhile: next to one other busy process on two cores, a step of the
     built-in codec took 52 ms with two threads and 10 ms with one (medians, one row).
 
     Raises:
-        ConfigError: fewer than one was asked for.
+        ConfigError: fewer than one was requested.
     """
     if asked is None:
         return max(1, usable_cores() - 1)

@@ -1,6 +1,6 @@
 """The table of backends: a name, the factory that makes it, and what it needs installed.
 
-Nothing is imported before it is asked for, so listing the backends costs nothing. A factory is called as
+A backend is imported when it is chosen, so listing the backends costs nothing. A factory is called as
 ``factory(checkpoint, slots=..., device=..., **options)`` and returns a :class:`Backend`.
 """
 
@@ -35,7 +35,7 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``gpu`` is the device that it takes by itself where the machine has one. ``options``
+    ``extra`` installs. ``gpu`` is the device that it takes by default where the machine has one. ``options``
     maps the factory's own options to their types. ``kinds`` are the pipelines it runs; ``family``, where
     there is one, is the only family it runs, and no other backend does. ``needs_graphs``: it runs a
     checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
@@ -160,7 +160,7 @@ def make_backend(
 def device_of(backend: str, device: str | None, machine: Machine | None = None) -> str:
     """The whole name of the device that a backend runs on, as its ``info`` says.
 
-    "cuda" is the first GPU, and None is what the backend takes by itself; ``machine`` None is this one.
+    "cuda" is the first GPU, and None is what the backend takes by default; ``machine`` None is this one.
     """
     if device is not None:
         return FIRST_GPU if device == "cuda" else device
@@ -273,7 +273,7 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
 
 
 def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[str, Any]:
-    """The options a manifest asks for; its dtype is one of them where the backend has a choice."""
+    """The options a manifest requests; its dtype is one of them where the backend has a choice."""
     if wanted is None:
         return {}
     dtype = {"dtype": wanted.dtype} if wanted.dtype and "dtype" in entry.options else {}

@@ -108,7 +108,7 @@ def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
 
 
 class SnapshotCache(Generic[T]):
-    """Values by key, the least recently used thrown out first."""
+    """Values by key, the least recently used dropped first."""
 
     def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
         """Keep at most ``capacity_bytes``; what is larger than all of it is not kept."""

@@ -36,7 +36,7 @@ ticks, and rows that speak already wait for two steps without audio at most (ups
 
 Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
 """Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool ``[k]``),
-and whether all are silent; returns what the model asked for, int32 ``[k]``."""
+and whether all are silent; returns what the model requested, int32 ``[k]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ScriptRows:
         return ScriptTick(consumed, emitted, words, finished)
 
     def _offer(self, row: int, offered: tuple[TextEntry, ...]) -> bool:
-        """Give a row its words if it has room for them; whether it consumed."""
+        """Give a row its words if it has room for them; returns whether it consumed."""
         script = self._scripts[row]
         if offered and script.has_room:
             script.add(offered)
@@ -126,7 +126,7 @@ class VoiceCache:
         self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:
-        """Give a row the voice of a prompt, or with None no speaker's; whether the voice was known."""
+        """Give a row a prompt's voice, or with None no voice; returns whether the voice was known."""
         key = NO_VOICE if prompt is None else prompt.key
         kept = self._kept.get(key)
         voice = self._executor.compute_voice(prompt) if kept is None else kept
@@ -164,7 +164,7 @@ class TtsBackend(RowHost[TextExecutor]):
             self._start(row, None)
 
     def _start(self, row: int, prompt: Prompt | None) -> bool:
-        """A new script and a voice for a fresh row; whether the voice was known."""
+        """A new script and a voice for a fresh row; returns whether the voice was known."""
         self._frames[row] = 0
         self._scripts.begin(row)
         return self._voices is not None and self._voices.give(row, prompt)

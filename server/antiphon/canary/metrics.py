@@ -1,4 +1,4 @@
-"""Metrics of a trial for Prometheus, read when they are asked for."""
+"""Metrics of a trial for Prometheus, read when they are requested."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TrialRules:
 
 
 class Trial:
-    """The calls of both versions so far, and the phase that follows from them or was asked for."""
+    """The calls of both versions so far, and the phase that follows from them or was requested."""
 
     def __init__(self, rules: TrialRules) -> None:
         """Begin without a call."""
@@ -46,7 +46,7 @@ class Trial:
         self._callers: set[str] = set()
 
     def add(self, arm: TrialArm, signals: CallSignals, caller: str = "") -> bool:
-        """One ended call; whether the phase has changed. Of a named ``caller`` the first call counts."""
+        """One ended call; returns if the phase has changed. Of a named ``caller`` the first call counts."""
         self.calls[arm] += 1
         if self.phase is not Phase.RUNNING or self._was_counted(caller):
             return False

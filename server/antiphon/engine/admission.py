@@ -20,7 +20,7 @@ from antiphon.engine.metrics import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
-"""The estimate of a session's length rests on the last so many."""
+"""The estimate of a session's length rests on this number of the last."""
 
 
 C = TypeVar("C")
@@ -227,7 +227,7 @@ class Admission(Generic[C]):
             raise self._refusal(now_s)
 
     def settle(self, now_s: float) -> Changes[C]:
-        """Do what time alone brought: end waits that are over, admit when late pressure has fallen."""
+        """Do what is due by time: end waits that are over, admit when late pressure has fallen."""
         if not self._queue:
             return self._nothing
         before, was = self._queue, tuple(self._queue)

@@ -100,7 +100,7 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
 
 
 def facts_of(data: bytes) -> Mapping[str, str]:
-    """What the header of a state says beside its arrays.
+    """What the header of a state has in addition to its arrays.
 
     Raises:
         UnsupportedError: the bytes are no state of a row.
@@ -308,7 +308,7 @@ ROW, LEASE = "row/", "lease/"
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What resuming a call needs beside its row and its lease.
+    """What resuming a call needs in addition to its row and its lease.
 
     ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the tokens
     that are good, the newest first. ``recorded_in`` and ``recorded_out`` frames are in records of its use;

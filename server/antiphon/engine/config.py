@@ -44,7 +44,7 @@ class EngineConfig:
         minimum=1,
     )
     padding_rows: int = constant(
-        8, "stt sessions whose state is kept during flush padding; each is one row's state more", minimum=0
+        8, "stt sessions whose state is kept during flush padding; each takes the memory of a row", minimum=0
     )
     text_entries: int = constant(
         256, "words of a tts session that wait: a page; the rest stays in the caller's socket", minimum=1
@@ -95,7 +95,7 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check what one field alone cannot say."""
+        """Check what a single field cannot express."""
         if not 0 <= self.late_admit_fraction <= self.late_refuse_fraction <= 1:
             raise ConfigError(
                 f"late_admit_fraction {self.late_admit_fraction} and late_refuse_fraction "

@@ -43,7 +43,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
 CALL_BYTES: Final = 1 << 20
-"""What one call has beside its row and its rings: notes, names of arrays."""
+"""What one call has in addition to its row and its rings: notes, names of arrays."""
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -51,7 +51,7 @@ def _no_progress(done: int, total: int, what: str) -> None:
 
 
 FEW_SLOTS: Final = 2
-"""Rows of slots = auto that may come from a start beside other load."""
+"""Rows of slots = auto that may come from a start under other load."""
 
 FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
 
@@ -80,14 +80,14 @@ class LatencyMetrics:
 
 
 class Engine:
-    """One backend, its rows, and everybody who wants one.
+    """One backend, its rows, and the sessions that use or await one.
 
-    ``backend`` is a backend, or makes one with as many rows as it is asked for; in that case it is made
+    ``backend`` is a backend, or makes one with as many rows as it is requested; in that case it is made
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the control thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
-    engine. ``share`` is what other engines of the process leave of the device to a backend that is made.
-    With ``pools`` so many other processes have callers (:mod:`antiphon.engine.front_ends`); they raise an
+    engine. ``share`` is the device's rest after other engines of the process to a backend that is made.
+    With ``pools`` that many other processes have callers (:mod:`antiphon.engine.front_ends`); they raise an
     ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
     by hand) and belongs to the control thread, which :meth:`controlled_by` names.
     """
@@ -208,7 +208,7 @@ class Engine:
         self._is_prepared = True
 
     def _add_gauges(self, backend: Backend) -> None:
-        """Let a scrape see what the engine holds now; on the engine thread, which alone may ask a backend."""
+        """Let a scrape see what the engine holds now; on the engine thread, which asks the backend."""
 
         def load_of(name: str) -> Callable[[], float]:
             return lambda: float(getattr(self.sessions.load(self.clock()), name))
@@ -246,7 +246,7 @@ class Engine:
         self.plan()
 
     def plan(self) -> None:
-        """Go on with what waits, and have :meth:`settle` called when time brings something."""
+        """Continue with what waits, and have :meth:`settle` called when time brings something."""
         due_s = self.sessions.next_event_s(self.clock())
         if self.handover is not None:
             self.handover.settle()
@@ -282,7 +282,7 @@ class Engine:
         return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
-        """What calls of a model take of the machine's memory, beside the backend's."""
+        """What calls of a model take of the machine's memory, without the backend's."""
         config = self.config
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
@@ -326,7 +326,7 @@ class Engine:
         return self.handover.take(read)
 
     def note_host(self, host: str, lag_s: float) -> None:
-        """Tell admission how late the event loop of a process that feeds this engine runs."""
+        """Report to admission how late the event loop of a process that feeds this engine runs."""
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
@@ -334,7 +334,7 @@ class Engine:
         self.sessions.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller; waiting ones get a DrainingError, active ones go on.
+        """Admit no further caller; waiting ones get a DrainingError, active ones continue.
 
         With the address of another worker as ``target``, calls that can be resumed go there; until they have,
         they are resumed here.

@@ -1,4 +1,4 @@
-"""What front ends ask for, carried out on the engines: the calls of each, in this process or in others.
+"""What front ends request, carried out on the engines: the calls of each, in this process or in others.
 
 Everything here belongs to the control thread of the engines, whose event loop reads the messages.
 """
@@ -35,7 +35,7 @@ MAX_CALLS: Final = 16_384
 """Of one front end, ended ones that it has not closed included: more than it can have connections."""
 
 STUCK_S: Final = 2.0
-"""A front end that takes no message for so long counts as dead."""
+"""A front end that takes no message for this time counts as dead."""
 
 
 class FrontEndConnection:
@@ -56,7 +56,7 @@ class FrontEndConnection:
         self._wake()
 
     def handle(self, request: messages.Request, descriptors: Sequence[int]) -> None:
-        """Carry out what the front end asks for; the descriptors stay the caller's.
+        """Carry out what the front end requests; the descriptors stay the caller's.
 
         Raises:
             ProtocolError: the front end is at fault, not one of its calls.
@@ -287,9 +287,9 @@ class FrontEndServer:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
-        """End all calls; the engines go on, and may be about to ring a bell."""
+        """End all calls; the engines continue, and may be about to ring a bell."""
         for pool in tuple(self._front_ends):
-            self._drop(pool, "the engine's process leaves")
+            self._drop(pool, "the engine's process shuts down")
             self.take_back(pool)
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class FrontEndServer:
             connection.handle(request, descriptors)
         except AntiphonError as error:
             raise ProtocolError(str(error)) from error
-        except Exception as error:  # a boundary: it drops this front end, and the others go on
+        except Exception as error:  # a boundary: it drops this front end, and the others continue
             Log(__name__).error("a front end could not be served", exc_info=error)
             raise ProtocolError(f"it could not be served: {error!r}") from error
         finally:

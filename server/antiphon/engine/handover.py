@@ -54,7 +54,7 @@ class HandOverPlan:
 
 
 class _Delivery(NamedTuple):
-    """Where a call has gone, in so many bytes."""
+    """Where a call has gone, and in how many bytes."""
 
     worker: str
     size: int
@@ -112,7 +112,7 @@ class HandOver:
         return self._sending is not None
 
     def settle(self) -> None:
-        """Go on with the call that is on its way, or begin with the next, as far as that is possible now."""
+        """Continue with the call that is on its way, or begin with the next, as far as possible now."""
         if self._target is None:
             return
         while self._sending is None and (call := self._next()) is not None:
@@ -198,7 +198,7 @@ class HandOver:
         self._log.info("call handed over", session=call, worker=worker, bytes=size, seconds=seconds)
 
     def _keep(self, sending: _Sending, error: BaseException) -> None:
-        """The call goes on here, and is sent again where that may help; one that has ended is let be."""
+        """The call continues here, and is sent again where that may help; one that has ended is let be."""
         if self._sending is not sending:
             return
         call, self._sending = sending.call, None
@@ -267,14 +267,14 @@ class HandOver:
             arrived.set_exception(as_refusal(error))
 
     def _arrive(self, session: EngineSession, state: CallState, arrived: Future[None]) -> None:
-        """A row has the state of a call, and its lease what lay beside it: the call can be resumed."""
+        """A row has the state of a call, and its lease the rest: the call can be resumed."""
         session.orphan()
         session.has_state = True
         try:
             if state.facts.has_new_parameters:
                 self._sessions.pass_on(session, SetParameters(session.id, 0, state.facts.parameters))
             self._sessions.resuming.arrive(session, state.facts, session.came)
-        except Exception as error:  # a boundary: what another worker says harms no other call
+        except Exception as error:  # a boundary: what another worker sends harms no other call
             self._sessions.close(session)
             arrived.set_exception(as_refusal(error))
         else:

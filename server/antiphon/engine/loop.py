@@ -138,7 +138,7 @@ class Results:
             self._metrics.dropped_out.inc(given_up)
 
     def _end_sessions(self, leases: Counts, taken: Counts) -> None:
-        """Sessions that took as many steps as they may: input that still waits is thrown away."""
+        """Sessions that took as many steps as they may: input that still waits is discarded."""
         is_over = taken >= self._rows.max_steps[leases]
         if not np.count_nonzero(is_over):
             return
@@ -160,7 +160,7 @@ def chosen(which: BoolArray) -> Chosen:
 TRACK = "engine"
 
 FEW_ROWS: Final = 128
-"""Up to so many sessions a tick may follow the last one after the least time as it is configured."""
+"""Up to this number of sessions a tick may follow the last one after the configured least time."""
 LONGEST_REST: Final = 4
 """Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
 
@@ -223,7 +223,7 @@ class EventWake(Wake):
 
 
 class EngineLoop:
-    """Ticks, one after the other. ``tick_once`` alone, called by hand, is the whole engine in slow motion.
+    """Ticks, one after the other. ``tick_once``, called by hand, is the whole engine in slow motion.
 
     It applies ``rows.changes`` before a tick and puts what happened into ``rows.events``, whose reader is
     woken by ``notify``; at ``due_s``, which that reader sets, it is woken anyway. The last event is whatever
@@ -384,7 +384,7 @@ class EngineLoop:
         return is_done
 
     def _apply_updates(self, leases: Counts, now_s: float) -> bool:
-        """Give rows their new parameters; whether a session ended, since the backend cannot use its own."""
+        """Give rows their new parameters; returns whether a session ended, as the backend cannot use them."""
         has_ended = False
         for lease in self._rows.updates(leases):
             entry = self._rows.entry(lease)

@@ -21,7 +21,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.metrics import METRICS, MetricFamilies
 
 CELLS = 10
-"""The window is counted in so many cells; the oldest cell is forgotten as a whole."""
+"""The window is counted in this number of cells; the oldest cell is forgotten as a whole."""
 
 
 HOST_FRESH_S = 2.0
@@ -148,9 +148,9 @@ class LatePressure:
 
 
 FOLD_VALUES: Final = 1024
-"""So many single observations are sorted into their buckets at once."""
+"""Single observations that are sorted into their buckets at once."""
 FOLD_ARRAYS: Final = 64
-"""So many arrays of them are."""
+"""Arrays of them that are sorted at once."""
 
 
 class ArrayHistogram:
@@ -218,11 +218,11 @@ class ArrayHistogramFamily(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> ArrayHistogram:
-        """The child with these label values, made when it is first asked for."""
+        """The child with these label values, made when it is first requested."""
         return self._children.setdefault(values, ArrayHistogram(self._buckets))
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        """Its name, for the registry: two of one name are refused, and a scrape may ask for one."""
+        """Its name, for the registry: two of one name are refused, and a scrape may request one."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
@@ -241,7 +241,7 @@ class EngineMetrics:
 
     The attributes are children with the label bound already, so that recording costs one call, or such by
     the value of a further label (``metrics.METRICS``). Gauges
-    are asked for their value when somebody reads them. Engines of one process share ``MetricFamilies``.
+    are requested their value when somebody reads them. Engines of one process share ``MetricFamilies``.
     """
 
     def __init__(self, registry: CollectorRegistry | MetricFamilies, *, model: str) -> None:
@@ -273,7 +273,7 @@ class EngineMetrics:
         self._stages: dict[str, ArrayHistogram] = {}
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Call ``read`` whenever a scrape asks for the gauge of this name."""
+        """Call ``read`` whenever a scrape requests the gauge of this name."""
         self.families.get(Gauge, name).labels(self._model).set_function(read)
 
     def facts(self, info: BackendInfo) -> None:

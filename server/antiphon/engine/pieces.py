@@ -65,7 +65,7 @@ class PrimingQueue:
             else:
                 progress = self._backend.prime(row, prompt)
         except UnsupportedError as error:
-            what = "go on from this state" if isinstance(prompt, SavedState) else "be prompted like this"
+            what = "continue from this state" if isinstance(prompt, SavedState) else "be prompted like this"
             self._rows.fail(lease, SessionFailedError(f"the model cannot {what}: {error}"))
         except StepError as error:
             self._metrics.failed_steps.inc()
@@ -86,7 +86,7 @@ class PrimingQueue:
             tokens = 0 if lm is None else lm.text_card
             try:
                 copy_in(rows.arena, lease, prompt.lease, now_s, tokens=tokens)
-            except Exception as error:  # a boundary: what another worker says harms no tick
+            except Exception as error:  # a boundary: what another worker sends harms no tick
                 rows.fail(lease, as_refusal(error))
                 return
             rows.is_frozen[lease] = True  # until a connection resumes the call
@@ -107,7 +107,7 @@ class PrimingQueue:
 
 
 class SavingQueue:
-    """Leases whose row's state was asked for; the engine thread's, until that has ended."""
+    """Leases whose row's state was requested; the engine thread's, until that has ended."""
 
     def __init__(self, backend: Backend, rows: Rows, clock: Callable[[], float]) -> None:
         """Begin with none."""
@@ -116,7 +116,7 @@ class SavingQueue:
         self._arrays: dict[str, HostArray] = {}
 
     def advance(self, now_s: float) -> None:
-        """Copy one piece of the state that was asked for first."""
+        """Copy one piece of the state that was requested first."""
         save, saves = self._rows.saves[0], self._rows.saves
         is_done = True
         if save.begin():
@@ -179,7 +179,7 @@ def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
 
 
 def as_refusal(error: Exception) -> AntiphonError:
-    """What another worker is told."""
+    """The error that another worker gets."""
     if isinstance(error, AntiphonError):
         return error
     Log(__name__).error("a call could not be taken", exc_info=error)

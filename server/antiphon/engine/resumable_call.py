@@ -47,7 +47,7 @@ TRANSITIONS: Final[Mapping[ResumeState, frozenset[ResumeState]]] = MappingProxyT
 
 @dataclass(eq=False, slots=True)
 class ResumableCall:
-    """One call, whatever connection it has. ``former_key`` is good until the client has shown the new one.
+    """One call, whatever connection it has. ``former_key`` is valid until the client has shown the new one.
 
     No connection has it since ``detached_s``. ``recorded`` is what was used before its connection, or before
     those of front ends that were killed.
@@ -146,7 +146,7 @@ class ResumeTokens:
         self._gone: OrderedDict[bytes, str] = OrderedDict()
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether it is good for a call."""
+        """Whether it is valid for a call."""
         return key in self._calls
 
     @property
@@ -159,13 +159,13 @@ class ResumeTokens:
         return key in self or not self._gone.get(key, MOVED).startswith(MOVED)
 
     def add(self, call: ResumableCall) -> None:
-        """All tokens of a call are good from now on."""
+        """All tokens of a call are valid from now on."""
         for key in call.keys:
             self._calls[key] = call
             self._gone.pop(key, None)
 
     def renew(self, call: ResumableCall, claim: ResumeClaim) -> None:
-        """Another connection has shown a token and has a new one; the one it showed stays good for now."""
+        """Another connection has claimed the call and has a new token; its former one stays valid for now."""
         if claim.key == call.key:
             self.drop_former(call)
             call.former_key = call.key
@@ -175,18 +175,18 @@ class ResumeTokens:
         self._calls[call.key] = call
 
     def drop_former(self, call: ResumableCall) -> None:
-        """The token before the last is good no more."""
+        """The token before the last is no longer valid."""
         if call.former_key is not None:
             self._give_up(call.former_key, "replaced")
             call.former_key = None
 
     def give_up(self, call: ResumableCall, reason: str) -> None:
-        """No token of a call is good from now on."""
+        """No token of a call is valid from now on."""
         for key in call.keys:
             self._give_up(key, reason)
 
     def find(self, claim: ResumeClaim) -> ResumableCall:
-        """The call that a token is good for.
+        """The call that a token is valid for.
 
         Raises:
             ResumeError, MovedError: there is none, or it is another client's; the message says why.
@@ -211,14 +211,14 @@ class ResumeTokens:
             self._gone.popitem(last=False)
 
     def _why_not(self, reason: str) -> SessionError:
-        """Why a token is good no more."""
+        """Why a token is no longer valid."""
         if reason.startswith(MOVED):
-            return MovedError(f"{reason.removeprefix(MOVED)}: the call goes on at this worker")
+            return MovedError(f"{reason.removeprefix(MOVED)}: the call continues at this worker")
         match reason:
             case "expired":
                 words = f"expired: a call without a connection is kept for {self._window_s:g} s at most"
             case "replaced":
-                words = "replaced: this token was used, and its call goes on with another"
+                words = "replaced: this token was used, and its call continues with another"
             case _:
                 words = "unknown: no call that can be resumed has this token"
         return ResumeError(words)

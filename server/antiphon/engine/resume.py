@@ -6,7 +6,7 @@ gets a lease of its own pool: between two ticks the engine thread copies the old
 the row. Where the old connection still seems to stand, its front end first lets the session go; by then all
 that it noted is known, and nothing that it does later has an effect.
 
-The former token stays good until the client acknowledges something on its new connection: the answer with
+The former token stays valid until the client acknowledges something on its new connection: the answer with
 the new one may be lost with that connection too.
 """
 
@@ -116,7 +116,7 @@ class Resuming:
         return self._forget(call, "unknown") if _is_full(call) else None
 
     def acknowledge(self, session: EngineSession, seq: int) -> None:
-        """The client has got so much, and its new token."""
+        """The client acknowledges what it received, and its new token."""
         call = call_of(session)
         if call is not None and call.session is session:
             call.drop_until(seq)
@@ -163,7 +163,7 @@ class Resuming:
         return self._forget(call, "unknown") if call.session is session else None
 
     def lose(self) -> list[EngineSession]:
-        """No row takes a step any more: no call goes on. Returns the sessions that waited for one."""
+        """No row takes a step any more: no call continues. Returns the sessions that waited for one."""
         under_way = [it.successor for it in self._under_way]
         successors = [self._forget(call, "unknown") for call in self._tokens.calls]
         return under_way + [successor for successor in successors if successor is not None]
@@ -289,7 +289,7 @@ class Resuming:
 
         Returns the sessions that end with it.
         """
-        error = MovedError(f"{worker}: the call goes on at this worker")
+        error = MovedError(f"{worker}: the call continues at this worker")
         if call.state is not ResumeState.MOVING:  # it has ended meanwhile
             return []
         session = call.session

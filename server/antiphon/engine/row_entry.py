@@ -1,4 +1,4 @@
-"""What lies beside the frames of one lease: parameters, a prompt, words to speak, silence to hear.
+"""What one lease has in addition to frames: parameters, a prompt, words to speak, silence to hear.
 
 An entry belongs to one thread at a time: the control thread makes it and changes it while its session waits
 for a row, and the engine thread has it from then on.
@@ -51,8 +51,8 @@ class FlushPadding:
     not written yet. The caller may continue later, so the row's state is kept before the first such frame and
     put back before the next frame of the caller's audio.
 
-    ``asked`` frames of it were asked for in all, of which ``pending`` are still to be heard. ``kept`` is the
-    row's state without the silence; without one (none could be had) the silence stays in the row, as if the
+    ``asked`` frames of it were requested in all, of which ``pending`` are still to be heard. ``kept`` is the
+    row's state without the silence; without it the silence stays in the row, as if the
     caller had sent it. ``run`` changes with every interruption, which the caller counts; a reply to silence
     of another run is void.
     """
@@ -74,11 +74,11 @@ class FlushPadding:
 
     @property
     def done(self) -> int:
-        """Frames of silence that were asked for and wait no more."""
+        """Frames of silence that were requested and wait no more."""
         return self.asked - self.pending
 
     def listen(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
-        """Hear so many more frames; the first of a run ends what the caller began: its ``tail [n]``."""
+        """Hear ``frames`` more frames; the first of a run ends what the caller began: its ``tail [n]``."""
         self.asked = upto
         if run < self.run:
             return
@@ -91,7 +91,7 @@ class FlushPadding:
         self.received_s = now_s
 
     def see(self, run: int) -> None:
-        """What the caller counts now: if it went on, what is still to be heard is not, what was is undone."""
+        """What the caller counts now: if it continued, pending silence is dropped, heard silence undone."""
         if run > self.run:
             self.run, self.pending = run, 0
             self._is_stale = self._is_away
@@ -164,7 +164,7 @@ class TextInbox:
         return tuple(entry for entry, _ in self._offered), self._steps - 1, self._last_received_s
 
     def end_step(self, *, consumed: bool, emitted: bool, finished: bool) -> None:
-        """Let go of the words the row took, and note whether the row goes on without others."""
+        """Let go of the words the row took, and note whether the row continues without others."""
         for _ in self._offered if consumed else ():
             self._entries.popleft()
         self.is_busy = consumed or emitted
@@ -201,7 +201,7 @@ class RowEntry:
         self.padding, self.text = FlushPadding(frame_samples), TextInbox()
 
     def take(self, request: messages.CallRequest) -> None:
-        """Do what the front end asks for."""
+        """Do what the front end requests."""
         match request:
             case messages.SetParameters(_, number, parameters):
                 self.parameters, self.is_new = parameters, True

@@ -70,7 +70,7 @@ class Placement:
 
 
 class FrameStats:
-    """What the engine thread counts for each lease; it alone writes (:class:`EngineCounts`).
+    """What the engine thread counts for each lease; only it writes (:class:`EngineCounts`).
 
     ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.
     """
@@ -92,7 +92,7 @@ class FrameStats:
         self.taken[leases] = taken + 1
 
     def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
-        """The tick, the ``taken [n]``-th of each lease, took so long, after the frames had waited so long."""
+        """The tick, the ``taken [n]``-th of each lease, took ``step_ms``; frames had waited ``wait_ms``."""
         times = np.empty((leases.size, 2), np.float32)
         times[:, 0], times[:, 1] = step_ms, wait_ms
         self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
@@ -129,8 +129,8 @@ class Rows:
     """The leases of all rows, the engine thread's but for ``changes``, ``events`` and ``is_closed``.
 
     ``changes`` come from the control thread, in whose ``events`` is what happened. ``is_closed``: its session
-    has ended, so its replies are nobody's. Callers write ``first_kept`` (replies to earlier frames were
-    flushed) and ``due_s`` (when the last reply was due), one element a lease.
+    has ended, so its replies belong to no session. Callers write ``first_kept`` (replies to earlier frames
+    were flushed) and ``due_s`` (when the last reply was due), one element a lease.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Rows:
         self.events.append(RowMoved(source, used, self.used(target).given, replay_from))
 
     def fail(self, lease: int, error: AntiphonError) -> None:
-        """The session of a lease cannot go on: it takes part in nothing from now on."""
+        """The session of a lease cannot continue: it takes part in nothing from now on."""
         self.is_closed[lease] = True
         self.events.append(RowFailed(lease, error))
 
@@ -270,7 +270,7 @@ class Rows:
         return [lease for lease in leases.tolist() if not self.is_closed[lease]]
 
     def entry(self, lease: int) -> RowEntry:
-        """What lies beside the frames of an attached lease."""
+        """What an attached lease has in addition to frames."""
         entry = self._entries[lease]
         assert entry is not None
         return entry

@@ -120,7 +120,7 @@ class SessionManager:
             raise
 
     def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`admit` would take a caller now, one that waits so long; it admits and counts none.
+        """Whether :meth:`admit` would take a caller now that waits ``wait_s``; it admits and counts none.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: as it would.
@@ -153,10 +153,10 @@ class SessionManager:
     # Callers are here.
 
     def pass_on(self, session: EngineSession, request: messages.CallRequest) -> None:
-        """Give a session's row what its front end asks for, now or when it has one.
+        """Give a session's row what its front end requests, now or when it has one.
 
         Raises:
-            SessionFailedError: too much that was asked for waits for a step to end.
+            SessionFailedError: too much that was requested waits for a step to end.
         """
         if session.is_closed:
             return
@@ -348,7 +348,7 @@ class SessionManager:
             raise SessionFailedError(str(self.lost))
 
     def _apply(self, changes: Changes[EngineSession]) -> None:
-        """Tell every session that a decision of admission concerns."""
+        """Report to every session that a decision of admission concerns."""
         for _ in changes.promoted:
             self._metrics.admissions[AdmissionOutcome.PROMOTED].inc()
         for session, error in changes.expired:

@@ -1,6 +1,6 @@
 """The engine's half of a session as the control thread has it, and the leases that sessions have.
 
-The rest of a session, what lies beside its frames, is an entry of its row (:mod:`antiphon.engine.row_entry`).
+The rest of a session, all but its frames, is an entry of its row (:mod:`antiphon.engine.row_entry`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class EngineSession:
         self.resumable: object | None = None
         self.is_closed = self.has_state = self.is_attached = False
         self.came = self.updates = 0
-        self._words = self._words_void = 0  # that came, and that were thrown away
+        self._words = self._words_void = 0  # that came, and that were discarded
 
     def announce(self, lease: int, pool_leases: int) -> None:
-        """Tell the front end which of the ``pool_leases`` of its pool the call has."""
+        """Report to the front end which of the ``pool_leases`` of its pool the call has."""
         self.send(Admitted(self.id, lease - (self.pool or 0) * pool_leases))
 
     def orphan(self) -> None:
@@ -72,7 +72,7 @@ class EngineSession:
                 self._words_void = self._words
 
     def words_waiting(self, taken: int) -> int:
-        """Words that the row, which has ``taken`` so many, has not taken."""
+        """Words that the row, which has taken ``taken`` words, has not taken."""
         return self._words - max(taken, self._words_void)
 
 

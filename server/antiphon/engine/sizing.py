@@ -1,4 +1,4 @@
-"""The number of rows that a machine holds: from bytes, from what a known card computes, from measured ticks.
+"""The number of rows that a machine holds: from bytes, from what is computed for known GPUs, from ticks.
 
 Memory bounds the rows that exist, time bounds the rows that are answered within a frame. Whatever can be
 said about either is said in the errors, in bytes and milliseconds.
@@ -67,7 +67,7 @@ class MemoryFacts:
         )
 
     def needed(self, rows: int) -> int:
-        """Bytes for the weights, the caches and so many rows."""
+        """Bytes for the weights, the caches and ``rows`` rows."""
         return self.fixed_bytes + rows * self.row_bytes
 
 
@@ -80,7 +80,7 @@ class TickTime:
 
 
 def check_fit(memory: MemoryFacts, rows: int) -> None:
-    """Check that so many rows fit.
+    """Check that ``rows`` rows fit.
 
     Raises:
         ConfigError: they do not; the message has all the bytes and the rows that would fit.
@@ -190,7 +190,7 @@ class ComputedSlots:
 
 
 def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> ComputedSlots | None:
-    """Of a backend on a card whose constants are known; None of any other."""
+    """Of a backend on a GPU whose constants are known; None of any other."""
     card = card_called(info.device_name)
     if card is None or not info.work:
         return None
@@ -216,7 +216,7 @@ def slots_on(
 
 
 BackendFactory: TypeAlias = Callable[[int], Backend]
-"""Makes a backend with so many rows."""
+"""Makes a backend with a number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +258,16 @@ def make_sized(
     For the latter, backends are made (or resized, where they can be) and timed with more and more ready rows,
     up to what memory holds, once they have chosen how to use threads. A backend whose ticks always compute
     all its rows (:meth:`Backend.plan`) is doubled until it is too slow. Of another the ready rows of a tick
-    are timed, and more calls fit than that. On a card whose constants are known the first number timed is the
+    are timed, and more calls fit than that. On a GPU whose constants are known the first number timed is the
     one computed for it. A tts model cannot be timed without a text: there memory decides, what is computed,
-    and what the backend says a row takes. ``rings`` says what calls take of the machine's memory, beside the
-    model's on its device.
+    and what the backend says a row takes. ``rings`` says what calls take of the machine's memory, apart from
+    the model's on its device.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
         BackendError: memory ran out nevertheless.
     """
-    backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
+    backend = _make(factory, 1)  # what a row takes is known from one, before many are requested
     found = memory_facts(backend.info, share)
     facts = with_rings(found, backend.info, rings(backend.info.spec), share)
     if config.slots is not None:
@@ -325,7 +325,7 @@ def make_sized(
 def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progress: Progress) -> Backend:
     """The backend, warmed up; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
 
-    Bytes of state decide on the rows of ``auto``; what ticks take beside it shows when they are captured.
+    Bytes of state decide on the rows of ``auto``; what ticks take in addition shows when they are captured.
 
     Raises:
         BackendError: memory ran out for a given number of slots, or for one.
@@ -346,7 +346,7 @@ def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progre
 
 
 def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:
-    """The slots computed for a card whose constants are known, as far as they fit into memory; at least 1."""
+    """The slots computed for a GPU whose constants are known, as far as they fit into memory; at least 1."""
     computed = computed_slots(info, config, share.models)
     if computed is None:
         return None
@@ -396,7 +396,7 @@ def _make_fixed(
 
 
 def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend with so many rows: itself where it can, so that its weights are loaded once, or another."""
+    """The backend with ``rows`` rows: itself where it can, so that weights are loaded once, or another."""
     if backend.info.slots == rows:
         return backend
     if isinstance(backend, Resizable):
@@ -443,7 +443,7 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
 def with_rings(
     facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
 ) -> list[MemoryFacts]:
-    """The memories that bound the rows: the device's, and the machine's, where rings are."""
+    """Memory that bounds the rows: that of the device, and that of the machine, which holds rings."""
     found = [facts] if facts is not None else []
     if info.device != "cpu":
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
@@ -460,7 +460,7 @@ def tick_sizes(slots: int) -> tuple[int, ...]:
 def measure_ticks(
     backend: Backend, sizes: Sequence[int], clock: Callable[[], float], limit_s: float
 ) -> list[TickTime]:
-    """Ticks over so many ready rows with full contexts, up to the first that takes over ``limit_s``.
+    """Ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SPANS_PER_TICK = 4096
-"""Room for spans by the ticks asked for: a handful from the engine, several per session from serve."""
+"""Room for spans by the ticks requested: a handful from the engine, several per session from serve."""
 
 MAX_SPANS = 1_000_000
-"""Never more than this, some hundred megabytes, however many ticks are asked for."""
+"""Never more than this, some hundred megabytes, however many ticks are requested."""
 
 
 class Span(NamedTuple):
@@ -35,7 +35,7 @@ class Tracer:
     """
 
     def __init__(self, ticks: int) -> None:
-        """Start recording; with no ticks asked for, nothing ever is."""
+        """Start recording; with no ticks requested, nothing ever is."""
         self._ticks_left = ticks
         self._room = min(MAX_SPANS, max(ticks, 1) * SPANS_PER_TICK)
         self._spans: list[Span] = []
@@ -55,7 +55,7 @@ class Tracer:
         return self._done.wait(timeout_s)
 
     def span(self, name: str, start_s: float, end_s: float, *, track: str, **details: Any) -> None:
-        """Record that ``name`` went on from ``start_s`` to ``end_s``; ``details`` must fit into JSON."""
+        """Record that ``name`` ran from ``start_s`` to ``end_s``; ``details`` must fit into JSON."""
         if self._done.is_set():
             return
         with self._lock:

@@ -34,7 +34,7 @@ class AttachRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """The front end of a lease asks for something beside its frames."""
+    """The front end of a lease requests something other than frames."""
 
     lease: int
     request: CallRequest
@@ -47,7 +47,7 @@ class FreezeRow(NamedTuple):
 
 
 class MoveRow(NamedTuple):
-    """Another lease gets the row of one, and all that was heard and said; what lies beside is ``entry``.
+    """Another lease gets the row of one, and all that was heard and said; the rest is ``entry``.
 
     Replies after ``frame`` are to be taken again: those from ``told_frame`` on and ``replay_frames`` before
     the last, as far as they are there.
@@ -133,14 +133,14 @@ class RowPrimed(NamedTuple):
 
 
 class RowFailed(NamedTuple):
-    """The session of a lease cannot go on."""
+    """The session of a lease cannot continue."""
 
     lease: int
     error: AntiphonError
 
 
 class RowMoved(NamedTuple):
-    """A ``MoveRow`` is done, from a lease that had ``used`` so many frames to one with ``given`` replies.
+    """A ``MoveRow`` is done, from a lease that had ``used`` frames to one with ``given`` replies.
 
     ``replay_from`` is the first frame whose reply may still come.
     """
@@ -152,7 +152,7 @@ class RowMoved(NamedTuple):
 
 
 class FramesOverdue(NamedTuple):
-    """So many frames were dropped unheard that had been due long before."""
+    """Frames that were dropped unheard, long overdue."""
 
     now_s: float
     frames: int

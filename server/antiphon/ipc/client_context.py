@@ -29,7 +29,7 @@ Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class LoopNotifier:
-    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
+    """Calls something on an event loop's thread, once however often any thread requests it meanwhile."""
 
     def __init__(self, loop: Loop, callback: Callable[[], None]) -> None:
         """Call ``callback`` on ``loop``."""
@@ -37,7 +37,7 @@ class LoopNotifier:
         self._is_set = False
 
     def notify(self) -> None:
-        """Ask for a call, from any thread."""
+        """Request a call, from any thread."""
         if self._is_set:
             return
         self._is_set = True
@@ -112,7 +112,7 @@ class LatencyReport:
         self._report_soon()
 
     def first_audio(self, seconds: float) -> None:
-        """A session's first audio came so long after its first whole frame."""
+        """A session's first audio came ``seconds`` after its first whole frame."""
         self._first_s.append(seconds)
         self._report_soon()
 

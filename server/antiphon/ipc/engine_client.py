@@ -33,7 +33,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 SILENT_S: Final = 2.0
-"""An engine that says nothing for so long is stuck: it speaks four times a second."""
+"""An engine that sends nothing for this time is stuck: it reports four times a second."""
 
 SHORTAGE_S: Final = 5
 """For a caller to come again after open files ran out: calls that end give theirs back."""
@@ -304,7 +304,7 @@ class EnginePort:
         return session
 
     async def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now, who waits so long; raises as it would."""
+        """Whether :meth:`submit` would take a caller now, who waits ``wait_s``; raises as it would."""
         await self.client.ask(lambda number: messages.Check(self._number, number, wait_s))
 
     async def take_call(self, data: bytes) -> None:
@@ -325,7 +325,7 @@ class EnginePort:
             os.close(memory)
 
     def note_lag(self, lag_s: float) -> None:
-        """Tell admission how late the event loop of this process runs."""
+        """Report to admission how late the event loop of this process runs."""
         self.client.send(messages.Lag(self._number, lag_s))
 
     def drain(self, target: str = "") -> None:
@@ -343,7 +343,7 @@ class EnginePort:
         return replace(self._known, ready=False, stuck_s=silent_s, detail=detail)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the engine's health may be another."""
+        """Call back whenever the engine's health may have changed."""
         self._on_change.append(callback)
 
     # From its client.
@@ -368,7 +368,7 @@ async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
     """The engines at the other end of ``control`` by name, for the running event loop; it owns the socket.
 
     Raises:
-        SessionFailedError: the engine's process ended before it said what it serves.
+        SessionFailedError: the engine's process ended before it reported its models.
     """
     loop = asyncio.get_running_loop()
     hello: asyncio.Future[None] = loop.create_future()

@@ -12,7 +12,7 @@ class Health:
 
     ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
     with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
-    caller who came now would be admitted at once. ``detail`` says in words what is wrong, or "ok".
+    caller who came now would be admitted at once. ``detail`` describes what is wrong, or is "ok".
     """
 
     alive: bool
@@ -31,7 +31,7 @@ class Health:
 
 
 def together(each: Mapping[str, Health]) -> Health:
-    """Engines by name as one: alive when all are, ready when one is; what is wrong is said by name."""
+    """Engines by name as one: alive when all are, ready when one is; faults have the engine's name."""
     if len(each) == 1:
         return next(iter(each.values()))
     healths = each.values()

@@ -5,7 +5,7 @@ beginning on a page: a front end maps its blocks and its slab. It counts in the 
 memory of its own, and twice a tick looks at what callers have counted and shows what it has; so no value of a
 front end changes while the engine works on it, and one out of range is brought back into it.
 
-Order: data are written before the counter that tells of them, and read after it. x86-64 keeps stores, and
+Order: data are written before the counter that reports them, and read after it. x86-64 keeps stores, and
 loads, in that order; elsewhere :func:`fence` does (docs/adr/0024-shared-leases.md).
 """
 
@@ -86,7 +86,7 @@ def leases_of(slots: int, pools: int) -> int:
 
 
 class RingBytes(NamedTuple):
-    """Memory of the machine that calls take beside the model's: ``fixed`` for any number, and by row."""
+    """Memory of the machine that calls take without the model's: ``fixed`` for any number, and by row."""
 
     fixed: int
     row: int
@@ -105,7 +105,7 @@ def allocate(plan: MemoryLayout) -> int:
     """A descriptor of so much memory, which is really there and stays as large.
 
     Raises:
-        ConfigError: it is not to be had.
+        ConfigError: it is not available.
     """
     import fcntl  # what is all in one process runs without
 
@@ -149,7 +149,7 @@ def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
 
 
 class SharedArena(Arena):
-    """The engine's side of the memory: all leases, with counters of its own beside those of the pools."""
+    """The engine's side of the memory: all leases, with counters of its own next to those of the pools."""
 
     def __init__(self, plan: MemoryLayout) -> None:
         """Allocate.

@@ -238,7 +238,7 @@ class MessageSocket(Generic[M]):
             self._loop.remove_writer(self._socket)
 
     def _read(self) -> bool:
-        """Handle a turn's messages; whether there may be more."""
+        """Handle a turn's messages; returns whether there may be more."""
         has_failed = False
         for _ in range(MESSAGES_A_TURN):
             if not self._is_open:
@@ -286,7 +286,7 @@ class MessageSocket(Generic[M]):
             self._send(-number, reply)
 
     async def _answer(self, number: int, reply: Awaitable[M]) -> None:
-        with contextlib.suppress(SessionFailedError):  # a process that was asked for it is gone
+        with contextlib.suppress(SessionFailedError):  # a process that was requested it is gone
             self._send(-number, await reply)
 
 
@@ -379,7 +379,7 @@ def read_file(descriptor: int, most: int) -> bytes:
         ProtocolError: there are more than ``most``.
     """
     if (size := os.fstat(descriptor).st_size) > most:
-        raise ProtocolError(f"{size} bytes beside a message, the limit is {most}")
+        raise ProtocolError(f"{size} bytes with a message, the limit is {most}")
     pieces: list[bytes] = []
     read = 0
     while read < size and (piece := os.pread(descriptor, size - read, read)):  # 2 GiB at once at most

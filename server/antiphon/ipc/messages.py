@@ -1,4 +1,4 @@
-"""The messages between a front end and the engines beside the arrays, each declared once.
+"""The messages between a front end and the engines, each declared once.
 
 In one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` are their
 bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's
@@ -209,7 +209,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 
 class Hello(Notice, frozen=True):
-    """The engines there are; beside it come the bell, then each one's memory and wake-up."""
+    """The engines there are; with it come the bell, then each one's memory and wake-up."""
 
     pool: int
     engines: tuple[EngineFacts, ...]

@@ -56,7 +56,7 @@ class EngineCounts:
     ``taken`` (with flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
     ``flushed_out``: what became of frames. ``ticks`` the lease took part in; ``in_tick`` and ``is_over`` are
     flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``. ``padding_done``:
-    frames of silence asked for that wait no more. ``first_complete_s``, float64: when the first was complete.
+    frames of silence requested that wait no more. ``first_complete_s``, float64: when the first was complete.
     """
 
     ROWS: Final = 17
@@ -362,7 +362,7 @@ class OutputRings:
         return waiting
 
     def has_news(self, lease: int) -> bool:
-        """Whether replies of one lease wait, or were given up."""
+        """Whether replies of one lease wait, or were dropped."""
         has_news: bool = self.written.item(lease) > self.taken.item(lease)
         return has_news
 

@@ -1,4 +1,4 @@
-"""The caller's half of a session: what it pushes, takes and asks for, on its arrays and by messages.
+"""The caller's half of a session: what it pushes, takes and requests, on its arrays and by messages.
 
 A session belongs to the thread of its client (:mod:`antiphon.ipc.engine_client`), an event loop's, which also
 hands it the engine's messages. It takes no lock. Audio needs a lease, which comes with the row; text may come
@@ -78,7 +78,7 @@ class Session:
         self._first_kept = 0  # replies to earlier frames were flushed
         self._has_gap = False  # replies were given up since the last one taken
         self._is_finished = False
-        self._run = self._padding = self._padding_void = 0  # frames of silence asked for, no longer wanted
+        self._run = self._padding = self._padding_void = 0  # frames of silence requested, no longer wanted
         self._parameters = 0  # changes
         self._words = self._words_void = 0  # sent, and flushed
         self._final: SessionStats | None = None
@@ -91,7 +91,7 @@ class Session:
         """Samples :meth:`push` takes now without dropping or refusing any.
 
         Callers whose pipeline never drops (stt) read their socket only while this is above 0 and push at
-        most so many; live ones (codec, duplex) need not ask.
+        most that many; live ones (codec, duplex) need not ask.
         """
         if self.state is not SessionState.ACTIVE or self._writer is None:
             return 0
@@ -256,10 +256,10 @@ class Session:
             self._link.changed(self)
 
     def hear_padding(self, frames: int, now_s: float) -> None:
-        """Hear so many frames of silence once all audio is answered, on a copy of the row's state.
+        """Hear ``frames`` frames of silence once all audio is answered, on a copy of the row's state.
 
         Their replies are marked ``is_padding``. What is pushed later is heard as if there had been none of
-        it: replies to silence that were not taken by then never come. Where no copy can be had
+        it: replies to silence that were not taken by then never come. Where no copy is available
         (``padding_rows`` of them are kept for others), the silence stays.
 
         Raises:
@@ -278,7 +278,7 @@ class Session:
         self._link.nudge()
 
     def _interrupt(self) -> None:
-        """The caller goes on: silence that was asked for is not heard, what was heard is undone."""
+        """The caller continues: silence that was requested is not heard, what was heard is undone."""
         if self._padding > self._padding_void and self.lease is not None:
             self._padding_void = self._padding
             self._run += 1
@@ -411,7 +411,7 @@ class Session:
         self._link.send(messages.Detach(self.id))
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """End the session and free its row; whatever waits or is still being computed is thrown away."""
+        """End the session and free its row; whatever waits or is still being computed is discarded."""
         if self.state is SessionState.CLOSED:
             return
         self.error = error

@@ -119,7 +119,7 @@ Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
 
 @dataclass(frozen=True, slots=True)
 class ResumeClaim:
-    """What a front end shows to go on with a call.
+    """What a front end shows to continue a call.
 
     ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of its
     API key. The client has numbered messages up to ``seq`` and audio up to ``frame``, -1 for none; of audio
@@ -136,7 +136,7 @@ class ResumeClaim:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a front end needs to go on with a call of another connection.
+    """What a front end needs to continue a call of another connection.
 
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the next
     one has ``next_seq``. The text of replies to frames below ``told_frame`` is among the notes, or was.
@@ -168,7 +168,7 @@ OUT_MARKS: Final = 7
 """What is said of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
 
 RECENT_TICKS: Final = 128
-"""The times in statistics are those of the last so many ticks, ten seconds of speech."""
+"""The times in statistics are those of this number of last ticks, ten seconds of speech."""
 
 
 @dataclass(frozen=True, slots=True)

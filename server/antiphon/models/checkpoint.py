@@ -88,7 +88,7 @@ WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 class Checkpoint:
     """A model that was found: its spec, and where its files lie.
 
-    ``ref`` is what it was asked for by, ``root`` the folder of its configuration, ``revision`` the
+    ``ref`` is what it was requested by, ``root`` the folder of its configuration, ``revision`` the
     commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
     "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
     ``absent`` maps the roles of published weights that are not here to their names: ONNX graphs run without.

@@ -236,7 +236,7 @@ def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
 
     Raises:
         CheckpointFormatError: a coefficient out of range in the configuration.
-        UnsupportedError: one out of range was asked for, or the model takes its own as an input.
+        UnsupportedError: one out of range was requested, or the model takes its own as an input.
     """
     published = spec.generation.get("tts_config", {}).get("cfg_coef", UNGUIDED)
     check_type(published, float, "tts_config.cfg_coef")

@@ -185,7 +185,7 @@ def packaged_config(ref: str) -> Path:
 def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
     """Read a configuration and find its files; paths in it are relative to it, ``hf://`` ones on the hub.
 
-    Where the weights that can make voices of recordings are not to be had, those that cannot are taken.
+    Where the weights that can make voices of recordings are not available, those that cannot are taken.
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: a file is not there, or not what it should be.

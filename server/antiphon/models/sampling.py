@@ -17,7 +17,7 @@ from antiphon.models.spec import LMSpec
 from antiphon.values import ValueRule
 
 RECENT_WORDS: Final = 256
-"""Words that samplers remember for the repetition penalty; a session may ask for 200."""
+"""Words that samplers remember for the repetition penalty; a session may request 200."""
 
 
 class RowParameters:
@@ -87,7 +87,7 @@ class SamplingParameters:
 
     @classmethod
     def from_generation(cls, generation: Mapping[str, Any]) -> SamplingParameters:
-        """The defaults a checkpoint asks for in its ``lm_gen_config``, where it has one."""
+        """The defaults a checkpoint requests in its ``lm_gen_config``, where it has one."""
         given = generation.get("lm_gen_config", {})
         default = cls()
         is_greedy = given.get("use_sampling") is False
@@ -275,7 +275,7 @@ class RowSampler:
     def voice_race(
         self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """Everything a frame's audio tokens depend on but the logits, for choosing them elsewhere.
+        """All inputs of a frame's audio tokens except the logits, for choosing them elsewhere.
 
         ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
         and top-k int64 from 1 to ``card``. The token is the one with the largest

@@ -55,7 +55,7 @@ class TextEntry:
 
 
 class Choices(NamedTuple):
-    """What the model is fed after it has asked for a word, and after it has not."""
+    """What the model is fed after it has requested a word, and after it has not."""
 
     word: int
     pad: int
@@ -121,7 +121,7 @@ class Script:
     """Where one speaker is in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
 
     ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` holds (step, index) of
-    entries that were begun and not yet heard. ``end_step`` is where the model asked for a word and there was
+    entries that were begun and not yet heard. ``end_step`` is where the model requested a word and there was
     none left.
     """
 
@@ -276,14 +276,14 @@ class Script:
         self.step += 1
 
     def _end(self) -> bool:
-        """There is nothing left to say; whether the model is being shown so."""
+        """There is nothing left to say; returns whether the model is being shown so."""
         is_ending = self._is_ending
         if self.end_step is None:
             self.end_step = self.step
         return is_ending
 
     def _begin_entry(self) -> bool:
-        """Take the next entry; whether it is a word."""
+        """Take the next entry; returns whether it is a word."""
         entry = self._entries.popleft()
         self.begun.append((self.step, self._taken))
         self._taken += 1
@@ -349,7 +349,7 @@ class TextReader:
         return [entry for piece in self.pieces(text) for entry in piece]
 
     def pieces(self, text: str) -> Iterator[list[TextEntry]]:
-        """The entries of a text, read as they are asked for, of some ``PIECE_WORDS`` words at a time.
+        """The entries of a text, read as they are requested, of some ``PIECE_WORDS`` words at a time.
 
         Raises:
             ProtocolError: a word too long to be one.

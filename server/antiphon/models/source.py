@@ -48,7 +48,7 @@ class Repository:
         When the hub cannot be reached, a file that is not cached counts as one there is not.
         """
         if name in _CONFIGURATION and not (self.snapshot / name).is_file():
-            return None  # it was asked for when the repository was opened
+            return None  # it was requested when the repository was opened
         try:
             return self._fetch(name)
         except _errors().EntryNotFoundError:  # covers "not cached, and offline" too

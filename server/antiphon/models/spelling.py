@@ -1,6 +1,6 @@
 """A caller's word in the letters that a synthesiser knows, and what is left that it cannot say.
 
-A word that the vocabulary has is said as it stands. Another is spelled anew: compatible forms (NFKC), quotes
+A word that the vocabulary has is said unchanged. Another is spelled anew: compatible forms (NFKC), quotes
 and dashes made plain, invisible characters left out, figures as English words, accents dropped. What then is
 still unknown is not given to the model, which would make silence of it, but named.
 """
@@ -109,7 +109,7 @@ class Speller:
         self._has_joints = "-" in self._letters
 
     def is_known(self, word: str, tokens: Sequence[int]) -> bool:
-        """Whether a word of these tokens is said as it stands."""
+        """Whether a word of these tokens is said unchanged."""
         misread = _MISREAD.search(word)  # a vocabulary without figures or hyphens says "10 0" of "100"
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
         if not (is_read and self._unsayable.isdisjoint(tokens)):

@@ -2,7 +2,7 @@
 
 Such a file is a zip archive: a pickle that describes a dictionary of tensors, and one file of raw values for
 each storage. Every size is checked before memory is taken for it, so that a voice from anywhere can be
-opened. Python's own unpickler calls what the pickle names and takes the memory that it asks for; this one has
+opened. Python's own unpickler calls what the pickle names and takes the memory that it requests; this one has
 a dozen steps, refuses all others, calls nothing, and keeps only what the bytes themselves hold.
 """
 
@@ -82,7 +82,7 @@ class _Machine:
         """Take one step.
 
         Raises:
-            ValueError: it is not known here, or what it needs is not there.
+            ValueError: the call is unknown, or lacks an argument.
         """
         if name in _LITERALS:
             self.stack.append(_LITERALS[name](argument))

@@ -26,7 +26,7 @@ class AudioFormat(StrEnum):
 
 
 class ResumeMode(StrEnum):
-    """What a client of the extension asks for with ``resume``."""
+    """What a client of the extension requests with ``resume``."""
 
     NO = "0"
     ABLE = "1"  # a call that can be resumed

@@ -85,7 +85,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
 
 
 def check_event(event: Event, *, sender: Sender) -> None:
-    """Hold an event against the table.
+    """Compare an event with the table.
 
     Raises:
         ProtocolError: an unknown type, the wrong sender, a field missing or of the wrong type.
@@ -175,7 +175,7 @@ def replaced() -> Event:
 
 
 def interrupted(at_frame: int) -> Event:
-    """Audio was thrown away: ``at_frame`` is the first input frame whose answer may still come."""
+    """Audio was discarded: ``at_frame`` is the first input frame whose answer may still come."""
     return Event("interrupted", {"at_frame": at_frame})
 
 

@@ -60,7 +60,7 @@ class SpeechFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TtsQuery:
-    """What the query asks for."""
+    """What the query requests."""
 
     format: SpeechFormat = SpeechFormat.OGG
     voice: str | None = None
@@ -113,7 +113,7 @@ ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken
 
 
 def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
-    """What a query asks for; keys that mean nothing here are passed over. ``max_wait_s`` bounds the wait.
+    """What a query requests; keys that mean nothing here are passed over. ``max_wait_s`` bounds the wait.
 
     Raises:
         ProtocolError: no such format, or a wait that is no time.

@@ -126,7 +126,7 @@ def decode(message: str | bytes) -> ClientEvent:
 
 
 def read_mode(query: Mapping[str, str]) -> ResumeMode:
-    """What a client asks for with ``resume`` in the query of its connection.
+    """What a client requests with ``resume`` in the query of its connection.
 
     Raises:
         FieldError: another value.

@@ -56,7 +56,7 @@ class InputMessage:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """A session as it is asked for.
+    """A session as it is requested.
 
     ``delegation`` and ``triggers`` are kept as they came, to be shown; no model here delegates.
     """

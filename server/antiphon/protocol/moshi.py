@@ -2,7 +2,7 @@
 
 Tags 0 to 9 are those of the Moshi family of servers and clients (rust/protocol.md, moshi-backend,
 moshi-server and the web client of kyutai-labs/moshi); 0x10 and 0x11 are Antiphon's own and are only sent
-to clients that asked for them. ``docs/protocol.md`` states both; ``tests/protocol/vectors`` pins the bytes.
+to clients that requested them. ``docs/protocol.md`` states both; ``tests/protocol/vectors`` pins the bytes.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class FormReader:
         """Whether the whole form has come.
 
         Raises:
-            ProtocolError: it has not.
+            ProtocolError: the form is incomplete.
         """
         if not self._has_begun:
             raise ProtocolError(self._no_boundary())
@@ -147,7 +147,7 @@ class FormReader:
         return Piece(self._name, self._is_file, b"", is_first=True)
 
     def _skip_preamble(self) -> bool:
-        """Pass over what stands before the first delimiter; whether that has come."""
+        """Pass over what stands before the first delimiter; returns whether that has come."""
         at = self._buffer.find(self._delimiter)
         if at < 0 and len(self._buffer) > MAX_PREAMBLE_BYTES:
             raise ProtocolError(self._no_boundary())

@@ -267,7 +267,7 @@ def unpack_floats(data: bytes, start: int) -> FloatArray | None:
 
 
 def _floats_at(data: bytes, start: int, *, least: int = MIN_FLOATS) -> tuple[FloatArray, int] | None:
-    """The array of at least so many floats of one precision that begins there, and how many bytes it has."""
+    """The array of at least ``least`` floats that begins there, and how many bytes it has."""
     if start >= len(data):
         return None
     width = {0xDC: 2, 0xDD: 4}.get(data[start], 0)

@@ -1,7 +1,7 @@
 """The speech of a full-duplex model as responses of OpenAI Realtime.
 
 The model listens and speaks all the time; a response is what it voices between two silences. It begins with
-the first frame that is voiced, or where a client asks for one, and ends when the model has been silent for
+the first frame that is voiced, or where a client requests one, and ends when the model has been silent for
 ``silence_ms``; silence within it is passed on, silence after it is not. There is one response at a time, and
 every event of one comes in the API's order: that is the whole purpose of this machine.
 
@@ -45,7 +45,7 @@ class ReplyRules:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """What a ``response.create`` asks for; ``output`` None is the session's.
+    """What a ``response.create`` requests; ``output`` None is the session's.
 
     ``refusal`` is why the model cannot answer, "" where it may.
     """
@@ -78,7 +78,7 @@ class Responses:
     def __init__(
         self, ids: Ids, items: Items, output: OutputFormat, *, frame_ms: int, rules: ReplyRules | None = None
     ) -> None:
-        """Begin without one. ``output`` is how responses are given, unless one is asked for otherwise."""
+        """Begin without one. ``output`` is how responses are given, unless one is requested otherwise."""
         self.output = output
         self.conversation = ids.new("conv")
         self._ids, self._items = ids, items
@@ -112,9 +112,9 @@ class Responses:
         return self._wait(response) if response.item is None else self._hold(response, audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """A client asks for a response: the one in progress is complete, what follows is the new one's.
+        """A client requests a response: the one in progress is complete, what follows is the new one's.
 
-        One that the model cannot answer has failed at once.
+        A request that the model cannot answer fails at once.
         """
         opened = [*self.finish(), *self._open(request)]
         return [*opened, *self._fail(UNANSWERABLE, request.refusal)] if request.refusal else opened
@@ -123,7 +123,7 @@ class Responses:
         """A client wants no more of the response in progress.
 
         Raises:
-            FieldError: there is none, or another one.
+            FieldError: no response is in progress, or another one.
         """
         if self._response is None or response_id not in (None, self._response.id):
             raise FieldError(

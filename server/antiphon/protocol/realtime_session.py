@@ -1,4 +1,4 @@
-"""The session object of OpenAI Realtime: what a client asks for, and the session as it is shown.
+"""The session object of OpenAI Realtime: what a client requests, and the session as it is shown.
 
 Read off the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_session_create_request.py`` and
 ``realtime_transcription_session_create_request.py``). A change names only what changes. Fields that mean
@@ -99,7 +99,7 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSession:
-    """A session as it is asked for. ``kept`` has what is shown and has no effect, by its path."""
+    """A session as it is requested. ``kept`` has what is shown and has no effect, by its path."""
 
     model: str
     type: SessionType = SessionType.REALTIME

@@ -54,7 +54,7 @@ class Claim:
 
 
 def new_token() -> bytes:
-    """A token that is good for one resumption."""
+    """A token that is valid for one resumption."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 

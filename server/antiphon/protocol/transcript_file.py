@@ -40,7 +40,7 @@ class Written:
 
 
 def encode_transcript(order: TranscriptionRequest, written: Written) -> bytes:
-    """The file that was asked for."""
+    """The file that was requested."""
     segments = segments_of(written.words)
     match order.format:
         case "text":

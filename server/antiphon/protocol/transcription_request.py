@@ -59,7 +59,7 @@ class TranscriptionRequest:
 
 
 def parse_form(named: Mapping[str, Sequence[str]], *, has_file: bool) -> TranscriptionRequest:
-    """What the fields of a form ask for, each with all its values; others are named as ignored.
+    """What the fields of a form request, each with all its values; others are named as ignored.
 
     Clients write ``response-format``, ``timestamp_granularities[0]`` and lists in JSON too.
 

@@ -20,7 +20,7 @@ SAMPLE_RATE = 24_000
 
 @dataclass(frozen=True, slots=True)
 class TranslationSession:
-    """A session as it is asked for. All but the model is shown and has no effect."""
+    """A session as it is requested. All but the model is shown and has no effect."""
 
     model: str
     language: str | None = None

@@ -26,7 +26,7 @@ MEANINGLESS: Final = (
 def die_with_parent(parent: int) -> None:
     """End this process as soon as the process ``parent``, which has started it, ends.
 
-    A parent that ended before this was asked for is noticed too. Only Linux has this call.
+    A parent that ended before this was requested is noticed too. Only Linux has this call.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -62,6 +62,6 @@ def receive_begin(control: socket.socket) -> tuple[Begin, list[int]]:
 
 
 def say_failed(control: socket.socket, error: AntiphonError) -> None:
-    """Tell the supervisor why this process cannot begin."""
+    """Report to the supervisor why this process cannot begin."""
     control.setblocking(True)
     control.sendall(IS_INLINE + CONTROL.encode(0, Failed(str(error))))

@@ -157,7 +157,7 @@ class Child:
 
     @property
     def failure(self) -> str:
-        """Why it ended before it was ready; "" where it was, or has not ended."""
+        """Why it ended before it was ready, else ""."""
         error = self.ready.exception() if self.ready.done() else None
         return "" if error is None else str(error)
 
@@ -167,7 +167,7 @@ class Child:
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
 
     def beat(self, elapsed_s: float) -> None:
-        """Ask for a sign of life, or count the time for which one is owed."""
+        """Request a sign of life, or count the time for which one is owed."""
         if self._pong is not None:
             if not self._pong.done() or self._pong.exception():
                 self.silent_s += elapsed_s
@@ -202,7 +202,7 @@ class Child:
         return self._hear(message, descriptors)
 
     async def _reap(self) -> int:
-        """Its exit code, once it has ended and all it said has been heard."""
+        """Its exit code, after it has ended and all of its messages were read."""
         code = await self.process.wait()
         self.peer.read_rest()
         if not self.ready.done():

@@ -129,7 +129,7 @@ class Lost(Message, frozen=True):
 
 
 class Traced(Message, frozen=True):
-    """From the engine: as many ticks are recorded as were asked for."""
+    """From the engine: as many ticks are recorded as were requested."""
 
 
 class Question(Message, frozen=True):

@@ -148,7 +148,7 @@ class SharedState:
         self._sessions, self._seconds = Quota(), DaySeconds()
 
     def handle(self, front_end: int, message: Message) -> ControlReply:
-        """Carry out what a front end asks for; its answer, if it has one."""
+        """Carry out what a front end requests; its answer, if it has one."""
         match message:
             case Take():
                 return Taken(self._sessions.take(front_end, message))

@@ -333,7 +333,7 @@ class Supervisor:
         self._log.info("drained", signals=len(self._signals))
 
     async def _save_trace(self) -> None:
-        """Write what the children have recorded, if that was asked for."""
+        """Write what the children have recorded, if that was requested."""
         if (file := self._plan.trace_file) is None:
             return
         children = list(self._children())

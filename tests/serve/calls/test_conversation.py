@@ -88,7 +88,7 @@ async def test_what_breaks_in_the_server_while_it_reads_is_its_own_fault(
         monkeypatch.setattr(call.dialect, "feed", lambda _message: 1 // 0)
         await client.speak(speech(1))
         closed = await client.closed()
-        assert (closed.code, closed.reason) == (1011, "the server could not go on: ZeroDivisionError")
+        assert (closed.code, closed.reason) == (1011, "the server failed: ZeroDivisionError")
         await server.is_empty()
 
 

@@ -314,7 +314,7 @@ async def test_a_server_that_leaves_says_so_and_closes_with_1012() -> None:
         (call,) = server.calls
         call.announce_draining(5.0)
         info = await client.event("info")
-        assert (info["code"], info["message"]) == ("server_draining", "the server leaves within 5 s")
+        assert (info["code"], info["message"]) == ("server_draining", "the server shuts down within 5 s")
         call.end(DrainingError("the server is leaving"))
         assert (await client.error())["code"] == "server_draining"
         assert await client.closed() == Closed(1012, "the server is leaving")

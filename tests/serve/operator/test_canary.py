@@ -158,11 +158,11 @@ async def test_operators_see_the_state_and_set_the_phase(
         code, text = await run()
         assert code == 0
         assert text.splitlines()[:2] == [
-            "next beside null-echo: running",
+            "next compared with null-echo: running",
             "10% of new calls; 0 calls of the canary, 0 of the stable version have ended",
         ]
         code, text = await run("--promote", "--secret", str(secret))
-        assert (code, text.splitlines()[0]) == (0, "next beside null-echo: promoted (by hand)")
+        assert (code, text.splitlines()[0]) == (0, "next compared with null-echo: promoted (by hand)")
         code, text = await run("--withdraw", "--secret", str(secret), "--json")
         assert (code, json.loads(text)["phase"]) == (1, "withdrawn")
         assert (await run("--restart", "--secret", str(secret)))[0] == 0

@@ -134,7 +134,7 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
             400,
             'the body is not {"target": "https://HOST:PORT"}',
         )
-        words = re.escape("answered 400: http://10.0.0.1: calls leave this machine over TLS alone")
+        words = re.escape("answered 400: http://10.0.0.1: calls leave this machine over TLS only")
         with pytest.raises(HandOverError, match=words):
             await asyncio.to_thread(asked.drain, "http://10.0.0.1")
         itself = server.url("").rstrip("/")
@@ -249,7 +249,7 @@ async def test_a_plain_request_of_another_machine_is_refused(
     monkeypatch.setattr(hand_over, "is_loopback", lambda _: False)
     async with worker(tmp_path) as server:
         refusal = await ask(server, b"{}", path="/api/drain")
-    assert refusal == (403, "over TLS alone, or from this machine")
+    assert refusal == (403, "over TLS only, or from this machine")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_a_plain_request_of_another_machine_is_refused(
     [
         (
             "http://b.example:8998",
-            "http://b.example:8998: calls leave this machine over TLS alone; write https://b.example:8998, "
+            "http://b.example:8998: calls leave this machine over TLS only; write https://b.example:8998, "
             "of a worker with --tls-cert and --tls-key, or its --hand-over-port",
         ),
         ("b:8998", "'b:8998' is no address of a worker; write https://HOST:PORT"),

@@ -170,6 +170,6 @@ async def test_a_session_of_another_front_end_is_refused_with_the_reason() -> No
         assert error["code"] == "session_not_found"
         assert error["message"] == (
             "no such session here; this is one of several front ends, and a session is watched through "
-            "the one that holds it: --front-ends 0, or 1, has one alone"
+            "the one that holds it: --front-ends 0, or 1, has only one"
         )
         assert (await watcher.closed()).code == 1008

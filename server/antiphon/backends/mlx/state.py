@@ -96,7 +96,7 @@ class Packing:
     """Where the m rows of a stage stand among the n that are computed.
 
     ``rows`` int32 ``[n]`` is whose state stands at each place; ``places`` int64 ``[m]`` where the rows that
-    were named stand. What is computed at other places is thrown away. ``runs`` are ``(start, stop, row)``:
+    were named stand. What is computed at other places is discarded. ``runs`` are ``(start, stop, row)``:
     places ``start .. stop-1`` hold neighbouring rows from ``row`` on.
     """
 

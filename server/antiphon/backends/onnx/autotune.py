@@ -78,7 +78,7 @@ PAUSE: Final = 3.0
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Next to a thread that takes a quarter of a core, where ``threads`` leave none; whether it is there.
+    """Next to a thread that takes a quarter of a core, where ``threads`` leave none; returns if it is there.
 
     Where a core is left, sockets have that one, and nothing is to be simulated.
     """

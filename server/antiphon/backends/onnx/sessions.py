@@ -87,7 +87,7 @@ class Opener:
 
 
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
-    """The device's full name, and the execution providers to ask for, best first.
+    """The device's full name, and the execution providers to request, best first.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:1" or "coreml". What a device cannot run, the CPU does.
 

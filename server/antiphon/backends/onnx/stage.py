@@ -96,7 +96,7 @@ class Stage:
         return {name: array[places] for name, array in graph.outputs.items()}
 
     def _run_split(self, windows: Sequence[range]) -> bool:
-        """Run windows in parts at the same time, if they have rows enough; whether they have."""
+        """Run windows in parts at the same time, if they have rows enough; returns whether they have."""
         if self._split is None or self.split_from is None or sum(map(len, windows)) < self.split_from:
             return False
         self.graph.run_split(cut(windows, self._split.threads))

@@ -57,7 +57,7 @@ class Frame(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Frames of silence; ``last`` is the entry that asked for them."""
+    """Frames of silence; ``last`` is the entry that requested them."""
 
     frames: int
     last: int

@@ -89,7 +89,7 @@ WARM_UP_TICKS = 2
 """The first run of a shape loads what it needs, the second captures it."""
 
 WARM_UP_FRAMES = 64
-"""Frames that rows are said to have seen meanwhile; on a CPU attention reads so many."""
+"""Frames that rows are said to have seen meanwhile; on a CPU attention reads that many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class TorchRows:
         """Run every shape that ticks may have until it is captured; without kernels one row and all of them.
 
         Raises:
-            MemoryError: the device has no room for what ticks of so many rows take.
+            MemoryError: the device has no room for what ticks of that many rows take.
         """
         slots = self._state.rows
         sizes = row_buckets(slots) if self._rows.layout is LayoutKind.PADDED else sorted({1, slots})
@@ -190,7 +190,7 @@ class TorchRows:
         progress(len(sizes), len(sizes), "ready")
 
     def _warm_up_rows(self, size: int) -> None:
-        """Ticks of so many rows."""
+        """Ticks of ``size`` rows."""
         places = self._place(np.arange(size, dtype=np.int32), np.full(size, WARM_UP_FRAMES - 1, np.int64))
         for _ in range(WARM_UP_TICKS):
             with self._runner.tick():

@@ -40,7 +40,7 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
 def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "auto") -> Mimi:
     """Load Mimi, always in float32, with as many codebooks as the model uses.
 
-    ``attention`` is as in :func:`load_generator`; kernels asked for by name are the language model's.
+    ``attention`` is as in :func:`load_generator`; kernels requested by name are the language model's.
     """
     spec = checkpoint.spec.mimi
     with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
@@ -74,7 +74,7 @@ def load_generator(
     ``conditions`` and ``guidance`` are for a tts model.
 
     Raises:
-        UnsupportedError: the checkpoint has none, the attention asked for cannot run, or its weights are for
+        UnsupportedError: the checkpoint has none, the attention requested cannot run, or its weights are for
             CPUs only.
     """
     spec = checkpoint.spec

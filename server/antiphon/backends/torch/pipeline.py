@@ -39,7 +39,7 @@ class StageRunner:
     On CUDA a stage is captured as a graph the second time its key is seen (the first run loads kernels
     and workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool:
     they never run at the same time, and leave nothing behind but what they wrote into the buffers. A
-    stage has no host sync, draws from no generator of torch's, and allocates only what it throws away.
+    stage has no host sync, draws from no generator of torch's, and allocates only what it discards.
 
     After :meth:`settle` nothing is captured: a capture waits for the whole device, which makes every call's
     frame late, and it fails while another model of the process captures. A stage with a new key then runs
@@ -384,7 +384,7 @@ class Pipeline:
         return out.tokens
 
     def write_text(self, tokens: Tensor) -> None:
-        """Put text tokens int64 ``[n]`` where the host finds them, all their bits."""
+        """Pass all bits of text tokens int64 ``[n]`` to the host."""
         bits = tokens.to(torch.int32).view(torch.float32)
         self.buffers.leaving[: len(tokens), self.spec.frame_samples].copy_(bits)
 

@@ -280,7 +280,7 @@ LAYERS: Mapping[torch.dtype, Callable[[Linear, Parts], nn.Module]] = {
         parts["weight"], parts["scale"], linear.bias, linear.weight.dtype
     ),
 }
-"""By the dtype of the weight: what makes a layer of parts in the place of a linear."""
+"""By the dtype of the weight: what makes a layer of parts instead of a linear."""
 
 VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
     torch.int8: lambda weight, scale: weight.float() * scale.reshape(-1, 1),
@@ -300,7 +300,7 @@ BESIDE = ("scale", "prescale", "step")
 
 
 def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
-    """Put an empty layer for ``parts`` (``weight``, ``scale``, ...) in the place of the linear ``name``.
+    """Put an empty layer for ``parts`` (``weight``, ``scale``, ...) instead of the linear ``name``.
 
     Raises:
         CheckpointFormatError: there is none.

@@ -36,7 +36,7 @@ OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the key it showed, where keys are asked for, and its address."""
+    """Who sends a request: the key it showed, where keys are requested, and its address."""
 
     key: KeyEntry | None
     address: str
@@ -55,7 +55,7 @@ ANYBODY = Caller(None, "")
 
 
 class Access:
-    """Access to the server: keys, limits of callers, sessions. Used on the event loop alone."""
+    """Access to the server: keys, limits of callers, sessions. Used on the event loop only."""
 
     def __init__(
         self, config: ServerConfig, client: SupervisorClient | None = None, secret: bytes | None = None
@@ -113,7 +113,7 @@ class Access:
         return self._keys is not None and self._keys.find(key) is not None
 
     def address_of(self, request: web.Request) -> str:
-        """Where a request comes from; what a proxy says counts when we trust that proxy."""
+        """Where a request comes from; the address that a trusted proxy names, else the peer's."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
     async def admit(self, caller: Caller) -> None:
@@ -154,7 +154,7 @@ class Access:
         return Use(self.usage.day, tuple(used.items()))
 
     def check(self, caller: Caller, used: Mapping[str, float]) -> None:
-        """Whether a caller may begin, or go on, of whose key ``used`` has the seconds of today.
+        """Whether a caller may begin, or continue, of whose key ``used`` has the seconds of today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.

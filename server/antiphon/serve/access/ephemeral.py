@@ -2,7 +2,7 @@
 
 An ephemeral key is signed, not stored: it says whose it is, until when it is good and for which session, and
 every process of the server that has the secret can read it. Nothing is kept for one, so any number can be
-made. Its holder can read what it says. It is good for realtime sessions alone, not for further keys, and ends
+made. Its holder can read what it says. It is valid for realtime sessions only, not for further keys, and ends
 with the API key that it was made with.
 """
 
@@ -45,7 +45,7 @@ _DIGEST_BYTES = 32
 class Ephemeral:
     """What an ephemeral key says: the name of the API key it was made with, a mark of it, and a session.
 
-    The mark can be made and compared by the server alone: its holder learns nothing of the API key by it.
+    The mark can be made and compared by the server only: its holder learns nothing of the API key by it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class EphemeralKeys:
         self._time_s = time_s
 
     def issue(self, key: KeyEntry | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
-        """A new key and when it expires, made with ``key`` where the server asks for keys.
+        """A new key and when it expires, made with ``key`` where the server requests keys.
 
         Raises:
             FieldError: the session is too long for a header.

@@ -1,4 +1,4 @@
-"""A browser's key for a protected page: the form that asks for it, and the cookie that keeps it."""
+"""A browser's key for a protected page: the form that requests it, and the cookie that keeps it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def key_form(request: web.Request, words: str) -> web.Response:
 
 
 def keep_key(request: web.Request, key: str) -> web.HTTPSeeOther:
-    """The answer to a good key: a cookie for our own page alone, and the page."""
+    """The answer to a good key: a cookie for our own page only, and the page."""
     found = web.HTTPSeeOther(".")
     found.set_cookie(
         COOKIE, key, max_age=COOKIE_S, httponly=True, samesite="Strict", secure=request.secure, path="/"

@@ -32,7 +32,7 @@ _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
 HEADERS = ("kyutai-api-key", "x-api-key")
-"""Where clients put their key besides ``Authorization``: Kyutai's, and those that know no bearer tokens."""
+"""Other places of a key than ``Authorization``: of Kyutai's clients, and those without bearer tokens."""
 
 QUERY_NAMES = ("auth_id", "worker_auth_id")
 """Where stock clients put their key in the query: Kyutai's STT and TTS clients, Moshi's web client."""

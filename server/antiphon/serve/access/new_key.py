@@ -14,7 +14,7 @@ KEY_BYTES = 24
 """Random bytes in a key: too many to be found by trying, so a plain hash of it may be stored."""
 
 MIN_CHARS = 12
-"""A key of somebody's own choice is at least so long."""
+"""Characters that a chosen key has at least."""
 
 EXAMPLES = """\
 examples:

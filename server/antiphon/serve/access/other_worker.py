@@ -40,7 +40,7 @@ def check_target(target: str) -> None:
         raise ConfigError(f"{target!r} is no address of a worker; write https://HOST:PORT")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ConfigError(
-            f"{target}: calls leave this machine over TLS alone; write https://{parts.netloc}, "
+            f"{target}: calls leave this machine over TLS only; write https://{parts.netloc}, "
             "of a worker with --tls-cert and --tls-key, or its --hand-over-port"
         )
 

@@ -46,7 +46,7 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
     """Refuse a request from a foreign web page, before any upgrade.
 
     Other sites' pages can open WebSockets to us with the visitor's network position; this is the only
-    thing that stops them. It concerns browsers alone: other clients send no Origin.
+    thing that stops them. It concerns only browsers: other clients send no Origin.
 
     Raises:
         web.HTTPForbidden: the origin is neither ours nor allowed.
@@ -80,10 +80,10 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 
 
 def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
-    """The names besides addresses by which requests may call us; None when any will do.
+    """The names apart from addresses by which requests may call us; None when any will do.
 
     Against DNS rebinding: a page of a foreign name whose address turns into ours. That is a danger to
-    servers that rely on where they listen: on this machine alone, without keys. For others it is checked
+    servers that rely on where they listen: on this machine only, without keys. For others it is checked
     only when ``allow_host`` says so.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
@@ -109,7 +109,7 @@ def host_check(allowed: Collection[str] | None) -> Middleware:
 
 
 def workers_port(port: int, paths: Collection[str]) -> Middleware:
-    """A middleware that answers 404 on the port for other workers to all but the ``paths`` they ask for."""
+    """A middleware that answers 404 on the port for other workers to all but the ``paths`` they request."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -149,7 +149,7 @@ MAX_AGE_S: Final = 600
 """How long a browser remembers that it may send a request."""
 
 _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
-"""Names of headers that a request may have: all that are asked for."""
+"""Names of headers that a request may have: all that are requested."""
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:

@@ -1,10 +1,10 @@
 """The secret that workers share: what they send each other is signed with it, headers first, then the body.
 
 A request begins with a signature over its method, path, length, time, a nonce and the name of the worker it
-is for, so nothing of the body of a stranger is read, and no other worker takes it. Its body ends with 32
+is for, so no body of an untrusted client is read, and no other worker takes it. Its body ends with 32
 bytes that sign the body and that signature.
 
-A secret may be a certificate with its key (PEM): workers then trust that certificate alone, whatever the name
+A secret may be a certificate with its key (PEM): workers then trust only that certificate, whatever the name
 of the host, since only they have its key.
 """
 
@@ -48,7 +48,7 @@ class SharedSecret:
         """The secret of a file, without white space around it.
 
         Raises:
-            ConfigError: it cannot be read, is too short, or is a certificate alone, which is no secret.
+            ConfigError: it cannot be read, is too short, or is only a certificate, which is no secret.
         """
         try:
             key = path.read_bytes().strip()
@@ -76,7 +76,7 @@ class SharedSecret:
             return ssl.create_default_context()  # SSL_CERT_FILE names another authority
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, whoever signed it
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, whatever signed it
         _, begin, rest = self.key.partition(CERTIFICATE)
         own = begin + b"".join(rest.partition(END)[:2])
         try:
@@ -88,7 +88,7 @@ class SharedSecret:
     def sign(self, method: str, path: str, length: int, now_s: float, *, worker: str) -> str:
         """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970.
 
-        ``worker`` is the name of the one it is for, which it tells by GET: of those any may be asked.
+        ``worker`` is the name of the one it is for, which it reports by GET: of those any may be asked.
         """
         nonce = secrets.token_hex(8)
         signature = self._of(method, path, length, f"{now_s:.3f}", nonce, worker)

@@ -132,7 +132,7 @@ class SupervisorClient:
         self.phase = phase
 
     async def trial(self, phase: Phase | None = None) -> dict[str, Any]:
-        """The state of the trial in plain values, after an operator has asked for a ``phase``, if any.
+        """The state of the trial in plain values, after an operator has requested a ``phase``, if any.
 
         Raises:
             SessionFailedError: the supervisor does not answer.

@@ -39,7 +39,7 @@ CLOSE_S: Final = 2.0
 class UsageRecord:
     """What of a call came over one connection: whose, of which model, how much.
 
-    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are asked for.
+    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are requested.
     """
 
     ended: str
@@ -70,7 +70,7 @@ class _Waiting(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a look at the file finds, after so many records of this process."""
+    """What a look at the file finds, after ``written`` records of this process."""
 
     written: int
     sums: Future[Sums]
@@ -112,7 +112,7 @@ class UsageLog:
         return self.stamp()[:10]
 
     def stamp(self, days: int = 0) -> str:
-        """Now, or so many ``days`` later, as records have it."""
+        """Now, or ``days`` later, as records have it."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock() + days * SECONDS_A_DAY))
 
     def seconds_left(self) -> int:
@@ -188,7 +188,7 @@ class UsageLog:
 
     @property
     def seconds_here(self) -> dict[str, float]:
-        """What calls of this process alone have used today, by key; nothing where a file has them."""
+        """What only calls of this process have used today, by key; nothing where a file has them."""
         self._turn_day()
         if self.is_shared:
             return {}

@@ -36,7 +36,7 @@ class Account:
         self._observation: Observation | None = None
 
     def resume(self, session: CallSession, found: Resumption) -> None:
-        """Go on with a call of another connection."""
+        """Continue a call of another connection."""
         self._first_frame = session.next_frame - found.unrecorded_in
         self._first_reply = session.stats().frames_out + found.replayed
         self._unrecorded_out = found.unrecorded_out
@@ -67,7 +67,7 @@ class Account:
         )
 
     def close(self) -> None:
-        """Keep what was used here, and how the call went where it does not go on elsewhere."""
+        """Keep what was used here, and how the call went where it does not continue elsewhere."""
         if self._participant.id and (used := self.used).seconds:
             self._services.access.ended(used)
         desk, seen, session = self._services.canary, self._observation, self._participant.session

@@ -87,7 +87,7 @@ class Call:
         self.exchange.log.info("session opened", state=self.participant.state, **facts)
 
     async def claim(self, claim: Claim) -> None:
-        """Go on with the call of another connection.
+        """Continue the call of another connection.
 
         Raises:
             SessionError: there is no such call, and this one is over.
@@ -109,7 +109,7 @@ class Call:
         self.exchange.log.info("session resumed", missed=missed, messages=messages)
 
     async def _opened(self, name: str) -> None:
-        """There is a session, of this name: record and watch it, where that is asked for."""
+        """There is a session, of this name: record and watch it, where that is requested."""
         exchange, recorder = self.exchange, self._services.recorder
         exchange.log, exchange.provoked = (
             exchange.log.bind(session=name),
@@ -154,7 +154,7 @@ class Call:
             self._watch(transport, self._services.clock())
         except SessionTimeoutError as error:
             self.end(error)
-        self.exchange.wake()  # a session that ends without a last reply is noticed here alone
+        self.exchange.wake()  # a session that ends without a last reply is noticed only here
 
     def _watch(self, transport: Transport, now_s: float) -> None:
         """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
@@ -230,11 +230,11 @@ class Call:
 
     @property
     def can_move(self) -> bool:
-        """Whether its client can go on with it at another worker."""
+        """Whether its client can continue it at another worker."""
         return self._resume is not None and self._resume.window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
-        """Tell the client how long the call may go on; a draining server resumes no call."""
+        """Report to the client how long the call may continue; a draining server resumes no call."""
         if self._resume is not None and self._resume.is_detached:
             self.end(DrainingError("the server is leaving"))
         else:

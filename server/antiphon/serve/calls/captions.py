@@ -1,7 +1,7 @@
-"""The transcript of a live session's caller: a recogniser's row beside the talker's row.
+"""The transcript of a live session's caller: a recogniser's row next to the talker's row.
 
 Both rows hear the same samples, decoded once. The recogniser is an addition: where it has no row, fails or
-falls behind, one ``info`` event says so, and the call goes on without it.
+falls behind, one ``info`` event says so, and the call continues without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 
 
 class Captions:
-    """One caller's transcript; used on the event loop alone."""
+    """One caller's transcript; used on the event loop only."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
         """Hear samples at ``rate``, those of the talker; ``clock`` is the engines'."""
@@ -38,7 +38,7 @@ class Captions:
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
-        """Ask for a row at once; the notice for the client where there is none."""
+        """Request a row at once; the notice for the client where there is none."""
         try:
             hearing = Transcriber(self._model, self._clock)
             await hearing.open(notify)
@@ -69,7 +69,7 @@ class Captions:
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
-        """Go on; returns the words that are new, markers, and in the end one notice if it failed.
+        """Advance; returns the words that are new, markers, and in the end one notice if it failed.
 
         ``may_tell`` false leaves words where they are.
         """

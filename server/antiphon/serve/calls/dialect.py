@@ -27,7 +27,7 @@ class Dialect(ABC, Generic[R]):
     """One client's protocol, with replies of the type ``R``.
 
     ``is_quiet``: the client has announced to send nothing. ``is_speaking``: the participant speaks, or has
-    just spoken. ``words`` of text so far. ``has_more``: ``feed("")`` goes on with the last message.
+    just spoken. ``words`` of text so far. ``has_more``: ``feed("")`` continues the last message.
     ``marks`` are new places in the client's audio: their markers come back once it is written down so far.
     The participant waits for the client's first message until ``listens_at_s``.
     """
@@ -48,10 +48,10 @@ class Dialect(ABC, Generic[R]):
 
     @abstractmethod
     def feed(self, message: Message) -> Sequence[Action]:
-        """What a message of the client asks for, in less than a millisecond.
+        """What a message of the client requests, in less than a millisecond.
 
         Raises:
-            FieldError: it cannot be followed; the call goes on.
+            FieldError: it cannot be followed; the call continues.
             AntiphonError: it ends the call.
         """
 
@@ -88,7 +88,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
-        """The call may go on for ``deadline_s`` seconds."""
+        """The call may continue for ``deadline_s`` seconds."""
         return ()
 
     def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
@@ -96,7 +96,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def interrupted(self, frame: int) -> Sequence[Message]:
-        """Replies to input before ``frame`` that were not sent never come."""
+        """Unsent replies to input before ``frame`` are dropped."""
         return ()
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:

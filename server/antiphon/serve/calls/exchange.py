@@ -59,7 +59,7 @@ class Exchange:
 
     ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` are replies that were taken and not
     written yet. ``is_ending``: nothing is read and no turn is taken any more. ``resumed`` is the call that
-    this one goes on with, ``recording`` keeps its audio where it is there. ``heard_s`` are seconds of audio
+    this one continues, ``recording`` keeps its audio where it is there. ``heard_s`` are seconds of audio
     since the last look at the time limits, the last of them at ``heard_at_s``. The client takes nothing since
     ``congested_since_s``; None while it does.
     """
@@ -111,7 +111,7 @@ class Exchange:
         self._waker.run()  # the hello comes before any answer, however early the client asks
         try:
             await self._read(transport)
-        except Exception as error:  # a boundary: what goes wrong in a message ends its call alone
+        except Exception as error:  # a boundary: what goes wrong in a message ends only its call
             self._waker.run()  # what was made before is heard before it
             self._fail(error)
 
@@ -123,7 +123,7 @@ class Exchange:
     def stop(self) -> None:
         """Read nothing more, and take no more turns."""
         self.is_ending = True
-        self._room.set()  # the reader goes on, and sees that it is over
+        self._room.set()  # the reader continues, and sees that it is over
 
     def write_waiting(self) -> None:
         """Write what was taken: never more than the engine lets wait, a few milliseconds of Opus."""
@@ -152,7 +152,7 @@ class Exchange:
         """End the call; without a word for it the fault is our own."""
         if not isinstance(error, AntiphonError):
             self.log.error("call failed", exc_info=error)
-            error = SessionFailedError(f"the server could not go on: {type(error).__name__}")
+            error = SessionFailedError(f"the server failed: {type(error).__name__}")
         self._end(error)
 
     # What comes in.
@@ -200,7 +200,7 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Do what a message asks for that came over ``transport``, the client's or another one.
+        """Do what a message requests that came over ``transport``, the client's or another one.
 
         An answer can be 1 MiB long: while the client does not read, messages that have one wait.
         """
@@ -309,7 +309,7 @@ class Exchange:
                 self.waiting.clear()
                 if isinstance(participant, Talker):
                     participant.flush()
-                self.wake()  # told with the next replies: of many flushes only the last is news
+                self.wake()  # sent with the next replies: of many flushes only the last is news
             case Acknowledged(seq):
                 if session is not None:
                     session.acknowledge(seq)
@@ -319,7 +319,7 @@ class Exchange:
                 self._begin_close(drain_s, lag_s)
 
     def _begin_close(self, drain_s: float, lag_s: float) -> None:
-        """The client asks to end: what is being said may go on for so long, without its audio."""
+        """The client asks to end: what is being said may continue for ``drain_s``, without its audio."""
         if self._close_s is None:
             now_s = self._clock()
             self._close_s = now_s + lag_s, now_s + drain_s

@@ -14,7 +14,7 @@ from antiphon.serve.calls.captions import Captions
 from antiphon.serve.hosting.served import Models, ServedModel
 
 FINISH_S: Final = 20.0
-"""For the transcript after the end of a call; a recogniser that falls further behind gives up by itself."""
+"""For the transcript after the end of a call; a recogniser that falls further behind gives up."""
 
 
 class OutputListeners:
@@ -26,7 +26,7 @@ class OutputListeners:
         self._current: OutputListener | None = None
 
     def open(self, model: ServedModel) -> OutputListener | None:
-        """What hears a call of a model that has text beside its audio; None where none can."""
+        """What hears a call of a model that has text with its audio; None where none can."""
         recogniser = self._models.default_of((PipelineKind.STT,))
         if recogniser is None or not model.kind.is_live or model.tokenizer is None:
             return None
@@ -39,10 +39,10 @@ class OutputListeners:
 
 
 class OutputListener:
-    """The transcript of one call's output, on the event loop alone."""
+    """The transcript of one call's output, on the event loop only."""
 
     def __init__(self, recogniser: Captions) -> None:
-        """Ask for a row."""
+        """Request a row."""
         self._recogniser = recogniser
         self._is_woken = asyncio.Event()
         self._words: list[str] = []
@@ -79,12 +79,12 @@ class OutputListener:
     async def _run(self) -> bool:
         try:
             return await self._collect()
-        finally:  # the call may go on for an hour
+        finally:  # the call may last for an hour
             self.is_closed = True
             self._recogniser.close()
 
     async def _collect(self) -> bool:
-        """Collect words until the end of the audio; whether all of it was heard."""
+        """Collect words until the end of the audio; returns whether all of it was heard."""
         if await self._recogniser.admit(self._is_woken.set) is not None:
             return False
         if self._is_stopped:  # meanwhile

@@ -28,7 +28,7 @@ class Participant(ABC, Generic[R]):
 
     ``is_full``: the client is to be read no further for now. ``is_done``: no reply comes any more.
     ``words`` were given to it, or written by it. ``kept_from`` is the first input frame whose reply
-    may still come, after some were thrown away; None once the client knows. At ``due_s`` :meth:`advance` has
+    may still come, after some were discarded; None once the client knows. At ``due_s`` :meth:`advance` has
     something to do, whatever else happens. ``session`` is the engine's, where there is one; its first
     ``lead_frames`` of input are not the client's.
     """
@@ -41,7 +41,7 @@ class Participant(ABC, Generic[R]):
 
     @abstractmethod
     async def open(self, notify: Notify) -> None:
-        """Ask for a place; ``notify`` is called on the event loop whenever something has changed.
+        """Request a place; ``notify`` is called on the event loop whenever something has changed.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
@@ -124,7 +124,7 @@ class Participant(ABC, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row of a model that is asked for, or a place in the queue for ``wait_s``."""
+    """A row of a model that is requested, or a place in the queue for ``wait_s``."""
 
     engine: EnginePort
     parameters: SamplingParameters

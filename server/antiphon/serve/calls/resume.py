@@ -25,7 +25,7 @@ LATE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ResumedCall:
-    """A call of another connection that this one goes on with, and the terms of the next resumption."""
+    """A call of another connection that this one continues, and the terms of the next resumption."""
 
     claim: resume.Claim
     found: Resumption
@@ -53,7 +53,7 @@ class OutboundSequence:
         self._noted_frame = 0  # the engine has noted that the text of earlier frames was sent
 
     def go_on(self, found: Resumption) -> None:
-        """Go on with a call of another connection."""
+        """Continue a call of another connection."""
         self.seq, self._noted_frame, self.first_news = found.next_seq, found.told_frame, found.told_frame
         self.kept = self._noted_kept = found.kept
 

@@ -1,4 +1,4 @@
-"""Values between a call and its dialect: how the call is held, what its client may be told, and actions."""
+"""Values between a call and its dialect: how the call is held, what its client may learn, and actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Policy:
 
     ``is_live``: what one side cannot take in time gives way; else nothing is dropped. ``awaits`` names the
     input in errors. ``expects_input``: the first input has to come within the limit of a handshake; else the
-    client asks for its microphone first. ``has_answers``: messages have answers, so that all but audio wait
+    client requests its microphone first. ``has_answers``: messages have answers, so that all but audio wait
     while the client does not read. ``hears``: the dialect follows what the participant hears. ``at_once`` is
     the first byte of messages that are followed where they are read.
     """
@@ -34,9 +34,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class HelloFacts:
-    """What a client may be told when its call begins.
+    """What a client may learn when its call begins.
 
-    ``terms`` say how to resume it, None where that cannot be. ``resumed`` is set where it goes on with a call
+    ``terms`` say how to resume it, None where that cannot be. ``resumed`` is set where it continues a call
     of another connection, whose next input frame is ``next_frame``.
     """
 

@@ -168,7 +168,7 @@ class ChatDialect(Dialect[FrameReply]):
         return (moshi.encode(event),)
 
     def _event(self, event: moshi.Event) -> Sequence[Message]:
-        """An event, for clients that asked for them."""
+        """An event, for clients that requested them."""
         return (moshi.encode(event),) if self._request.extended else ()
 
     def _numbered(self, message: moshi.Message) -> bytes:

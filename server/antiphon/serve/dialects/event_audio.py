@@ -45,7 +45,7 @@ class EventAudio:
         return b"file" if self._is_in_file else b""
 
     def go_on(self, kept: bytes) -> None:
-        """Go on as another connection left it: what follows in a file that it began is dropped."""
+        """Continue as another connection left it: what follows in a file that it began is dropped."""
         self._has_refused = self._is_in_file = bool(kept)
 
     def renew(self) -> None:
@@ -53,7 +53,7 @@ class EventAudio:
         self._has_refused = self._is_in_file = False
 
     def is_file(self, audio: bytes, event_id: str | None) -> bool:
-        """Whether an event begins a file or goes on with one: it is to be dropped.
+        """Whether an event begins a file or continues one: it is to be dropped.
 
         Raises:
             FieldError: it is the first such event.

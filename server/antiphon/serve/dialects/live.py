@@ -28,7 +28,7 @@ USAGE_PERIOD_S: Final = 10.0
 """The interval of usage events, as in the hosted service."""
 
 DRAIN_S: Final = 4.0
-"""How long an answer may go on after ``session.close``: LiveKit's client waits 5 s for the end."""
+"""How long an answer may continue after ``session.close``: LiveKit's client waits 5 s for the end."""
 
 LIFE_S: Final = 86_400
 """From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
@@ -41,7 +41,7 @@ UNNUMBERED: Final = (
     events.UsageUpdated,
     events.Error,
 )
-"""Events of one connection alone: audio has frames of its own, a usage follows another."""
+"""Events of one connection only: audio has frames of its own, a usage follows another."""
 
 
 Watcher: TypeAlias = Callable[[events.ServerEvent | None], None]
@@ -86,10 +86,10 @@ class LiveDialect(Dialect[FrameReply]):
         return self.obey(live.decode(message))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
-        """What an event of the client or of a watcher asks for.
+        """What an event of the client or of a watcher requests.
 
         Raises:
-            FieldError: it cannot be followed; the session goes on.
+            FieldError: it cannot be followed; the session continues.
         """
         match event:
             case live.AppendAudio():
@@ -213,7 +213,7 @@ class LiveDialect(Dialect[FrameReply]):
         return self._config.shown(session_id=self.live_id, expires_at=self._expires_at)
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
-        return self.encode(events.Info("server_draining", f"the server leaves within {deadline_s:g} s"))
+        return self.encode(events.Info("server_draining", f"the server shuts down within {deadline_s:g} s"))
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
         """Seconds so far, and how much of the model's context they fill."""

@@ -2,7 +2,7 @@
 
 The model hears and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses of what it
 voices, :mod:`antiphon.protocol.realtime_input` turns of what it hears. The caller's voice informs the client
-and cuts nothing by itself.
+and does not cut an answer.
 """
 
 from __future__ import annotations

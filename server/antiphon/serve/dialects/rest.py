@@ -23,7 +23,7 @@ from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
-    """One text of so many words said and ``unspoken``, and its speech as a ``body``.
+    """One text, the number of its words and of those ``unspoken``, and its speech as a ``body``.
 
     ``event_of`` an error ends events.
     """
@@ -67,7 +67,7 @@ class TranscriptBody(Protocol):
         ...
 
     def finish(self, seconds: float) -> bytes:
-        """The end, after so many seconds of audio."""
+        """The end, after ``seconds`` of audio."""
         ...
 
 

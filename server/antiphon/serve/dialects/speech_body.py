@@ -38,7 +38,7 @@ class SpeechBody:
         return self._framed(self._file.encode(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
     def finish(self, words: int, unspoken: int, frames: int) -> bytes:
-        """The end, after so many words, others that were not said, and frames of 80 ms.
+        """The end, after ``words`` words, ``unspoken`` others, and ``frames`` of 80 ms.
 
         Raises:
             AudioError: as :meth:`feed`; a tempo holds some frames back.

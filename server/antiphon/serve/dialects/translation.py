@@ -22,10 +22,10 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 DRAIN_S: Final = 10.0
-"""How long a translation may go on after ``session.close``."""
+"""How long a translation may continue after ``session.close``."""
 
 LAG_S: Final = 3.0
-"""How far a translation lies behind what it translates: so long its silence is no end."""
+"""How far a translation lies behind what it translates: silence of that length is no end."""
 
 
 class TranslationDialect(Dialect[FrameReply]):

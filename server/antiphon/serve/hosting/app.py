@@ -78,7 +78,7 @@ def build_app(
 
     ``families`` are this process's metrics. ``access``, whose client asks the whole server, is made from
     ``config`` when None: then that is this process. ``clock`` is the engines'. ``page`` is the folder of the
-    web client, found by itself when None.
+    web client, found automatically when None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.

@@ -52,7 +52,7 @@ class CanaryRouter:
         self._listening: set[asyncio.Task[None]] = set()
 
     def choose(self, model: ServedModel, caller: Caller, *, resumes: bool = False) -> ServedModel:
-        """The version of a call that asks for ``model``; one that ``resumes`` is looked for later.
+        """The version of a call that requests ``model``; one that ``resumes`` is looked for later.
 
         A canary that would not admit a call at once gets none; nothing is drawn then, and nothing compared:
         else the calls of busy moments would all be the stable version's. Calls that name the canary itself
@@ -70,7 +70,7 @@ class CanaryRouter:
         return stable
 
     def versions(self, model: ServedModel) -> tuple[ServedModel, ...]:
-        """Where a call that asked for ``model`` may be, the likelier one first."""
+        """Where a call that requested ``model`` may be, the likelier one first."""
         return (model,) if model.arm is None else tuple(self._arms.values())
 
     def observe(self, model: ServedModel, session: CallSession) -> Observation | None:

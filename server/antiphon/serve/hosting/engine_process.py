@@ -1,4 +1,4 @@
-"""The engine's process: every model, its rows and its time, and nothing that callers touch but shared memory.
+"""The engine's process: every model, its rows and its time, reached by callers through shared memory only.
 
 ``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``: the supervisor starts it.
 """
@@ -36,7 +36,7 @@ from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
 HEALTH_S: Final = 0.25
-"""How often front ends are told how the engines are."""
+"""How often front ends get the state of the engines."""
 
 TRACE_POLL_S: Final = 0.1
 """How soon a complete trace is written."""
@@ -89,13 +89,13 @@ class Engines:
             self.front_ends.stop()
 
     async def _watch_front_ends(self) -> None:
-        """Tell front ends how the engines are, and drop those that take no messages."""
+        """Report to front ends how the engines are, and drop those that take no messages."""
         while self.front_ends is not None:
             await asyncio.sleep(HEALTH_S)
             self.front_ends.look_after()
 
     async def _watch_trace(self) -> None:
-        """Tell the supervisor when all ticks of a trace are recorded."""
+        """Report to the supervisor when all ticks of a trace are recorded."""
         if self._tracer is not None:
             while self._tracer.is_open:  # noqa: ASYNC110 (it belongs to other threads)
                 await asyncio.sleep(TRACE_POLL_S)
@@ -149,7 +149,7 @@ class Losses:
                 loop.call_soon_threadsafe(self._tell)
 
     def tell(self, peer: ControlSocket) -> None:
-        """Tell ``peer``, on the running loop."""
+        """Notify ``peer``, on the running loop."""
         self._process = asyncio.get_running_loop(), peer
         self._tell()
 

@@ -113,7 +113,7 @@ def stop_engine(engine: Engine) -> None:
 
 
 def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
-    """The name of the backend that an entry asks for, or that suits its checkpoint here.
+    """The name of the backend that an entry requests, or that suits its checkpoint here.
 
     Raises:
         MissingExtraError: nothing installed can run the model.

@@ -136,7 +136,7 @@ class FrontEnd:
     ) -> None:
         """Begin to hear the supervisor.
 
-        Beside engines ``access`` asks this process, and ``tracer`` is theirs, who report it. Otherwise
+        Next to engines ``access`` asks this process, and ``tracer`` is theirs, who report it. Otherwise
         ``secret`` signs ephemeral keys.
 
         Raises:
@@ -256,7 +256,7 @@ class FrontEnd:
 async def drain(
     app: web.Application, limit_s: float, *, is_cut: Callable[[], bool], log: Log, target: str = ""
 ) -> None:
-    """Take no new callers, and let calls go on until they have ended, the limit is over, or ``is_cut``.
+    """Take no new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
 
     Those that can go to the worker at ``target`` do. What is left is closed, with the error of an engine
     where none is left.
@@ -277,7 +277,7 @@ async def drain(
         return any(engine.health().alive for engine in engines)
 
     def has_calls() -> bool:
-        """Whether any go on; one that comes back here is without a connection for a moment."""
+        """Whether any continue; one that comes back here is without a connection for a moment."""
         return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
 
     with contextlib.suppress(TimeoutError):

@@ -17,7 +17,7 @@ from antiphon.serve.access.shared_secret import SharedSecret
 def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
     """What the calls of a running model belong to.
 
-    Published weights beside the graphs that run do not count: a worker may lack them.
+    Published weights next to the graphs that run do not count: a worker may lack them.
     """
     form = checkpoint.backends.get(info.name)
     unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
@@ -40,7 +40,7 @@ def hand_over_plan(
     secret = SharedSecret.read(Path(config.hand_over_secret))
     timeout_s = config.limits.hand_over_timeout_s
 
-    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was told
+    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was given
 
     def post(target: str, call: bytes) -> str:
         worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)

@@ -70,7 +70,7 @@ def first_signals() -> Iterator[None]:
 
 
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:
-    """How many front-end processes there are to be; 0 is one process for everything.
+    """Number of front-end processes; 0: one process for everything.
 
     ``auto`` is the cores that the engines' threads leave, one a model, and at least one.
 

@@ -20,7 +20,7 @@ from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
-"""Of a call's frames: admission stops at as many, so a call of so many late frames is as bad as it gets."""
+"""Of a call's frames: admission stops at this share, so a call with as many late frames is the worst."""
 
 HANG_UP_S: Final = 10.0
 """A caller that leaves earlier hangs up; the alert on quality counts the same."""
@@ -38,7 +38,7 @@ SPEECH_POWER: Final = 10 ** (-50 / 10)
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256
-"""Repetition is the part of sequences of four that came before, among the last of so many tokens."""
+"""Repetition is the part of sequences of four that came before, among this number of last tokens."""
 
 LISTEN_FRAMES: Final = 250
 """The beginning of a call that a recogniser hears: 20 s."""
@@ -47,7 +47,7 @@ WORD: Final = re.compile(r"\w+")
 
 
 class Observation:
-    """One call of a version on trial, used on the event loop alone."""
+    """One call of a version on trial, used on the event loop only."""
 
     def __init__(self, model: ServedModel, listener: OutputListener | None) -> None:
         """Begin with the call; ``listener`` hears its beginning, where there is one."""
@@ -100,7 +100,7 @@ class Observation:
         )
 
     def forget(self) -> None:
-        """The call goes on elsewhere."""
+        """The call continues elsewhere."""
         if self._listener is not None:
             self._listener.close()
 

@@ -99,7 +99,7 @@ def _constants_help() -> str:
 
 
 def parse_command_line(argv: Sequence[str]) -> ServerConfig:
-    """The configuration a command line asks for.
+    """The configuration a command line requests.
 
     Raises:
         ConfigError: an unknown flag or a constant's, a value that does not fit, a bad file.

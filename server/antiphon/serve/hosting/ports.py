@@ -1,4 +1,4 @@
-"""The ports of a server, one for callers and one for other workers where it is asked for, and their TLS."""
+"""The ports of a server, one for callers and one for other workers where it is requested, and their TLS."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LEAST: Final = 64
 
 
 def serve_apart(config: ServerConfig, front_ends: int) -> int:
-    """Serve in so many processes beside the engine's; returns the exit code.
+    """Serve in ``front_ends`` processes next to the engine's; returns the exit code.
 
     Raises:
         ConfigError: a process cannot begin, or nothing can listen.
@@ -115,7 +115,7 @@ async def overall(answers: Answers) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """How many connections there may be, of which each takes an open file of one of so many ``processes``."""
+    """How many connections there may be, of which each takes an open file of one of ``processes``."""
     files = processes * max(LEAST, open_file_limit() - OTHER_FILES)
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),

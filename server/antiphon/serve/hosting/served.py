@@ -25,7 +25,7 @@ from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
 
 SEED_BITS = 53
-"""Whole numbers that JavaScript reads exactly: a client can show its seeds and ask for them again."""
+"""Whole numbers that JavaScript reads exactly: a client can show its seeds and request them again."""
 
 MAX_SHOWN_CHARS = 100
 """Of an unknown name, an error repeats no more than this."""
@@ -35,7 +35,7 @@ MAX_SHOWN_CHARS = 100
 class ServedModel:
     """One model and its running engine.
 
-    ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who ask for none.
+    ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who request none.
     ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970. ``arm`` is
     set for a call that is one side of a trial.
     """
@@ -72,7 +72,7 @@ def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
 def serve_model(
     config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EnginePort, families: MetricFamilies
 ) -> ServedModel:
-    """A started engine with all that request handlers need beside it.
+    """A started engine with all else that request handlers need.
 
     Raises:
         ConfigError: the folder of voices is not there.
@@ -190,7 +190,7 @@ class Models:
         return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:
-        """Tell every engine's admission how late the event loop runs."""
+        """Report to every engine's admission how late the event loop runs."""
         for model in self:
             model.engine.note_lag(lag_s)
 

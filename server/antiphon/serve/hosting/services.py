@@ -32,7 +32,7 @@ class Services:
     ``metrics`` counts what happens before a model was found; ``calls`` are those under way, of all models,
     each an :class:`antiphon.serve.calls.call.Call`, which stands on this module, and ``changed`` is set when
     one has ended; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are
-    calls of other workers under way. ``begin_drain`` lets the server leave, and its calls go to an address.
+    calls of other workers under way. ``begin_drain`` drains the server, and its calls go to an address.
     ``canary`` is there while two versions of a model are on trial.
     """
 

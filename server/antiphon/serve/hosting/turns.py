@@ -39,13 +39,13 @@ class Waker:
         self._due_s = math.inf
 
     def wake(self) -> None:
-        """Ask for a turn; asking again before it began changes nothing. Never raises."""
+        """Request a turn; asking again before it began changes nothing. Never raises."""
         if not self._is_waiting and self._turn is not None:
             self._is_waiting = True
             self._turns.put(self)
 
     def wake_at(self, due_s: float, now_s: float) -> None:
-        """Ask for a turn at ``due_s``, or before, of whatever clock it is ``now_s`` by."""
+        """Request a turn at ``due_s``, or before, of whatever clock it is ``now_s`` by."""
         if due_s < self._due_s and self._turn is not None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -65,7 +65,7 @@ class Waker:
         try:
             if self._turn():
                 self.wake()
-        except Exception as error:  # a boundary: what goes wrong in a turn ends its conversation alone
+        except Exception as error:  # a boundary: what goes wrong in a turn ends only its conversation
             self._fault(error)
 
     def close(self) -> None:

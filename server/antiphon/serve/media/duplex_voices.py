@@ -23,7 +23,7 @@ from antiphon.models.tensor_file import read_tensors
 
 EMBEDDED: Final = ".pt"
 SUFFIXES: Final = (EMBEDDED, ".wav", ".flac", ".mp3", ".ogg", ".opus")
-"""What counts as a voice; of files that differ in the suffix alone, the first of these is the one meant."""
+"""What counts as a voice; of files that differ only in the suffix, the first of these is the one meant."""
 
 LOUDNESS_LUFS: Final = -24.0
 """How loud PersonaPlex makes a recorded voice before it listens to it."""
@@ -39,7 +39,7 @@ class VoiceFolder:
     """The voices in ``folder``, for one model; one thread loads them."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
-        """Look at the folder; voices are read when they are first asked for.
+        """Look at the folder; voices are read when they are first requested.
 
         Raises:
             ConfigError: there is no such folder.
@@ -90,7 +90,7 @@ class VoiceFolder:
 
 
 def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | None:
-    """The configured folder, else one called ``voices`` beside the model, else none.
+    """The configured folder, else one called ``voices`` next to the model, else none.
 
     Raises:
         ConfigError: the configured folder is not there.

@@ -1,11 +1,11 @@
-"""Recordings of calls whose callers agreed: off unless asked for, written on a thread of its own, of bounded
+"""Recordings of calls whose callers agreed: off unless requested, written on a thread of its own, of bounded
 length and size.
 
 Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
 and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
-not be heard. After every piece a file is a whole recording of what it holds, so whatever ends it leaves one.
-Nothing grows without bound: a call is recorded for so long, and the same thread removes the oldest files when
-the folder holds more than it may, or they are older than they may be.
+not affect calls. After every piece a file is a complete recording, whatever ends it.
+Nothing grows without bound: a call is recorded up to a limit, and the same thread removes the oldest files
+when the folder holds more than it may, or they are older than they may be.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class CallRecorder:
         self._try_to_sweep()
 
     def _drop(self, name: str) -> None:
-        """Give a file up; it is not tried again, and its call goes on. What it holds can be played."""
+        """Give a file up; it is not tried again, and its call continues. What it holds can be played."""
         self._failed.add(name)
         self.failed_files += 1
         file = self._files.pop(name, None)
@@ -225,7 +225,7 @@ def header(data_bytes: int, sample_rate: int) -> bytes:
 
 
 def make_recorder(config: ServerConfig) -> CallRecorder | None:
-    """The recorder that a configuration asks for; by default none.
+    """The recorder that a configuration requests; by default none.
 
     Raises:
         ConfigError: nothing can be written into its folder.

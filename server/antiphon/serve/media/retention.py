@@ -18,7 +18,7 @@ NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+-(heard|said)\.wav")
 STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 MAX_REMOVED: Final = 256
-"""Files that one sweep removes, a few milliseconds of a disk; the next sweep goes on."""
+"""Files that one sweep removes, a few milliseconds of a disk; the next sweep continues."""
 
 DAY_S: Final = 86_400.0
 

@@ -38,7 +38,7 @@ class TtsVoiceFolder:
     """The voices under ``folder``, for one model; one thread loads them, another may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
-        """Look at the folder, if there is one; voices are read when they are first asked for.
+        """Look at the folder, if there is one; voices are read when they are first requested.
 
         ``readers`` read a voice's file by its suffix.
 
@@ -105,7 +105,7 @@ def _find(folder: Path, own: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
 
 
 def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolder | None:
-    """The configured folder, else one called ``voices`` beside the model; None for a model of one voice.
+    """The configured folder, else one called ``voices`` next to the model; None for a model of one voice.
 
     Raises:
         ConfigError: the configured folder is not there.

@@ -31,7 +31,7 @@ ACTIONS: Final[Mapping[str, tuple[Phase, str]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the state, after changing it where that is asked for; 1 for a canary that was withdrawn.
+    """Show the state, after changing it where that is requested; 1 for a canary that was withdrawn.
 
     Raises:
         ConfigError: an address, a file, or an action without the secret.
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="antiphon canary",
-        description="Show how the canary of a worker does beside the stable version of its model.",
+        description="Show how the canary of a worker compares with the stable version of its model.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -68,7 +68,7 @@ def _state(options: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
-    """What a worker says of its canary.
+    """What a worker reports of its canary.
 
     Raises:
         ConfigError: no address, or a file that cannot be read.
@@ -99,7 +99,7 @@ def table(state: Mapping[str, Any]) -> list[str]:
     names, calls = state["models"], state["calls"]
     by = "calls" if state["by"] == "call" else "callers"
     lines = [
-        f"{names['canary']} beside {names['stable']}: {state['phase']}"
+        f"{names['canary']} compared with {names['stable']}: {state['phase']}"
         + (f" ({state['reason']})" if state["reason"] else ""),
         f"{state['share']:.0%} of new {by}; {calls['canary']} calls of the canary, {calls['stable']} of the "
         "stable version have ended",

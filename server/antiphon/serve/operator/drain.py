@@ -1,4 +1,4 @@
-"""``antiphon drain``: let a running worker leave, and its calls go on at another one."""
+"""``antiphon drain``: drain a running worker and move its calls to another one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="antiphon drain",
-        description="Let a worker leave: no new calls; those that can be resumed go on at another worker.",
+        description="Drain a worker: no new calls; those that can be resumed continue at another worker.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

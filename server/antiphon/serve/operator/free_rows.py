@@ -1,6 +1,6 @@
 """The free-rows port: one line about free rows and state, for the proxy that chooses among workers.
 
-HAProxy connects, reads one line and acts on it (its manual, "agent-check"). What this worker says:
+HAProxy connects, reads one line and acts on it (its manual, "agent-check"). What this worker sends:
 
 =====================  ======================================  ==============================
 the worker             says                                    which the proxy takes for
@@ -25,7 +25,7 @@ from antiphon.ipc.health import Health
 from antiphon.supervisor.address import bound, reuse
 
 MAX_WEIGHT = 256
-"""HAProxy's largest weight: beyond so many free rows, workers count as equally free."""
+"""HAProxy's largest weight: beyond that number of free rows, workers count as equally free."""
 
 WRITE_TIMEOUT_S = 2.0
 """For a peer to take one short line; the proxy asks again every second."""

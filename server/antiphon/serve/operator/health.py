@@ -1,6 +1,6 @@
 """The two questions a supervisor asks, of the whole server or of one model (``/m/NAME/readyz``).
 
-In words, or as JSON for clients that accept only that (``Accept: application/json``).
+As text, or as JSON for clients that accept only that (``Accept: application/json``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traces that the configuration asks for, among them OpenTelemetry's."""
+"""Traces that the configuration requests, among them OpenTelemetry's."""
 
 from __future__ import annotations
 

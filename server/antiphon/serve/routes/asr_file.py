@@ -40,7 +40,7 @@ is 28 KB of FLAC, and held a row for a quarter of it."""
 
 
 async def check_length(file: BinaryIO, services: Services) -> None:
-    """Look at the header of a recording that has come whole.
+    """Check the header of a complete recording.
 
     Raises:
         AudioError: no recording that can be read, of a rate out of range, or too long by its header.

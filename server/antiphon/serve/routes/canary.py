@@ -1,4 +1,4 @@
-"""The trial of a canary, for operators: GET tells its state, a signed POST sets its phase."""
+"""The trial of a canary, for operators: GET reports its state, a signed POST sets its phase."""
 
 from __future__ import annotations
 

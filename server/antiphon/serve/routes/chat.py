@@ -64,7 +64,7 @@ def chat_call(
     *,
     caller: Caller = ANYBODY,
 ) -> Call:
-    """The call that a request asks for."""
+    """The call that a request requests."""
     has_resume = chat.resume is not ResumeMode.NO
     resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
@@ -104,7 +104,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:
-    """Whether a connection goes on with a call; without the extension it begins one."""
+    """Whether a connection continues a call; without the extension it begins one."""
     return query.get("ext") == "1" and query.get("resume") == ResumeMode.AGAIN
 
 
@@ -114,7 +114,7 @@ ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumpt
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:
-    """What the request asks for; ``max_wait_s`` is the longest wait that is accepted.
+    """What the request requests; ``max_wait_s`` is the longest wait that is accepted.
 
     Raises:
         web.HTTPBadRequest: a query that cannot be honoured.

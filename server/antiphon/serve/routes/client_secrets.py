@@ -36,7 +36,7 @@ async def handle_client_secrets(
     """One key.
 
     Raises:
-        web.HTTPException: 400 a body that cannot be used, or a session that could not be had; 408 too slow.
+        web.HTTPException: 400 a body that cannot be used, or a session that is not available; 408 too slow.
         UnknownModelError: the session names a model that is not here.
     """
     try:
@@ -67,7 +67,7 @@ def read_asked(body: bytes) -> Asked:
 
 
 def session_of(services: Services, fields: Fields, named: str | None = None) -> RealtimeSession:
-    """The session that is asked for: ``named`` by the connection, or by its own fields.
+    """The session that is requested: ``named`` by the connection, or by its own fields.
 
     Raises:
         FieldError: a field that cannot be used, or two different models.

@@ -70,7 +70,7 @@ def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Aw
 def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
     peer = request.transport and request.transport.get_extra_info("peername")
     if not request.secure and not (isinstance(peer, tuple) and is_loopback(peer[0])):
-        raise HandOverError("over TLS alone, or from this machine")
+        raise HandOverError("over TLS only, or from this machine")
     length = (request.content_length or 0) - TAG_BYTES
     header, now_s = request.headers.get(HEADER, ""), time.time()
     secret.check(header, request.method, request.raw_path, length, now_s, worker=worker)
@@ -147,7 +147,7 @@ async def read_body(request: web.Request, secret: SharedSecret, limit: int, time
 
 
 def _signed(body: bytearray, tag: hmac.HMAC) -> bytes:
-    """A body without its tag, checked and copied beside the event loop: it may be a gigabyte."""
+    """A body without its tag, checked and copied outside of the event loop: it may be a gigabyte."""
     with memoryview(body) as whole:
         tag.update(whole[:-TAG_BYTES])
         if not hmac.compare_digest(tag.digest(), whole[-TAG_BYTES:]):

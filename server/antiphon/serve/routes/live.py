@@ -67,7 +67,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:
-    """Whether a connection goes on with a session."""
+    """Whether a connection continues a session."""
     return query.get("resume") == ResumeMode.AGAIN
 
 
@@ -116,10 +116,10 @@ async def _begin(
     mode: ResumeMode,
     caller: Caller,
 ) -> Call:
-    """The call that a client asks for, with its row.
+    """The call that a client requests, with its row.
 
     Raises:
-        AntiphonError: it cannot be had.
+        AntiphonError: it is not available.
     """
     session = start.session
     if named is not None and not services.models.are_one(named, session.model):

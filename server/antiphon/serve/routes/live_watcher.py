@@ -32,7 +32,7 @@ MAX_WATCHERS: Final = 4
 
 ELSEWHERE_WORDS: Final = (
     "; this is one of several front ends, and a session is watched through the one that holds it: "
-    "--front-ends 0, or 1, has one alone"
+    "--front-ends 0, or 1, has only one"
 )
 
 

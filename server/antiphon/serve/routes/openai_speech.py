@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: a text in, its speech in the format that was asked for, sent as it is spoken."""
+"""``POST /v1/audio/speech``: a text in, its speech in the format that was requested, sent as it is spoken."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from antiphon.serve.routes.routing import Route, plain_refusal
 from antiphon.serve.routes.upload import receive, too_large
 
 FORM_BYTES: Final = 1_048_576
-"""What a form may have beside its recording: fields, headers and boundaries."""
+"""What a form may have next to its recording: fields, headers and boundaries."""
 
 
 async def handle_form(
@@ -118,7 +118,7 @@ class _Form:
                 self._take_field(piece)
 
     def order(self) -> TranscriptionRequest:
-        """What the whole form asks for.
+        """What the whole form requests.
 
         Raises:
             ProtocolError: it has not come whole, or has a field that cannot be used.

@@ -21,7 +21,7 @@ _SLASHES: Final = re.compile(r"/{2,}")
 
 @web.middleware
 async def near_paths(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a path with doubled or trailing slashes as without them, and one that is not there in words."""
+    """Answer a path with doubled or trailing slashes as without them, and a missing one with a message."""
     path = cleaned(request.path)
     if path != request.path and is_served(request.app, path):
         request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))

@@ -22,7 +22,7 @@ from antiphon.serve.routes.routing import plain_refusal
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
-    """The prompt a caller asks for, made off the event loop.
+    """The prompt a caller requests, made off the event loop.
 
     Models that were not trained for it get none, whatever the query says, as with upstream's servers.
 

@@ -100,7 +100,7 @@ def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[C
 
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
-    """The kind of session that a connection asks for; ``model`` is what answers its path."""
+    """The kind of session that a connection requests; ``model`` is what answers its path."""
     is_named = named_model(request) is not None or services.models.default_of(LIVE_KINDS) is None
     is_writer = is_named and not model.kind.gives_audio
     if is_writer or request.query.get("intent") == SessionType.TRANSCRIPTION:
@@ -156,14 +156,14 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def speaks_beta(request: web.Request) -> bool:
-    """Whether a WebSocket is asked for by a client of the retired beta, which says so."""
+    """Whether a WebSocket is requested by a client of the retired beta, which says so."""
     offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
     has_said = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or "openai-beta.realtime-v1" in offered
     return has_said and is_upgrade(request)
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:
-    """What of a response's rules the query says.
+    """The rules of a response that the query sets.
 
     Raises:
         web.HTTPBadRequest: a value that is none.

@@ -87,7 +87,7 @@ def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
 
 
 def never(_query: Mapping[str, str]) -> bool:
-    """No session of this route goes on with another's call."""
+    """No session of this route continues another's call."""
     return False
 
 
@@ -96,7 +96,7 @@ class Route:
     """One path of sessions, such as ``/api/chat``.
 
     ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
-    upgraded the connection. ``resumes`` says of a query whether its session goes on with another's call.
+    upgraded the connection. ``resumes`` says of a query whether its session continues another's call.
     """
 
     method: str
@@ -114,7 +114,7 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
     """Register every route of a table of kinds; one that several kinds have is one route for all of them.
 
-    A GET of a path that has other methods alone is answered with 405: the page, which answers every other
+    A GET of a path that has only other methods is answered with 405: the page, which answers every other
     GET, would say that there is no such path.
     """
     methods: defaultdict[str, set[str]] = defaultdict(set)
@@ -171,7 +171,7 @@ def _guarded(
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             if not is_logged:
-                # Its text may quote the query, so the log has the words of the status alone.
+                # Its text may quote the query, so the log has only the words of the status.
                 kind = type(refusal).__name__
                 services.provoked.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
@@ -230,7 +230,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model or session, 429 for too many sessions, 503 where it is full or leaving.
 
     The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
-    on OpenAI's paths it is OpenAI's. Where a WebSocket was asked for it is one line, since that is what its
+    on OpenAI's paths it is OpenAI's. Where a WebSocket was requested it is one line, since that is what its
     clients show.
     """
     if is_openai(request):

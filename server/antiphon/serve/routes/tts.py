@@ -103,7 +103,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
 
 
 def words_of(request: web.Request) -> Refusal:
-    """The words of a refusal in the format that the query asks for."""
+    """The words of a refusal in the format that the query requests."""
     limits = request.app[SERVICES].config.limits
     try:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=limits.max_wait_s)

@@ -1,7 +1,7 @@
 """``POST /api/asr-streaming``: a recording in, its words out, as Kyutai's server answers.
 
-The answer is a JSON array of ``Word`` and ``EndWord`` messages, once all is transcribed. A row is asked for
-only when the recording has come whole and its header was read: it lies in a file until then.
+The answer is a JSON array of ``Word`` and ``EndWord`` messages, once all is transcribed. A row is requested
+only when the recording is complete and its header was read: it lies in a file until then.
 """
 
 from __future__ import annotations

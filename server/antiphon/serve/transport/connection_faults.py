@@ -49,7 +49,7 @@ class ConnectionFaults:
         self._log = SparseLog(log, clock, burst=1)
 
     def report(self, kind: ConnectionFault, error: BaseException) -> None:
-        """Count a failure; never more than its type is logged, since its words may quote the peer."""
+        """Count a failure; only its type is logged, since its message may quote the peer."""
         self._failed[kind].inc()
         self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
 
@@ -70,7 +70,7 @@ class ConnectionFaults:
         return True
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio's exception handler: what is not of a connection goes on to the loop's own."""
+        """asyncio's exception handler: what is not of a connection is passed to the loop's own."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
             self._report_shortage(error)

@@ -75,7 +75,7 @@ class FrameReader:
     def next(self) -> tuple[int, bytes | str] | None:
         """The next message, TEXT (as str) or BINARY, or control frame; None until more is fed.
 
-        ``FRAGMENTS`` without content comes after so many fragments that others should have their turn.
+        ``FRAGMENTS`` without content comes after a number of fragments, when others should have their turn.
 
         Raises:
             FrameError: the peer broke the protocol; nothing more is read.
@@ -126,7 +126,7 @@ class FrameReader:
         return first & 0xF, first >= FINAL, unmasked(payload, data[body - 4 : body])
 
     def _keep_until(self, missing_bytes: int) -> None:
-        """Keep what is here until so many more bytes have come."""
+        """Keep what is here until ``missing_bytes`` more have come."""
         self._pieces = [self._data[self._start :]]
         self._data, self._start, self._missing_bytes = b"", 0, missing_bytes
 

@@ -11,7 +11,7 @@ PINGS_PER_TIMEOUT: Final = 3
 """Pings that are sent within one liveness timeout."""
 
 AUDIO_CREDIT: Final = 10.0
-"""Seconds that a second of audio keeps a call: a caller that speaks a tenth of the time goes on for ever."""
+"""Seconds that a second of audio keeps a call: a caller that speaks a tenth of the time stays for ever."""
 
 FIRST_AUDIO_S: Final = 0.02
 """Less is no beginning: one packet of Opus."""
@@ -65,7 +65,7 @@ class LivenessRules:
             self._looked_s = max(self._looked_s, now_s)
 
     def wants_ping(self, silent_s: float) -> bool:
-        """Whether a peer that has been silent for so long should be asked for a sign of life."""
+        """Whether a peer that has been silent for ``silent_s`` should be requested a sign of life."""
         return silent_s > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT
 
     def check(self, now_s: float, silent_s: float) -> None:

@@ -1,7 +1,7 @@
 """One WebSocket, seen from a session: messages both ways, and every wait bounded.
 
 aiohttp accepts the request; after the upgrade what it receives is handed to the socket, which reads frames
-itself: a short one that comes alone, the rule for speech, at once, any other by its reader. The rules: the
+itself: a single short one, the rule for speech, at once, any other by its reader. The rules: the
 peer must show a sign of life, unless we are the ones who do not read; messages are read no faster than a
 rate, and ahead of the conversation up to a bound; what is written and not taken by the network is counted in
 bytes; a close waits for the peer's answer. There is no compression, which would cost more than it saves on
@@ -43,7 +43,7 @@ READ_AHEAD_BYTES: Final = 1_048_576
 """As large as the largest message: minutes of Opus, an hour's text, nine seconds of msgpack's numbers."""
 
 MESSAGE_BYTES: Final = 256
-"""What a message takes in memory besides its content, at most: many small ones count as well."""
+"""What a message takes in memory in addition to its content, at most: many small ones count as well."""
 
 COMING_BACK: Final = 4000
 """A peer that closes with this code gives the connection up, but not what it was for."""
@@ -52,7 +52,7 @@ LOOK_S: Final = 0.25
 """How often a connection that is not read is looked at: its row is free within a second."""
 
 AHEAD_S: Final = 0.5
-"""What a peer may be ahead of its rates: messages of so long are read at once, in a millisecond or two."""
+"""What a peer may be ahead of its rates: that much is read at once, in a millisecond or two."""
 
 HOLD_S: Final = 0.5
 """How long a peer is not read that is further ahead."""
@@ -67,7 +67,7 @@ SHORT_BYTES: Final = 125
 """Of a message whose length is in the second byte of its frame: 20 ms of Opus at 48 kbit/s."""
 
 CPU_SHARE: Final = 0.05
-"""Of a core, for decoding the messages of one peer; one that asks for more is read more slowly."""
+"""Of a core, for decoding the messages of one peer; one that requests more is read more slowly."""
 
 
 FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
@@ -162,7 +162,7 @@ class Socket:
         if opcode == CLOSE:
             self._take_close(cast("bytes", content))
         elif opcode == PING:
-            # To one who does not read, the latest ping may be answered alone (RFC 6455, section 5.5.3).
+            # To one who does not read, only the latest ping may be answered (RFC 6455, section 5.5.3).
             if not self.is_congested():
                 self._write(control_frame(PONG, cast("bytes", content)))
         elif opcode != PONG and not self._is_closing and (left := self._left_of(content)) is not None:
@@ -329,7 +329,7 @@ class Socket:
             has_room.cancel()
 
     def _has_left(self) -> bool:
-        """Whether the peer has left, though what it said before is not received."""
+        """Whether the peer has left, also while earlier messages are not received."""
         if self._last is not None:
             self._forget_ahead()
             return self._is_last_received()
@@ -383,7 +383,7 @@ class Socket:
             self._transport.write(frames)
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Request a sign of life."""
         self._write(control_frame(PING))
 
     def is_congested(self) -> bool:
@@ -404,7 +404,7 @@ class Socket:
     @property
     def unsent_bytes(self) -> int:
         """What is written and not yet taken by the network."""
-        # asyncio's TLS transport fails when it is asked for its buffer after its end.
+        # asyncio's TLS transport fails when it is requested its buffer after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:

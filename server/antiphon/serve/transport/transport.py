@@ -74,7 +74,7 @@ class Transport(Protocol):
         ...
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Request a sign of life."""
         ...
 
     def cut(self) -> None:

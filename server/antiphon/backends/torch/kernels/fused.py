@@ -40,7 +40,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
     """Whether one frame runs by Triton kernels: its attention, and with it all else that has one.
 
     Raises:
-        UnsupportedError: they were asked for by name, and :func:`missing_for_kernels` names something.
+        UnsupportedError: they were requested by name, and :func:`missing_for_kernels` names something.
     """
     if attention == "torch":
         return False
@@ -51,7 +51,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
 
 
 def missing_for_kernels(device: torch.device, head_dim: int) -> list[str]:
-    """What the kernels need and do not have, in words: a GPU that is new enough, Triton, a width of heads."""
+    """What the kernels need and do not have, as text: a GPU that is new enough, Triton, a width of heads."""
     capability = LEAST_CAPABILITY
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)

@@ -67,7 +67,7 @@ def attend_limbs(
 ):
     """One split for one query. K is by slots, V in pages of ``[WIDTH, PAGE]``.
 
-    A query's last split joins them all; a place's last query rounds them, where that is asked for. Tickets
+    A query's last split joins them all; a place's last query rounds them, where that is requested. Tickets
     are one a query and one more, for each place. The query and the softmax weights are two limbs each, in the
     first two of the sixteen rows that a matrix unit takes at least. So nothing is converted element by
     element.

@@ -97,7 +97,7 @@ def gumbel_noise(seed, frame, stream, token):
 
 @triton.jit
 def lowest_of(token, is_one, MOST: tl.constexpr):
-    """The lowest of those tokens that are one."""
+    """The lowest token id that matches."""
     return tl.min(tl.where(is_one, token, MOST), 0)
 
 

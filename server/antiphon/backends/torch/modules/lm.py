@@ -42,7 +42,7 @@ class Depformer(DepformerParts):
     def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__(config, compute)
-        # The attention of the language model is asked for by name; these heads need not suit its kernels.
+        # The attention of the language model is requested by name; these heads need not suit its kernels.
         self._attention = "torch" if compute.attention == "torch" else "auto"
 
     def join_inputs(self) -> None:
