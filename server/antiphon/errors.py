@@ -24,8 +24,8 @@
         ├── DrainingError            the server is leaving
         ├── UnknownModelError        no such model here (carries the names of those there are)
         ├── UnknownSessionError      no such session of this key here
-        ├── SessionLimitError        this key, or this address, has as many sessions as it may
-        │   └── UsageLimitError      this key has used the seconds that it may on a day
+        ├── SessionLimitError        the key or address has reached its limit of sessions
+        │   └── UsageLimitError      the key has used its seconds of the day
         ├── KeyRevokedError          the key of a running call is no longer valid
         ├── SessionTimeoutError      the peer fell silent, or never began
         ├── ReplacedError            the call continues through another connection
@@ -176,14 +176,14 @@ class UnknownSessionError(SessionError):
 
 
 class SessionLimitError(SessionError):
-    """This key, or this address, has as many sessions as it may."""
+    """The key or address has reached its limit of sessions."""
 
     retry_after_s: int = 10
     """The end of a running session is unknown: this is the wait that clients are requested."""
 
 
 class UsageLimitError(SessionLimitError):
-    """This key has used as many seconds as it may on a day."""
+    """The key has used its seconds of the day."""
 
     def __init__(self, message: str, *, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s

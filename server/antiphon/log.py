@@ -75,11 +75,11 @@ class Log:
         return Log(self._logger.name, **{**self._bound, **fields})
 
     def debug(self, event: str, **fields: object) -> None:
-        """Something only a developer wants to know."""
+        """A line for developers."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something an operator wants to find later."""
+        """A line for operators."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:

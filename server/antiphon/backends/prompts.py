@@ -2,8 +2,8 @@
 
 A prompt's tokens are all known, so its frames need neither sampling nor the depformer: the temporal
 transformer reads many of them at once, and what they leave behind is keys and values only. Only what the
-model says first, after the last frame, is sampled, by each session itself; up to there a state depends on
-nothing but the prompt, and is computed once and copied.
+model says first, after the last frame, is sampled, by each session itself; up to there a state depends
+only on the prompt, and is computed once and copied.
 """
 
 from __future__ import annotations

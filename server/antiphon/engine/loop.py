@@ -298,7 +298,7 @@ class EngineLoop:
     def _rest(self) -> None:
         """Let frames gather after a tick that was very short.
 
-        Live frames come at real time. A recording waits for nothing but its ticks, nor does a prompt.
+        Live frames come at real time. A recording and a prompt wait only for their ticks.
         """
         if not (self._has_ticked and self._is_live):
             return

@@ -184,7 +184,7 @@ class Tick(NamedTuple):
     """The sessions of one tick, each array ``[m]`` in one order.
 
     ``frame`` is the session's number of the frame, -1 for flush padding; ``complete_s`` when its last
-    sample had come. ``run`` tells which silence it is, or is NOT_PADDING.
+    sample arrived. ``run`` is the number of its silence, or NOT_PADDING.
     """
 
     leases: Counts

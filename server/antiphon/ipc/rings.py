@@ -160,7 +160,7 @@ class InputRings:
 
     The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be
     heard); the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame
-    of the session a slot holds and when its last sample had come; ``marks`` int64 ``[L, C, 2]`` are both.
+    of the session a slot holds and when its last sample arrived; ``marks`` int64 ``[L, C, 2]`` are both.
     """
 
     def __init__(self, arena: Arena) -> None:

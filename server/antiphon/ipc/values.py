@@ -31,7 +31,7 @@ class FrameReply:
 
     ``frame`` is the index of the input frame answered, counted from 0 since the session began, dropped
     ones included (tts: the index of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
-    probability per head. ``complete_s`` is when the frame's last sample had come, ``replied_s`` when the
+    probability per head. ``complete_s`` is when the frame's last sample arrived, ``replied_s`` when the
     step ended, both on the engine's clock; ``wait_ms`` lies between complete and the step's start.
     ``is_padding``: it answers flush padding (``CallSession.hear_padding``), and ``frame`` is -1.
     """

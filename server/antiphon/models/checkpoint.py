@@ -79,7 +79,7 @@ PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "mimi_name": "mimi.safetensors",
     "mimi_config_name": "mimi_config.json",
 }
-"""The configuration of a folder with nothing but a Mimi in it."""
+"""The configuration of a folder that holds only a Mimi."""
 WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 """The files of published weights. A model with ONNX graphs runs without them."""
 

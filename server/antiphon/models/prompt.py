@@ -33,7 +33,7 @@ class Prompt:
     ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, what it hears. Two things may stand
     in for part of them. ``voice`` is float32 ``[V, frame_samples]``: what the codec makes of it is the own
     voice of the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded
-    already. A tts model is given nothing but ``speakers``, float32 ``[V, T, width]``: the voices it is to
+    already. A tts model gets only ``speakers``, float32 ``[V, T, width]``: the voices it is to
     speak with; or ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``: what it keeps of a voice it
     has heard; or ``voice``, the recording. ``key`` is a hash of all this: prompts of equal keys are equal.
     """

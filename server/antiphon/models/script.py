@@ -39,7 +39,7 @@ SPARE_WORDS: Final = 8
 class TextEntry:
     """One word for a tts row: its token ids, steps before the next word, and whether text ends here.
 
-    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, nothing but the end, or a text
+    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, only the end, or a text
     that is not said.
     """
 

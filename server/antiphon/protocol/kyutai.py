@@ -114,7 +114,7 @@ ServerMessage: TypeAlias = Ready | Step | Word | EndWord | Marker | Error
 M = TypeVar("M")
 
 _AUDIO_HEAD: Final = b"\x82\xa4type\xa5Audio\xa3pcm"
-"""How every audio message begins that has nothing but its samples."""
+"""The first bytes of every audio message that has only samples."""
 
 
 def decode_client(data: bytes) -> ClientMessage:

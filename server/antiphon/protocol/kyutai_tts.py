@@ -40,7 +40,7 @@ MAX_VOICE_DIMENSIONS: Final = 3
 
 
 class SpeechFormat(StrEnum):
-    """How a client wants to be spoken to."""
+    """How the speech of the server is encoded, by the query."""
 
     PCM_PACKED = "PcmMessagePack"
     OGG_PACKED = "OggOpusMessagePack"

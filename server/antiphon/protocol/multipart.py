@@ -123,7 +123,7 @@ class FormReader:
         return Piece(name or "", self._is_file, data, is_first=False) if data else None
 
     def _begin_part(self) -> Piece | None:
-        """Read a delimiter and headers; None while they have not come whole, or where the form ends."""
+        """Read a delimiter and headers; None while they are incomplete, or where the form ends."""
         if not self._has_begun and not self._skip_preamble():
             return None
         buffer, start = self._buffer, len(self._delimiter)

@@ -88,7 +88,7 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """The client wants to hear something. ``modalities`` is () for the session's.
+    """The client requests a response. ``modalities`` is () for the session's.
 
     ``unread`` are the fields with which the answer would be another one, and which no model here reads.
     """
@@ -101,7 +101,7 @@ class CreateResponse:
 
 @dataclass(frozen=True, slots=True)
 class CancelResponse:
-    """The client wants to hear no more."""
+    """The client cancels the response."""
 
     response_id: str | None = None
     event_id: str | None = None

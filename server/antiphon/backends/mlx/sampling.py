@@ -4,7 +4,7 @@ The noise depends on no logits, so the host makes it while the device is still b
 the norm's to the last bit: its logarithms want float64, which Apple's GPUs do not have.
 
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. What a row draws
-depends on nothing but its parameters, its step and its logits. None of this is compiled: the norm wants
+depends only on its parameters, its step and its logits. None of this is compiled: the norm wants
 every operation rounded on its own, and a compiler may fuse a product into a sum.
 """
 

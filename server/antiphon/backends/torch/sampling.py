@@ -1,7 +1,7 @@
 """Per-session sampling on the device, to the norm of ``docs/sampling.md``, without a host sync.
 
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. What a row
-draws depends on nothing but its parameters, its step and its logits. Noise is a pure function of (seed, step,
+draws depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step,
 stream, token), so a whole frame's is drawn in one pass before any logits exist. ``antiphon.models.philox`` is
 the same in numpy. Words of 32 bits live in int64 here.
 """

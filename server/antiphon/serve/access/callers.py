@@ -230,7 +230,7 @@ class SessionLedger:
         ``rows`` are all there are, of which an address may have a share.
 
         Raises:
-            SessionLimitError: its key, or its address, has as many as it may; the message has the numbers.
+            SessionLimitError: its key or address is at its limit; the message has the numbers.
             ServerFullError: the supervisor did not answer.
         """
         lease = next(self._numbers)
@@ -258,7 +258,7 @@ class SessionLedger:
         """One more recording of this caller's address, for as long as this lasts.
 
         Raises:
-            SessionLimitError: it has as many as it may; the message has the numbers.
+            SessionLimitError: it is at its limit; the message has the numbers.
             ServerFullError: the supervisor did not answer.
         """
         lease, limit = next(self._numbers), self._limits.max_uploads_per_address

@@ -129,8 +129,7 @@ def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
 class KeyFile:
     """The keys of a file that may change while the server runs: a changed file is read at the next look.
 
-    A file that cannot be read any more changes nothing but the log;
-    one from which the last key was taken gives no access.
+    A file that cannot be read any more only causes a line of the log; one without keys gives no access.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:

@@ -92,7 +92,7 @@ async def _run(call: Call, socket: Socket) -> None:
 
 
 async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamResponse:
-    """The answer to a request that came whole.
+    """The answer to a complete request.
 
     Raises:
         AntiphonError: there is no place, or the call ended before anything was sent.

@@ -1,4 +1,4 @@
-"""What comes whole by POST: a text, answered with speech; a recording, answered with its words."""
+"""Complete requests by POST: a text, answered with speech; a recording, answered with its words."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class FrontEnd:
         task.add_done_callback(self._tasks.discard)
 
     def _reread(self) -> None:
-        """Read keys and the certificate of callers again; what cannot be used changes nothing but the log."""
+        """Read keys and the certificate of callers again; unusable files only cause a line of the log."""
         config = self._config
         self._access.reread_keys()
         try:

@@ -121,7 +121,7 @@ class _Form:
         """What the whole form requests.
 
         Raises:
-            ProtocolError: it has not come whole, or has a field that cannot be used.
+            ProtocolError: it is incomplete, or has a field that cannot be used.
         """
         self._reader.check_complete()
         if not self._has_file and self._misnamed:

@@ -20,7 +20,7 @@ LOOK_S: Final = 0.5
 
 
 class HttpBody:
-    """One request, which came whole, and its answer. Only the event loop touches it.
+    """One complete request, and its answer. Only the event loop touches it.
 
     An answer begins with the first message; until then an error is a status. One that breaks off later is
     cut, so that its client does not take it for a whole one, unless it ``tells_errors`` at its end.
