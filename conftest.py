@@ -20,6 +20,7 @@ PRODUCT = ("product",)
 LAB = ("lab",)
 TIERS: Mapping[str, Sequence[str]] = {
     ".": PRODUCT,
+    "agent": FAST,
     "audio": FAST,
     "backends": PRODUCT,
     "canary": FAST,

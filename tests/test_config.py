@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
@@ -21,6 +22,13 @@ def write(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
+AGENT = "[[agents]]\nname = 'a'\nllm = 'http://a/v1'\n"
+AGENT_KEYS = (
+    "greeting, idle_s, instructions, max_history_tokens, max_reply_tokens, name, sorry, stt, text_models, "
+    "tts, voice"
+)
+
+
 def test_defaults() -> None:
     config = parse_command_line([])
     assert config == ServerConfig()
@@ -30,7 +38,7 @@ def test_defaults() -> None:
 
 def test_every_name_is_unique_and_has_a_help_with_its_unit_and_default() -> None:
     known = table_of(ServerConfig)
-    assert len(known) == sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 3
+    assert len(known) == sum(len(dataclasses.fields(cls)) for cls in (ServerConfig, EngineConfig, Limits)) - 4
     assert len(options(ServerConfig)) <= 43
     text = " ".join(build_parser(is_full=True).format_help().split())
     for info in known.values():
@@ -152,6 +160,33 @@ def test_repeated_and_boolean_flags() -> None:
             'model = "echo"\n[[models]]\nmodel = "echo"',
             "model and [[models]] are both given; the first is short for a single entry",
         ),
+        ("[[agents]]\nname = 'a'", "entry 1 of [[agents]] lacks 'llm', the URL of its text model"),
+        ("[[agents]]\nllm = 'http://a/v1'", "entry 1 of [[agents]] lacks 'name', what clients call it"),
+        (
+            AGENT + "fallback = [{}]",
+            "a fallback of entry 1 of [[agents]] lacks 'llm', the URL of its text model",
+        ),
+        (AGENT + "speech = 'a'", "unknown key 'agents.speech'; there are: " + AGENT_KEYS),
+        (AGENT + AGENT, "two agents are called 'a'"),
+        (
+            AGENT.replace("'a'", "'a/b'"),
+            "agents.name = 'a/b': a name has 1 to 100 letters, digits, dots, dashes and underscores, "
+            "since it is part of paths",
+        ),
+        (
+            AGENT.replace("http://a", "ftp://a"),
+            "llm is no address of a text model: it begins with http:// or https://",
+        ),
+        (
+            AGENT.replace("http://a", "http://me:secret@a"),
+            "llm has a user, a password or a query; name the variable with its key by llm_key_env",
+        ),
+        (
+            AGENT + "llm_key_env = 'sk-secret'",
+            "llm_key_env is no name of an environment variable, such as LLM_API_KEY",
+        ),
+        ("agent = 'a'", "agent is given without llm; an agent has a name and a text model"),
+        ("llm = 'http://a/v1'", "llm is given without agent; an agent has a name and a text model"),
         ('tls_cert = "a.pem"', "tls_cert is given without tls_key; TLS needs both"),
     ],
 )
@@ -216,6 +251,19 @@ def test_an_entry_says_what_it_says_and_the_rest_holds_for_all(tmp_path: Path) -
             backend_option=("dtype=bfloat16",),
             voices="others",
         ),
+    )
+
+
+def test_agents_come_from_the_file_and_one_from_the_command_line(tmp_path: Path) -> None:
+    text = AGENT + "llm_model = 'm'\nvoice = 'v'\nfallback = [{llm = 'http://b/v1', llm_key_env = 'B_KEY'}]"
+    own = ["--agent", "c", "--llm", "https://c/v1", "--llm-model", "d", "--llm-key-env", "C_KEY"]
+    config = parse_command_line(["--config", write(tmp_path, text), *own])
+    first, second = config.served_agents
+    models = [(it.llm, it.llm_model, it.llm_key_env) for it in first.text_models]
+    assert (first.name, first.voice) == ("a", "v")
+    assert models == [("http://a/v1", "m", None), ("http://b/v1", None, "B_KEY")]
+    assert second == AgentConfig(
+        name="c", text_models=(TextModelConfig(llm="https://c/v1", llm_model="d", llm_key_env="C_KEY"),)
     )
 
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from antiphon.agent.config import MODEL_NAME, AgentConfig, TextModelConfig, read_agents, tables
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import AUTO, Group, apply, constant, option, options, tune
-
-MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -184,6 +183,30 @@ class ServerConfig:
         metavar="NAME=MODEL",
         group=Group.MODELS,
         is_basic=True,
+    )
+    agents: tuple[AgentConfig, ...] = field(default=(), metadata={"is_entries": True})
+    agent: str | None = option(
+        None,
+        "voice agent of the recogniser and the synthesiser served",
+        metavar="NAME",
+        group=Group.AGENT,
+        is_basic=True,
+    )
+    llm: str | None = option(
+        None,
+        "the agent's text model, any with OpenAI's chat completions",
+        metavar="URL",
+        group=Group.AGENT,
+        is_basic=True,
+    )
+    llm_model: str | None = option(
+        None, "the text model's name; default: the only one there", metavar="NAME", group=Group.AGENT
+    )
+    llm_key_env: str | None = option(
+        None,
+        "environment variable with the text model's key; default: no key",
+        metavar="VARIABLE",
+        group=Group.AGENT,
     )
     backend: str = option(
         AUTO,
@@ -381,10 +404,24 @@ class ServerConfig:
             raise ConfigError(
                 f"hand_over_port = {self.hand_over_port} without hand_over_secret, whose certificate it needs"
             )
+        if (self.agent is None) != (self.llm is None):
+            given, missing = ("agent", "llm") if self.agent else ("llm", "agent")
+            raise ConfigError(f"{given} is given without {missing}; an agent has a name and a text model")
+        _ = self.served_agents  # what is wrong with them is told now
         if self.worker and not WORKER_NAME.fullmatch(self.worker):
             raise ConfigError(
                 f"worker = {self.worker!r}: a name has 1 to 64 letters, digits, dots, dashes and underscores"
             )
+
+    @property
+    def served_agents(self) -> tuple[AgentConfig, ...]:
+        """The voice agents to serve."""
+        if self.agent is None:
+            return self.agents
+        text_model = TextModelConfig(
+            llm=self.llm or "", llm_model=self.llm_model, llm_key_env=self.llm_key_env
+        )
+        return (*self.agents, AgentConfig(name=self.agent, text_models=(text_model,)))
 
     @property
     def served(self) -> tuple[ModelConfig, ...]:
@@ -437,10 +474,11 @@ def load_config(
         for part in known[name].path[:-1]:
             target = target.setdefault(part, {})
         target[name] = value
-    entries = merged.pop("models", [])
+    entries, agents = merged.pop("models", []), merged.pop("agents", [])
     if entries and "model" in table:
         raise ConfigError("model and [[models]] are both given; the first is short for a single entry")
     config = tune(apply(ServerConfig(), merged), tunings or {})
+    config = dataclasses.replace(config, agents=read_agents(agents))
     if "model" in overrides:
         return config
     return dataclasses.replace(config, models=_read_entries(entries, config.common_model))
@@ -448,10 +486,8 @@ def load_config(
 
 def _read_entries(entries: Any, common: ModelConfig) -> tuple[ModelConfig, ...]:
     """The entries of ``[[models]]``, each on top of what is common to all."""
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ConfigError(f"models = {entries!r} is not a list of tables; write [[models]]")
     models: list[ModelConfig] = []
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(tables(entries, "models"), start=1):
         if not entry.get("model"):
             raise ConfigError(f"entry {number} of [[models]] lacks 'model', what to serve")
         models.append(apply(common, entry, ("models",)))

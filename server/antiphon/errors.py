@@ -17,6 +17,7 @@
     ├── ProtocolError                the peer sent bytes that mean nothing here
     │   ├── FieldError               a field of a JSON event (carries its path, a code, the event's id)
     │   └── RetiredApiError          an older form of an API that is not there any more
+    ├── TextModelError               an agent's text model failed (``may_pass``: asking again may help)
     ├── AudioError                   audio that cannot be decoded, or of the wrong shape
     │   └── RecordingTooLongError    more seconds than a recording may have
     └── SessionError                 a session could not start or continue
@@ -135,6 +136,17 @@ class FieldError(ProtocolError):
 
 class RetiredApiError(ProtocolError):
     """A client speaks a form of an API that is retired."""
+
+
+class TextModelError(AntiphonError):
+    """An agent's text model cannot be reached, or does not answer as it should.
+
+    ``may_pass``: the same request may succeed at once.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None, may_pass: bool = False) -> None:
+        self.retry_after_s, self.may_pass = retry_after_s, may_pass
+        super().__init__(message)
 
 
 class AudioError(AntiphonError):

@@ -166,6 +166,28 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             "model",
             "purpose",
         ),
+        # Voice agents.
+        "agent_text_seconds": _histogram(
+            _FIRST_AUDIO_S, "From a request to the agent's text model to its first piece.", "agent"
+        ),
+        "agent_sound_seconds": _histogram(
+            _FIRST_AUDIO_S, "From the end of the caller's turn to the agent's first sound.", "agent"
+        ),
+        "agent_flush_seconds": _histogram(
+            _FIRST_AUDIO_S, "From a turn's last audio to its last word, written by the recogniser.", "agent"
+        ),
+        "agent_replies": _counter(
+            "Replies of an agent by how they ended: cut, at a limit of tokens.",
+            "agent",
+            "outcome",
+            values=("completed", "interrupted", "cancelled", "cut", "failed"),
+        ),
+        "agent_tokens": _counter(
+            "Tokens of an agent's text model: in, read; out, written.",
+            "agent",
+            "direction",
+            values=("in", "out"),
+        ),
         # Sockets and HTTP.
         "refused_requests": _counter("Requests refused before the upgrade.", "model", "status"),
         "closed_sockets": _counter("WebSockets closed, by close code.", "model", "code"),

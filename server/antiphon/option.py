@@ -54,6 +54,7 @@ class Group(StrEnum):
     RECORDINGS = "recordings"
     WORKERS = "several workers"
     TRIAL = "a model on trial"
+    AGENT = "a voice agent"
     TESTS = "tests"
 
 

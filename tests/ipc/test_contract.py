@@ -196,6 +196,36 @@ async def test_words_are_spoken_in_order_and_the_end_is_seen(enter: Enter) -> No
     await call.until(lambda session: session.is_done)
 
 
+async def test_a_text_begins_anew_in_the_same_row_and_nothing_of_the_last_one_is_heard(enter: Enter) -> None:
+    call = await open_call(await enter("tts", slots=1, step_ms=2))
+    session = call.session
+    for token in (3, 5, 7):
+        session.push_text(words(token, token, token, frames_each=4), time.monotonic())
+        if token != 3:
+            session.finish()
+        taken = await replies_to(call, 2)  # and more are on their way
+        assert {heard([reply])[0] for reply in taken} == {token}
+        session.restart(None)
+        assert session.state is SessionState.PRIMING
+        assert session.room_entries == 0
+        assert not session.is_done
+        await call.until(lambda session: session.state is SessionState.ACTIVE)
+        assert session.take() == []
+        assert session.queue_frames == 0
+    session.push_text(words(9), time.monotonic())
+    session.finish()
+    (last,) = await replies_to(call, 1)
+    assert heard([last]) == [9]
+    await call.until(lambda session: session.is_done)
+    assert_adds_up(session.stats())
+
+
+async def test_a_session_that_takes_audio_has_no_text_to_begin_anew(enter: Enter) -> None:
+    call = await open_call(await enter("stt"))
+    with pytest.raises(UnsupportedError, match="a stt session takes audio, not text"):
+        call.session.restart(None)
+
+
 async def test_words_that_were_flushed_wait_no_more(enter: Enter) -> None:
     place = await enter("tts", slots=1)
     first = await open_call(place)

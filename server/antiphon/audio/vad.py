@@ -49,6 +49,26 @@ class SpeechStopped:
 SpeechEvent: TypeAlias = SpeechStarted | SpeechStopped
 
 
+class Loudness:
+    """Which blocks of ``BLOCK_MS`` of a caller's audio are loud, however it is cut into pieces."""
+
+    def __init__(self, sample_rate: int) -> None:
+        """Begin with nothing heard."""
+        self._block = sample_rate * BLOCK_MS // 1000
+        self._rest: FloatArray = np.zeros(0, np.float32)
+
+    def feed(self, pcm: FloatArray, level_dbfs: float) -> list[bool]:
+        """The next audio, float32 ``[N]``: for each block that is complete whether it is above the level."""
+        pcm = np.concatenate((self._rest, pcm)) if self._rest.size else pcm
+        whole = pcm.size // self._block * self._block
+        self._rest = pcm[whole:].copy()
+        if not whole:
+            return []
+        square = np.square(pcm[:whole].reshape(-1, self._block), dtype=np.float64).mean(axis=1)
+        loud: list[bool] = (square > 10 ** (level_dbfs / 10)).tolist()
+        return loud
+
+
 class SpeechDetector:
     """The detector of one caller. ``rules`` may be replaced at any time."""
 
@@ -56,21 +76,14 @@ class SpeechDetector:
         """Begin in silence."""
         self.rules = rules or DetectorRules()
         self.is_speech = False
-        self._block = sample_rate * BLOCK_MS // 1000
-        self._rest: FloatArray = np.zeros(0, np.float32)
+        self._loudness = Loudness(sample_rate)
         self._blocks = 0
         self._loud = self._quiet = 0  # blocks in a row
 
     def feed(self, pcm: FloatArray) -> list[SpeechEvent]:
         """The next audio, float32 ``[N]``; what became certain by it."""
-        pcm = np.concatenate((self._rest, pcm)) if self._rest.size else pcm
-        whole = pcm.size // self._block * self._block
-        self._rest = pcm[whole:].copy()
-        if not whole:
-            return []
-        square = np.square(pcm[:whole].reshape(-1, self._block), dtype=np.float64).mean(axis=1)
-        loud = square > 10 ** (self.rules.level_dbfs / 10)
-        return [event for is_loud in loud.tolist() if (event := self._next(is_loud=is_loud)) is not None]
+        loud = self._loudness.feed(pcm, self.rules.level_dbfs)
+        return [event for is_loud in loud if (event := self._next(is_loud=is_loud)) is not None]
 
     @property
     def now_ms(self) -> int:

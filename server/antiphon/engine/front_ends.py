@@ -127,6 +127,12 @@ class FrontEndConnection:
             case messages.Prime(_, _, prompt):
                 check_prompt(prompt)
                 sessions.pass_on(session, request)
+            case messages.Restart(_, _, prompt):
+                if engine.info.spec.kind.takes_audio:
+                    raise UnsupportedError("a session that takes audio has no text to begin anew")
+                if prompt is not None:
+                    check_prompt(prompt)
+                sessions.pass_on(session, request)
             case messages.PushText(_, entries):
                 check_words(
                     entries, engine.info, room=engine.config.text_entries - sessions.words_waiting(session)

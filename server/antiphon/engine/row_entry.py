@@ -177,6 +177,12 @@ class TextInbox:
             self._received += 1
             self._entries.append((TextEntry((), is_last=True), self._last_received_s))
 
+    def restart(self) -> None:
+        """Throw away everything, the end included: a fresh row gets a new text."""
+        self._entries.clear()
+        self._offered = []
+        self.is_busy = self.has_spoken_all = self.is_finished = False
+
     def clear(self) -> None:
         """Throw away the words that wait; the end, once said, stays said."""
         last = [item for item in self._entries if item[0].is_last]
@@ -208,6 +214,9 @@ class RowEntry:
                 self.changes = max(self.changes, number)
             case messages.Prime(_, number, prompt):
                 self.prompt, self.prompts = prompt, number
+            case messages.Restart(_, number, prompt):
+                self.prompt, self.prompts = prompt, number
+                self.text.restart()
             case messages.PushText(_, entries, received_s):
                 self.text.push(entries, received_s)
             case messages.EndText():

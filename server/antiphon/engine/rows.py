@@ -31,6 +31,7 @@ from antiphon.engine.values import (
     RowDetached,
     RowFailed,
     RowMoved,
+    RowPrimed,
     SaveRow,
     Tick,
     UpdateRow,
@@ -38,7 +39,7 @@ from antiphon.engine.values import (
 from antiphon.errors import AntiphonError
 from antiphon.ipc.client_context import PACE
 from antiphon.ipc.memory import MemoryLayout, SharedArena, leases_of
-from antiphon.ipc.messages import CallRequest, Prime, SetParameters
+from antiphon.ipc.messages import CallRequest, Prime, Restart, SetParameters
 from antiphon.ipc.rings import NOT_PADDING, Arena, Counts, InputRings, OutputRings, Times
 from antiphon.ipc.values import RECENT_TICKS, Shape
 from antiphon.models.spec import ModelSpec
@@ -222,7 +223,20 @@ class Rows:
                 self._limit(lease, entry)
             case Prime():
                 self.is_primed[lease] = False
+            case Restart():
+                self._restart(lease, entry)
         self.has_update[lease] = True
+
+    def _restart(self, lease: int, entry: RowEntry) -> None:
+        """The row of a lease, which is in no tick, is to be reset, and to read its voice where it has one."""
+        self.is_primed[lease], self._is_fresh[lease] = entry.prompt is None, True
+        counts = self.arena.engine
+        with self.arena.writing():
+            counts.is_speaking[lease] = counts.has_spoken_all[lease] = False
+            counts.words_taken[lease] = entry.text.taken
+        self.arena.publish()
+        if entry.prompt is None:
+            self.events.append(RowPrimed(lease, entry.prompts, self.used(lease).came))
 
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:

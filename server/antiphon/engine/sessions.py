@@ -68,7 +68,7 @@ class EngineSession:
                 self.parameters = parameters
             case messages.PushText(_, entries):
                 self._words += len(entries)
-            case messages.ClearText():
+            case messages.ClearText() | messages.Restart():
                 self._words_void = self._words
 
     def words_waiting(self, taken: int) -> int:

@@ -84,6 +84,13 @@ class Prime(CallRequest, frozen=True):
     prompt: Prompt
 
 
+class Restart(CallRequest, frozen=True):
+    """Begin a new text in a fresh row, with this voice; ``Primed`` with its number answers."""
+
+    number: Count
+    prompt: Prompt | None
+
+
 class PushText(CallRequest, frozen=True):
     """Add words to be spoken."""
 

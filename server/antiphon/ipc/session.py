@@ -70,6 +70,7 @@ class Session:
         self._link, self._notify, self._side = link, notify, side
         self._watcher: Callable[[FrameReply], None] | None = None
         self._prompts, self._is_primed = 0, is_primed
+        self._is_restarting = False
         self._kind = side.spec.kind
         self._takes_audio, self._is_live = self._kind.takes_audio, self._kind.is_live
         self._caller, self._engine = side.arena.caller, side.arena.engine
@@ -100,7 +101,7 @@ class Session:
     @property
     def room_entries(self) -> int:
         """Words :meth:`push_text` takes now."""
-        if self.state is SessionState.CLOSED or self._takes_audio:
+        if self.state is SessionState.CLOSED or self._takes_audio or self._is_restarting:
             return 0
         return max(0, self._side.text_entries - self.queue_frames)
 
@@ -237,6 +238,23 @@ class Session:
         if self.state is SessionState.ACTIVE:
             self.state = SessionState.PRIMING
 
+    def restart(self, prompt: Prompt | None) -> None:
+        """Throw away all text, what of it is spoken included; the row begins anew, with this voice.
+
+        There is room for words again once the row has; no reply to those before comes any more.
+
+        Raises:
+            UnsupportedError: this pipeline takes audio.
+        """
+        self._must_take(audio=False)
+        if self.state in (SessionState.CLOSED, SessionState.QUEUED):
+            return
+        self._words_void, self._is_finished = self._words, False
+        self._discard_replies()
+        self._prompts, self._is_primed, self._is_restarting = self._prompts + 1, False, True
+        self.state = SessionState.PRIMING
+        self._link.send(messages.Restart(self.id, self._prompts, prompt))
+
     def finish(self) -> None:
         """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
         if self.state is SessionState.CLOSED or self._takes_no_more:
@@ -312,7 +330,8 @@ class Session:
 
     def take_with_gap(self) -> TakenReplies:
         """All replies that wait, and the gap before them if older ones were dropped since last taken."""
-        if self.lease is None or not self._outputs.has_news(self.lease):
+        has_news = self.lease is not None and self._outputs.has_news(self.lease)
+        if self.lease is None or not has_news or self._is_restarting:
             return TakenReplies([], None)
         found, given_up = self._outputs.take(self.lease)
         self._sends.dropped_out += given_up
@@ -349,11 +368,16 @@ class Session:
         self._first_kept, self._has_gap = first_kept, False
         if self.lease is not None:
             self._caller.first_kept[self.lease] = first_kept
+        self._discard_replies()
+        self._link.nudge()
+        return first_kept
+
+    def _discard_replies(self) -> None:
+        """Throw away the replies that wait."""
+        if self.lease is not None:
             found, given_up = self._outputs.take(self.lease)
             self._sends.dropped_out += given_up
             self._sends.flushed_out += int((~found.is_padding).sum())
-        self._link.nudge()
-        return first_kept
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
@@ -446,6 +470,9 @@ class Session:
             case messages.Primed(_, number):
                 if self.state is SessionState.PRIMING and number == self._prompts:
                     self._is_primed, self.state = True, SessionState.ACTIVE
+                    if self._is_restarting:
+                        self._is_restarting = False
+                        self._discard_replies()  # of the text before: nothing was pushed since
             case messages.Resumed(_, resumption):
                 self.resumption, self.parameters = resumption, resumption.parameters
             case messages.Moving():

@@ -7,7 +7,7 @@ which an error about it repeats. ``docs/realtime.md`` has the table of events an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from antiphon.errors import FieldError, RetiredApiError
@@ -90,12 +90,14 @@ class TruncateItem:
 class CreateResponse:
     """The client requests a response. ``modalities`` is () for the session's.
 
-    ``unread`` are the fields with which the answer would be another one, and which no model here reads.
+    ``unread`` are the fields with which the answer would be another one, and which no model here reads but
+    agents do, from ``response``.
     """
 
     metadata: Mapping[str, str] | None = None
     modalities: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    response: Fields = field(default_factory=lambda: Fields({}, "response"), compare=False)
     event_id: str | None = None
 
 
@@ -140,13 +142,17 @@ UNSUPPORTED: Final = frozenset({"output_audio_buffer.clear"})
 """Events for WebRTC and SIP."""
 
 
-def decode(text: str) -> ClientEvent:
+def decode(text: str, *, has_tools: bool = False) -> ClientEvent:
     """Read one event; fields that mean nothing here are ignored.
 
     Raises:
-        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used: tools of a
+            response too, unless the session ``has_tools``.
     """
-    return read_event(text, READERS)
+    asked = read_event(text, READERS)
+    if isinstance(asked, CreateResponse) and not has_tools:
+        refuse_tools(asked.response)
+    return asked
 
 
 def _read_update(fields: Fields) -> Update:
@@ -182,7 +188,6 @@ def _read_response(fields: Fields) -> CreateResponse:
     response = fields.optional_object("response")
     if response is None:
         return CreateResponse(event_id=fields.event_id)
-    refuse_tools(response)
     metadata = response.optional_object("metadata")
     unread = [response.path_of(name) for name in ("input", "instructions") if response.values.get(name)]
     if response.values.get("conversation") == "none":
@@ -191,6 +196,7 @@ def _read_response(fields: Fields) -> CreateResponse:
         None if metadata is None else _read_metadata(metadata),
         read_modalities(response),
         tuple(unread),
+        response,
         fields.event_id,
     )
 

@@ -60,9 +60,9 @@ class InputTurns:
         """Audio came."""
         self._has_audio = True
 
-    def started(self, start_ms: int) -> list[Event]:
-        """The caller begins to speak."""
-        turn = self._begin()
+    def started(self, start_ms: int, item: str | None = None) -> list[Event]:
+        """The caller begins to speak; the turn is called ``item``, or by the next id."""
+        turn = self._begin(item)
         turn.start_ms = max(start_ms, self._committed_ms)
         return [event("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item)]
 
@@ -133,9 +133,9 @@ class InputTurns:
         self._failure = {"type": "server_error", "code": "transcription_failed", "message": message}
         return [self._transcription(turn, "failed", error=self._failure) for turn in waiting]
 
-    def _begin(self) -> CallerTurn:
+    def _begin(self, item: str | None = None) -> CallerTurn:
         if self._current is None:
-            self._current = CallerTurn(self._ids.new("item"), self._committed_ms)
+            self._current = CallerTurn(item or self._ids.new("item"), self._committed_ms)
             if self._has_transcript:
                 self._turns.append(self._current)
         return self._current

@@ -33,6 +33,19 @@ def message(item_id: str, role: str, status: str, content: list[dict[str, Any]])
     }
 
 
+def function_call(item_id: str, call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
+    """The item of a tool that is called."""
+    return {
+        "id": item_id,
+        "object": "realtime.item",
+        "type": "function_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
 class Items:
     """The items of one conversation, in order."""
 

@@ -16,12 +16,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from antiphon.errors import FieldError
-from antiphon.protocol.realtime_events import Event, Ids, event
-from antiphon.protocol.realtime_items import Items, message
+from antiphon.protocol.realtime_events import Event, Ids
+from antiphon.protocol.realtime_items import Items
+from antiphon.protocol.realtime_response import (
+    CANCELLED,
+    CLIENT_CANCELLED,
+    COMPLETED,
+    FAILED,
+    INCOMPLETE,
+    TOO_LONG,
+    TURN_DETECTED,
+    Response,
+)
 from antiphon.protocol.realtime_session import OutputFormat
-
-COMPLETED, CANCELLED, INCOMPLETE, FAILED = "completed", "cancelled", "incomplete", "failed"
-TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled", "max_output_tokens"
 
 UNANSWERABLE, SILENT = "unsupported_value", "no_output"
 
@@ -56,15 +63,9 @@ class ResponseRequest:
 
 
 @dataclass(slots=True)
-class _Response:
-    """The response under way; ``item`` is None until the model has said something."""
+class _Progress:
+    """Where the response under way is."""
 
-    id: str
-    output: OutputFormat
-    metadata: Mapping[str, str] | None
-    item: str | None = None
-    previous: str | None = None
-    transcript: list[str] = field(default_factory=list)
     waited_ms: int = 0
     said_ms: int = 0
     quiet_ms: int = 0
@@ -85,7 +86,8 @@ class Responses:
         self._frame_ms = frame_ms
         self._rules = rules or ReplyRules()
         self._now_ms = 0
-        self._response: _Response | None = None
+        self._response: Response | None = None
+        self._progress = _Progress()
         self._is_cut = False  # what the model says is not heard until it has been silent
 
     @property
@@ -109,7 +111,7 @@ class Responses:
         response = self._response
         if response is None:
             return []
-        return self._wait(response) if response.item is None else self._hold(response, audio)
+        return self._wait() if response.item is None else self._hold(audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
         """A client requests a response: the one in progress is complete, what follows is the new one's.
@@ -138,12 +140,12 @@ class Responses:
     def interrupted(self) -> list[Event]:
         """The caller speaks, and wants to interrupt."""
         response = self._response
-        if response is None or response.item is None or response.quiet_ms:
+        if response is None or response.item is None or self._progress.quiet_ms:
             return []
         if self._rules.is_hard:
             self._is_cut = True
             return self.finish(CANCELLED, TURN_DETECTED)
-        response.yield_by_ms = self._now_ms + YIELD_MS
+        self._progress.yield_by_ms = self._now_ms + YIELD_MS
         return []
 
     def finish(self, status: str = COMPLETED, reason: str | None = None, **details: Any) -> list[Event]:
@@ -151,15 +153,8 @@ class Responses:
         response, self._response = self._response, None
         if response is None:
             return []
-        events: list[Event] = []
-        output: list[dict[str, Any]] = []
-        if response.item is not None:
-            item = self._item_of(response, "completed" if status == COMPLETED else "incomplete")
-            events += self._closing(response, item)
-            output.append(item)
         details_shown = None if status == COMPLETED else {"type": status, "reason": reason, **details}
-        shown = self._shown(response, status, details_shown, output)
-        return [*events, event("response.done", response=shown)]
+        return [*response.end_message(is_whole=status == COMPLETED), response.done(status, details_shown)]
 
     def _fail(self, code: str, message: str) -> list[Event]:
         error = {"type": "invalid_request_error", "code": code, "message": message}
@@ -172,98 +167,38 @@ class Responses:
         response = self._response
         assert response is not None
         if response.item is None:
-            events += self._begin_item(response)
-        text = text if response.transcript else text.lstrip()
+            events += response.begin_message()
+        progress = self._progress
+        text = text if response.has_text else text.lstrip()
         if text:
-            response.transcript.append(text)
-            events.append(self._of_part(response, f"{_stem(response)}.delta", delta=text))
+            events.append(response.text(text))
         if response.output.has_audio:
-            sound = b"".join((*response.held, audio))
+            sound = b"".join((*progress.held, audio))
             if sound:
-                events.append(self._of_part(response, "response.output_audio.delta", delta=sound))
-        response.held.clear()
-        response.quiet_ms = 0
-        response.said_ms += self._frame_ms
-        return events if response.said_ms < MAX_SAID_MS else [*events, *self.finish(INCOMPLETE, TOO_LONG)]
+                events.append(response.audio(sound))
+        progress.held.clear()
+        progress.quiet_ms = 0
+        progress.said_ms += self._frame_ms
+        return events if progress.said_ms < MAX_SAID_MS else [*events, *self.finish(INCOMPLETE, TOO_LONG)]
 
-    def _hold(self, response: _Response, audio: bytes) -> list[Event]:
-        response.held.append(audio)
-        response.quiet_ms += self._frame_ms
-        if response.yield_by_ms is not None:
-            if self._now_ms <= response.yield_by_ms:
+    def _hold(self, audio: bytes) -> list[Event]:
+        progress = self._progress
+        progress.held.append(audio)
+        progress.quiet_ms += self._frame_ms
+        if progress.yield_by_ms is not None:
+            if self._now_ms <= progress.yield_by_ms:
                 return self.finish(CANCELLED, TURN_DETECTED)
-            response.yield_by_ms = None
-        return self.finish() if response.quiet_ms >= self._rules.silence_ms else []
+            progress.yield_by_ms = None
+        return self.finish() if progress.quiet_ms >= self._rules.silence_ms else []
 
-    def _wait(self, response: _Response) -> list[Event]:
-        response.waited_ms += self._frame_ms
-        if response.waited_ms < WAIT_MS:
+    def _wait(self) -> list[Event]:
+        self._progress.waited_ms += self._frame_ms
+        if self._progress.waited_ms < WAIT_MS:
             return []
         return self._fail(SILENT, f"the model has said nothing for {WAIT_MS / 1000:g} s")
 
     def _open(self, request: ResponseRequest) -> list[Event]:
-        response = _Response(self._ids.new("resp"), request.output or self.output, request.metadata)
-        self._response = response
-        return [event("response.created", response=self._shown(response, "in_progress", None, []))]
-
-    def _begin_item(self, response: _Response) -> list[Event]:
-        response.item, response.previous = self._ids.new("item"), self._items.last
-        item = message(response.item, "assistant", "in_progress", [])
-        place = {"response_id": response.id, "output_index": 0}
-        return [
-            event("response.output_item.added", **place, item=item),
-            self._items.added(item),
-            self._of_part(response, "response.content_part.added", part=_part(response, "")),
-        ]
-
-    def _closing(self, response: _Response, item: dict[str, Any]) -> list[Event]:
-        text = "".join(response.transcript)
-        name = "transcript" if response.output.has_audio else "text"
-        sound = [self._of_part(response, "response.output_audio.done")] if response.output.has_audio else []
-        return [
-            *sound,
-            self._of_part(response, f"{_stem(response)}.done", **{name: text}),
-            self._of_part(response, "response.content_part.done", part=_part(response, text)),
-            self._items.done(item, response.previous),
-            event("response.output_item.done", response_id=response.id, output_index=0, item=item),
-        ]
-
-    def _item_of(self, response: _Response, status: str) -> dict[str, Any]:
-        text = "".join(response.transcript)
-        if response.output.has_audio:
-            content = {"type": "output_audio", "transcript": text}
-        else:
-            content = {"type": "output_text", "text": text}
-        assert response.item is not None
-        return message(response.item, "assistant", status, [content])
-
-    def _of_part(self, response: _Response, kind: str, **fields: Any) -> Event:
-        place = {"response_id": response.id, "item_id": response.item, "output_index": 0, "content_index": 0}
-        return event(kind, **place, **fields)
-
-    def _shown(
-        self, response: _Response, status: str, details: dict[str, Any] | None, output: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        return {
-            "id": response.id,
-            "object": "realtime.response",
-            "status": status,
-            "status_details": details,
-            "output": output,
-            "conversation_id": self.conversation,
-            "output_modalities": list(response.output.modalities),
-            "audio": {"output": response.output.shown()},
-            "max_output_tokens": "inf",
-            "usage": None,
-            "metadata": None if response.metadata is None else dict(response.metadata),
-        }
-
-
-def _stem(response: _Response) -> str:
-    return "response.output_audio_transcript" if response.output.has_audio else "response.output_text"
-
-
-def _part(response: _Response, text: str) -> dict[str, Any]:
-    if response.output.has_audio:
-        return {"type": "audio", "transcript": text}
-    return {"type": "text", "text": text}
+        output = request.output or self.output
+        response = Response(self._ids, self._items, self.conversation, output, request.metadata)
+        self._response, self._progress = response, _Progress()
+        return [response.created()]

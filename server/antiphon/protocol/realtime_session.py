@@ -99,7 +99,10 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSession:
-    """A session as it is requested. ``kept`` has what is shown and has no effect, by its path."""
+    """A session as it is requested. ``kept`` has what is shown and has no effect, by its path.
+
+    With ``has_tools``, in a session of an agent, tools have an effect.
+    """
 
     model: str
     type: SessionType = SessionType.REALTIME
@@ -108,6 +111,7 @@ class RealtimeSession:
     detection: Detection | None = field(default_factory=Detection)
     transcription: Mapping[str, Any] | None = None
     output: OutputFormat = field(default_factory=OutputFormat)
+    has_tools: bool = False
     kept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -184,7 +188,7 @@ def change(session: RealtimeSession, fields: Fields) -> RealtimeSession:
         if kind not in tuple(SessionType):
             fields.choice("type", tuple(SessionType))
         raise fields.error("type", INVALID_VALUE, f"is '{kind}', and this is a {session.type} session")
-    session = replace(session, kept={**session.kept, **_kept(fields)})
+    session = replace(session, kept={**session.kept, **_kept(fields, session)})
     if "instructions" in fields:
         instructions = fields.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS) or ""
         session = replace(session, instructions=instructions)
@@ -293,8 +297,9 @@ def refuse_tools(fields: Fields) -> None:
         raise fields.error("tool_choice", UNSUPPORTED_VALUE, words)
 
 
-def _kept(fields: Fields) -> dict[str, Any]:
-    refuse_tools(fields)
+def _kept(fields: Fields, session: RealtimeSession) -> dict[str, Any]:
+    if not session.has_tools:
+        refuse_tools(fields)
     return _only(fields, *KEPT)
 
 

@@ -30,6 +30,7 @@ from antiphon.errors import (
     SessionFailedError,
     SessionLimitError,
     SessionTimeoutError,
+    TextModelError,
     UnknownModelError,
     UnknownSessionError,
     UnsupportedError,
@@ -90,6 +91,7 @@ WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
         RetiredApiError: WireForm(
             _DATA, CloseCode.RETIRED, 400, 400, 403, _INVALID, "beta_api_shape_disabled"
         ),
+        TextModelError: WireForm(_OURS, _OURS, 503, 503, 403, _SERVER, "text_model_failed"),
         AudioError: WireForm(_DATA, _POLICY, 415, 400, 403, _INVALID, "invalid_value"),
         RecordingTooLongError: WireForm(_DATA, _POLICY, 413, 400, 403, _INVALID, "invalid_value"),
         SessionError: WireForm(_OURS, _OURS, 503, 500, 403, _SERVER, "server_error"),

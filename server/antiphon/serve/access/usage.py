@@ -40,6 +40,7 @@ class UsageRecord:
     """What of a call came over one connection: whose, of which model, how much.
 
     ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are requested.
+    ``tokens_in`` and ``tokens_out`` are those of an agent's text model.
     """
 
     ended: str
@@ -49,6 +50,8 @@ class UsageRecord:
     seconds_in: float
     seconds_out: float
     words: int
+    tokens_in: int = 0
+    tokens_out: int = 0
 
     @property
     def seconds(self) -> float:

@@ -54,16 +54,19 @@ class Account:
         stats, session = participant.stats(), participant.session
         first_frame = self._first_frame + participant.lead_frames
         heard = max(0, stats.frames_in - first_frame) if spec.kind.takes_audio else 0
-        said = max(0, stats.frames_out - self._first_reply) if spec.kind.gives_audio else 0
+        voice = participant.voice_spec or spec
+        said = max(0, stats.frames_out - self._first_reply) if voice.kind.gives_audio else 0
         found = None if session is None else session.resumption
         return UsageRecord(
             ended=self._services.access.usage.stamp(),
             session=participant.id if found is None else found.call,
             key=self._caller.name,
-            model=self.model.name,
+            model=participant.name or self.model.name,
             seconds_in=round(heard * spec.frame_ms / 1000, 2),
-            seconds_out=round((said + self._unrecorded_out) * spec.frame_ms / 1000, 2),
+            seconds_out=round((said + self._unrecorded_out) * voice.frame_ms / 1000, 2),
             words=self._dialect.words + participant.words,
+            tokens_in=participant.tokens_in,
+            tokens_out=participant.tokens_out,
         )
 
     def close(self) -> None:

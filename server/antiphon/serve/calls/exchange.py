@@ -30,6 +30,7 @@ from antiphon.serve.calls.values import (
     EndInput,
     Flush,
     HelloFacts,
+    Instruct,
     PushAudio,
     PushWords,
     ReadPrompt,
@@ -313,6 +314,8 @@ class Exchange:
             case Acknowledged(seq):
                 if session is not None:
                     session.acknowledge(seq)
+            case Instruct(request):
+                participant.obey(request)
             case Close(0.0):
                 self._end(None)
             case Close(drain_s, lag_s):

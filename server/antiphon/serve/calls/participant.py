@@ -15,6 +15,7 @@ from antiphon.ipc.engine_client import CallSession, EnginePort, Notify
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import ModelSpec
 from antiphon.serve.hosting.served import ServedModel
 
 R = TypeVar("R")
@@ -29,7 +30,9 @@ class Participant(ABC, Generic[R]):
     ``is_full``: the client is to be read no further for now. ``is_done``: no reply comes any more.
     ``words`` were given to it, or written by it. ``kept_from`` is the first input frame whose reply
     may still come, after some were discarded; None once the client knows. At ``due_s`` :meth:`advance` has
-    something to do, whatever else happens. ``session`` is the engine's, where there is one; its first
+    something to do, whatever else happens. ``name`` is what its use is recorded as, where that is not its
+    model's, ``voice_spec`` the model whose audio it gives, where that is another one, and ``tokens_in`` and
+    ``tokens_out`` those of a text model so far. ``session`` is the engine's, where there is one; its first
     ``lead_frames`` of input are not the client's.
     """
 
@@ -37,7 +40,9 @@ class Participant(ABC, Generic[R]):
     kept_from: int | None = None
     due_s = math.inf
     is_full = is_done = False
-    words = lead_frames = 0
+    words = lead_frames = tokens_in = tokens_out = 0
+    name = ""
+    voice_spec: ModelSpec | None = None
 
     @abstractmethod
     async def open(self, notify: Notify) -> None:
@@ -57,6 +62,10 @@ class Participant(ABC, Generic[R]):
 
     def mark(self, marker: int) -> None:
         """A place in the audio: its marker is a reply once all before it is written."""
+
+    def obey(self, request: Any) -> None:
+        """Do what only participants of this kind can be asked for; see :class:`Instruct`."""
+        raise NotImplementedError
 
     def read_prompt(self, prompt: Prompt) -> None:
         """Read a prompt before anything else.

@@ -46,13 +46,28 @@ class Synthesiser(Participant[Piece]):
         self.unspoken = Unspoken()
         self._spec, self._encode = model.checkpoint.spec, model.tokenizer.encode
         self._speller = Speller(model.tokenizer)
+        self._voice = voice
+        self._begin_text()
+
+    def _begin_text(self) -> None:
         self._reader = TextReader(self._spec, self._encode, self._speller)
-        self._has_text = self._is_ended = False
+        self._has_text = self._is_ended = self.is_done = self.is_full = False
         self._pending: deque[TextEntry] = deque()
         self._texts: deque[TextEntry] = deque()  # not begun yet
         self._texts_gone = 0
         self._frames = 0
         self._word: tuple[str, float] | None = None
+
+    def restart(self) -> None:
+        """Throw away what is not said yet, and begin a new text, whose times begin at 0."""
+        self._begin_text()
+        if self.session is not None:
+            self.session.restart(self._voice)
+
+    @property
+    def rate(self) -> int:
+        """Samples a second of its sound."""
+        return self._spec.sample_rate
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
@@ -88,6 +103,7 @@ class Synthesiser(Participant[Piece]):
     def read_prompt(self, prompt: Prompt) -> None:
         if self._has_text or self._is_ended:
             raise ProtocolError("Voice came after text; Voice must precede the first Text")
+        self._voice = prompt
         try:
             super().read_prompt(prompt)
         except UnsupportedError as error:

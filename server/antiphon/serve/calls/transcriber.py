@@ -75,6 +75,8 @@ class Transcriber(Participant[AsrNews]):
         self._input: deque[FloatArray | int] = deque()
         self._last_audio_s = clock()
         self._is_ended = False
+        self._flushing: set[int] = set()  # markers that are brought out
+        self._held_at: int | None = None  # audio behind this one waits until it is back
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
@@ -96,6 +98,15 @@ class Transcriber(Participant[AsrNews]):
             raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
         self._input.append(marker)
 
+    def bring_out(self, marker: int) -> None:
+        """Add a marker that comes back as fast as the model runs: the audio behind it waits meanwhile.
+
+        Raises:
+            ProtocolError: more markers wait than the limit.
+        """
+        self.mark(marker)
+        self._flushing.add(marker)
+
     def finish(self, now_s: float) -> None:
         if not self._is_ended:
             self._is_ended = True
@@ -109,6 +120,8 @@ class Transcriber(Participant[AsrNews]):
         replies = session.take() if may_take else []
         for reply in replies:
             events += self._hear(reply)
+        if self._held_at is not None and Marked(self._held_at) in events:
+            self._held_at = None
         events += self._feed(session)
         if self._quiet_in_s() == 0.0:
             session.hear_padding(self._transcript.padding_frames_wanted(), self._clock())
@@ -140,7 +153,11 @@ class Transcriber(Participant[AsrNews]):
     def _quiet_in_s(self) -> float:
         """Seconds until silence may stand in for the caller's audio; infinite while nothing calls for it."""
         session = self.session
-        if session is None or self._input or not self._transcript.has_marks or not session.is_idle:
+        if session is None or not self._transcript.has_marks or not session.is_idle:
+            return math.inf
+        if self._held_at is not None:
+            return 0.0
+        if self._input:
             return math.inf
         return 0.0 if self._is_ended else max(0.0, self._last_audio_s + QUIET_S - self._clock())
 
@@ -162,11 +179,14 @@ class Transcriber(Participant[AsrNews]):
             samples = min(self._silence_left, session.room_samples)
             session.push(np.zeros(samples, np.float32), self._clock())
             self._silence_left -= samples
-        while self._input and not self._silence_left:
+        while self._input and not self._silence_left and self._held_at is None:
             item = self._input[0]
             if isinstance(item, int):
                 events += self._transcript.mark(item)
                 self._input.popleft()
+                if item in self._flushing:
+                    self._flushing.remove(item)
+                    self._held_at = None if Marked(item) in events else item
                 continue
             taken = min(session.room_samples, item.size)
             if not taken:

@@ -107,6 +107,13 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class Instruct:
+    """Ask the participant for what only its kind can do."""
+
+    request: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the call: at once, or within ``drain_s`` once the model is silent, and not before ``lag_s``."""
 
@@ -131,6 +138,7 @@ Action: TypeAlias = (
     | ChangeParameters
     | Flush
     | Acknowledged
+    | Instruct
     | Close
     | Send
 )

@@ -26,6 +26,7 @@ from antiphon.serve.access.other_worker import CALLS_PATH, CANARY_PATH, DRAIN_PA
 from antiphon.serve.access.security import allowed_hosts, host_check, preflights, readable, workers_port
 from antiphon.serve.access.shared_secret import SharedSecret
 from antiphon.serve.calls.output_listener import OutputListeners
+from antiphon.serve.hosting.agents import check_text_models, make_agents
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.served import Models, ServedModel
@@ -83,7 +84,9 @@ def build_app(
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
-    served, access = Models(models, config.alias), access or Access(config)
+    access, agents = access or Access(config), make_agents(config.served_agents, models, families)
+    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # who answers on their paths
+    served = Models(models, (*config.alias, *own_names))
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes,
@@ -133,10 +136,14 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
-        app[SERVICES].canary = router
+        app[SERVICES].canary, app[SERVICES].agents = router, agents
         watching = asyncio.create_task(watch_keys(access, app[SERVICES].calls))
+        asking = asyncio.create_task(check_text_models(agents, own_log))
         yield
         watching.cancel()
+        asking.cancel()
+        for agent in agents.values():
+            await agent.text_model.close()
         if router is not None:
             router.close()
         lag.close()

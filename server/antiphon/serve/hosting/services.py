@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
-from antiphon.models.spec import PipelineKind
+from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag, Reading
@@ -33,7 +33,8 @@ class Services:
     each an :class:`antiphon.serve.calls.call.Call`, which stands on this module, and ``changed`` is set when
     one has ended; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are
     calls of other workers under way. ``begin_drain`` drains the server, and its calls go to an address.
-    ``canary`` is there while two versions of a model are on trial.
+    ``canary`` is there while two versions of a model are on trial. ``agents`` are the voice agents by name,
+    each an :class:`antiphon.serve.calls.agent.AgentParts`, which stands on this module too.
     """
 
     config: ServerConfig
@@ -57,6 +58,7 @@ class Services:
     arrivals: int = 0
     begin_drain: Callable[[str], None] = field(default=lambda _target: None)
     canary: CanaryRouter | None = None
+    agents: Mapping[str, Any] = field(default_factory=dict)
 
     def model_for(
         self,
@@ -73,6 +75,12 @@ class Services:
         """
         model = self.models.find(name, kinds)
         return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
+
+    def agent_for(self, name: str | None) -> Any:
+        """The agent of this name; without one the first where no model talks; None where there is none."""
+        if name is None and self.models.default_of(LIVE_KINDS) is None:
+            return next(iter(self.agents.values()), None)
+        return None if name is None else self.agents.get(name)
 
 
 SERVICES = web.AppKey("services", Services)

@@ -67,7 +67,12 @@ async def list_models(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
     """The models a caller may name, in the order of declaration: what a page draws its settings from."""
-    return web.json_response({"models": [describe_model(model, services) for model in models]})
+    agents = [
+        {"name": it.name, "stt": it.stt.name, "tts": it.tts.name, "voice": it.voice}
+        for it in services.agents.values()
+    ]
+    described = [describe_model(model, services) for model in models]
+    return web.json_response({"models": described, **({"agents": agents} if agents else {})})
 
 
 def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
@@ -91,7 +96,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     routes = ROUTES.get(model.kind, ())
     return {
         "name": model.name,
-        "aliases": services.models.aliases_of(model),
+        "aliases": [it for it in services.models.aliases_of(model) if it not in services.agents],
         "kind": model.kind.value,
         "paths": _paths(model, routes),
         "is_default": any(services.models.default_of(kinds_of(route, ROUTES)) is model for route in routes),

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.backends.machine import host_bytes, process_bytes
-from antiphon.metrics import MetricFamilies, read_family
+from antiphon.metrics import METRICS, MetricFamilies, read_family
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.turns import Turns
@@ -39,6 +39,37 @@ class ServeMetrics:
         """Count a WebSocket that is over; None stands for 1006, gone without a word."""
         code = code or 1006
         self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
+
+
+class AgentMetrics:
+    """How an agent answers, with the label ``agent``."""
+
+    def __init__(self, families: MetricFamilies, agent: str) -> None:
+        """Register under the label ``agent``."""
+        self._text = families.get(Histogram, "agent_text_seconds").labels(agent)
+        self._sound = families.get(Histogram, "agent_sound_seconds").labels(agent)
+        self._flush = families.get(Histogram, "agent_flush_seconds").labels(agent)
+        replies, tokens = families.get(Counter, "agent_replies"), families.get(Counter, "agent_tokens")
+        self._replies = {it: replies.labels(agent, it) for it in METRICS["agent_replies"].values}
+        self._tokens = {it: tokens.labels(agent, it) for it in METRICS["agent_tokens"].values}
+
+    def flushed(self, seconds: float) -> None:
+        """The recogniser has written a turn's last word."""
+        self._flush.observe(seconds)
+
+    def asked(self, seconds: float) -> None:
+        """The text model has begun a reply."""
+        self._text.observe(seconds)
+
+    def sounded(self, seconds: float) -> None:
+        """The reply to a turn is heard."""
+        self._sound.observe(seconds)
+
+    def ended(self, outcome: str, tokens_in: int, tokens_out: int) -> None:
+        """A reply is over."""
+        self._replies[outcome].inc()
+        self._tokens["in"].inc(tokens_in)
+        self._tokens["out"].inc(tokens_out)
 
 
 def watch_process(

@@ -14,6 +14,7 @@ from antiphon.protocol.fields import INVALID_VALUE, Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
 from antiphon.protocol.payload import decode_object
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType, change
+from antiphon.protocol.realtime_tools import reply_fields
 from antiphon.serve.access.callers import Caller, error_body
 from antiphon.serve.access.ephemeral import DEFAULT_SECONDS, MAX_SECONDS, MIN_SECONDS
 from antiphon.serve.dialects.realtime_client import RealtimeClient
@@ -82,6 +83,10 @@ def session_of(services: Services, fields: Fields, named: str | None = None) -> 
     )
     if name is not None and named is not None and not services.models.are_one(name, named):
         raise fields.error("model", INVALID_VALUE, f"is {name!r}, and the connection names {named!r}")
+    if not is_written and (agent := services.agent_for(name or named)) is not None:
+        asked = change(RealtimeSession(agent.name, kind, has_tools=True), fields)
+        reply_fields(asked)
+        return asked
     model = services.models.find(name or named, (PipelineKind.STT,) if is_written else LIVE_KINDS)
     return change(RealtimeSession(model.name, kind), fields)
 

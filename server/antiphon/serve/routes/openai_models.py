@@ -23,7 +23,7 @@ async def list_models(
 ) -> web.Response:
     """The models that a client may name, each under all of its names."""
     data = [
-        _described(model, name)
+        _described(model, name, services)
         for model in models
         for name in (model.name, *services.models.aliases_of(model))
     ]
@@ -38,7 +38,7 @@ async def one_model(request: web.Request, services: Services, _models: Sequence[
     """
     try:
         name = request.match_info["id"]
-        return web.json_response(_described(services.models.find(name), name))
+        return web.json_response(_described(services.models.find(name), name, services))
     except UnknownModelError as error:
         raise refusal_of(request, error) from error
 
@@ -89,7 +89,7 @@ def named_in_body(
     return services.model_for(name if name is not None else named, caller, kinds)
 
 
-def _described(model: ServedModel, name: str) -> dict[str, Any]:
-    """A model under one of its names; ``root`` is its own."""
-    root = {} if name == model.name else {"root": model.name}
+def _described(model: ServedModel, name: str, services: Services) -> dict[str, Any]:
+    """A model under one of its names; ``root`` is its own. An agent is one of its own."""
+    root = {} if name == model.name or name in services.agents else {"root": model.name}
     return {"id": name, "object": "model", "created": model.since_s, "owned_by": "antiphon", **root}

@@ -7,12 +7,14 @@ A wrong key, a foreign origin and a wrong query are refused before the upgrade. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from antiphon.errors import AntiphonError, FieldError, RetiredApiError, UnknownModelError
+from antiphon.models.prompt import Prompt
 from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
@@ -20,17 +22,19 @@ from antiphon.protocol.fields import Fields
 from antiphon.protocol.realtime import RETIRED
 from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
-from antiphon.protocol.realtime_session import SessionType
+from antiphon.protocol.realtime_session import RealtimeSession, SessionType
 from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.keys import presented_key
+from antiphon.serve.calls.agent import Agent, AgentParts
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.connect import upgrade_then_admit, upgrade_to_refuse
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.dialects.realtime import RealtimeDialect
+from antiphon.serve.dialects.realtime_agent import AgentDialect
 from antiphon.serve.dialects.realtime_transcription import TranscriptionDialect
 from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.served import ServedModel
@@ -45,6 +49,7 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
+from antiphon.serve.routes.tts import voice_of
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -71,6 +76,9 @@ async def handle_realtime(
         session = session_of(services, Fields(prepared or _asked(request, services, model), "session"), named)
     except FieldError as error:
         raise plain_refusal(error) from error
+    if (agent := services.agents.get(session.model)) is not None:
+        call = await _agent_call(services, agent, session, caller)
+        return await _hold(request, services, agent.stt, call)
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
         transcriber = Transcriber(model, services.clock)
@@ -89,6 +97,29 @@ async def handle_realtime(
     return await _hold(request, services, model, call)
 
 
+async def _agent_call(
+    services: Services, agent: AgentParts, session: RealtimeSession, caller: Caller
+) -> Call:
+    """A call of an agent.
+
+    Raises:
+        SessionFailedError: its voice's file is broken.
+    """
+
+    async def prompt_of(name: str | None) -> Prompt | None:
+        speakers = agent.tts.speakers
+        is_known = name is not None and speakers is not None and name in speakers.names()
+        return (await voice_of(agent.tts, name if is_known else agent.voice, services)).prompt
+
+    if session.output.voice is None:
+        session = replace(session, output=replace(session.output, voice=agent.voice))
+    dialect = AgentDialect(session, agent, voice_of=prompt_of)
+    voice = await prompt_of(session.output.voice)
+    parts = replace(agent, settings=dialect.settings)
+    speaker = Agent(parts, services.clock, voice=voice, new_id=dialect.client.ids.new)
+    return Call(services, agent.stt, dialect, speaker, caller=caller)
+
+
 def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[Captions, str] | None:
     """What writes down the caller's words, and its name: the recogniser that is named, or the one served."""
     recognisers = (PipelineKind.STT,)
@@ -101,9 +132,12 @@ def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[C
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
     """The kind of session that a connection requests; ``model`` is what answers its path."""
-    is_named = named_model(request) is not None or services.models.default_of(LIVE_KINDS) is None
+    named, wants_text = named_model(request), request.query.get("intent") == SessionType.TRANSCRIPTION
+    if services.agent_for(named) is not None and not wants_text:
+        return {"type": SessionType.REALTIME}
+    is_named = named is not None or services.models.default_of(LIVE_KINDS) is None
     is_writer = is_named and not model.kind.gives_audio
-    if is_writer or request.query.get("intent") == SessionType.TRANSCRIPTION:
+    if is_writer or wants_text:
         return {"type": SessionType.TRANSCRIPTION}
     return {"type": SessionType.REALTIME}
 

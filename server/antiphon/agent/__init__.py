@@ -1,0 +1,1 @@
+"""A voice agent without its speech models: turns, history, the text model's client, what is spoken."""

@@ -1,0 +1,179 @@
+"""The stream of a chat completion: server-sent events to pieces of a reply, without I/O, and bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from antiphon.errors import TextModelError
+
+MAX_LINE_BYTES: Final = 65_536
+"""One event of a stream holds a token or a few."""
+
+MAX_REPLY_CHARS: Final = 32_768
+"""Half an hour of speech; a text model that does not stop is cut there."""
+
+MAX_ARGUMENT_CHARS: Final = 65_536
+MAX_TOOL_CALLS: Final = 16
+MAX_NAME_CHARS: Final = 256
+"""Of the arguments of all tool calls of a reply, of their number, and of their names and ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some more text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of the tool call of this ``index``; the first of each has its ``call_id`` and ``name``."""
+
+    index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokensUsed:
+    """What the request and the reply had, by the text model's own count."""
+
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyEnded:
+    """The reply is whole, or ``is_cut`` at a limit of tokens or characters."""
+
+    is_cut: bool = False
+
+
+Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
+
+
+class ChatStream:
+    """The reader of one reply. ``is_done``: nothing more comes that matters."""
+
+    def __init__(self) -> None:
+        """Begin before the first byte."""
+        self.is_done = False
+        self._rest = b""
+        self._has_ended = False
+        self._chars = self._argument_chars = 0
+        self._calls: dict[int, str] = {}
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """The pieces that are complete with these bytes.
+
+        Raises:
+            TextModelError: an event that is none, a line or arguments that are too long, an error of its
+                server.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        longest = max(map(len, (*lines, self._rest)))
+        if longest > MAX_LINE_BYTES:
+            raise TextModelError(
+                f"the text model sent a line of {longest} bytes, the limit is {MAX_LINE_BYTES}"
+            )
+        pieces: list[Piece] = []
+        for line in lines:
+            if not self.is_done and line.startswith(b"data:"):  # else a comment, a name, the end of an event
+                pieces += self._event(line[5:].strip())
+        return pieces
+
+    def finish(self) -> None:
+        """No more bytes come.
+
+        Raises:
+            TextModelError: the reply was not whole.
+        """
+        if not (self.is_done or self._has_ended):
+            raise TextModelError("the text model's stream ended within a reply")
+
+    def _event(self, data: bytes) -> list[Piece]:
+        if data == b"[DONE]":
+            self.is_done = True
+            return [] if self._has_ended else [self._end()]
+        event = _parsed(data)
+        if "error" in event:
+            raise TextModelError("the text model reports an error within its stream")
+        choices = event.get("choices") or [{}]
+        if not isinstance(choices, list) or not isinstance(choices[0], dict):
+            raise TextModelError("the text model sent an event whose choices are no list of objects")
+        delta, reason = choices[0].get("delta") or {}, choices[0].get("finish_reason")
+        if not isinstance(delta, dict):
+            raise TextModelError("the text model sent an event whose delta is no object")
+        pieces = [*self._text(delta.get("content")), *self._tool_calls(delta.get("tool_calls"))]
+        if reason is not None and not self._has_ended:
+            pieces.append(self._end(is_cut=reason in ("length", "content_filter")))
+        return pieces + _usage(event.get("usage"))
+
+    def _end(self, *, is_cut: bool = False) -> ReplyEnded:
+        self._has_ended = True
+        return ReplyEnded(is_cut)
+
+    def _text(self, content: Any) -> list[Piece]:
+        if content is None or content == "" or self._has_ended:
+            return []
+        if not isinstance(content, str):
+            raise TextModelError("the text model sent an event whose content is no text")
+        left = MAX_REPLY_CHARS - self._chars
+        self._chars += len(content)
+        if self._chars <= MAX_REPLY_CHARS:
+            return [TextPiece(content)]
+        self.is_done = True
+        return [TextPiece(content[:left]), self._end(is_cut=True)] if left else [self._end(is_cut=True)]
+
+    def _tool_calls(self, calls: Any) -> list[Piece]:
+        if not calls:
+            return []
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise TextModelError("the text model sent tool calls that are no list of objects")
+        return [self._tool_call(call) for call in calls]
+
+    def _tool_call(self, call: Mapping[str, Any]) -> CallPiece:
+        function = call.get("function") or {}
+        if not isinstance(function, dict):
+            raise TextModelError("the text model sent a tool call that cannot be read")
+        index, call_id = call.get("index", len(self._calls)), call.get("id") or ""
+        name, arguments = function.get("name") or "", function.get("arguments")
+        if not isinstance(arguments, str):  # some servers send the object itself
+            arguments = "" if arguments is None else json.dumps(arguments)
+        is_read = isinstance(index, int) and isinstance(call_id, str) and isinstance(name, str)
+        if not is_read or len(call_id) > MAX_NAME_CHARS or len(name) > MAX_NAME_CHARS:
+            raise TextModelError("the text model sent a tool call that cannot be read")
+        if index not in self._calls:
+            if not name or len(self._calls) >= MAX_TOOL_CALLS:
+                what = f"more than {MAX_TOOL_CALLS} tool calls" if name else "a tool call without a name"
+                raise TextModelError(f"the text model sent {what}")
+            self._calls[index] = call_id = call_id or f"call_{len(self._calls)}"
+        self._argument_chars += len(arguments)
+        if self._argument_chars > MAX_ARGUMENT_CHARS:
+            raise TextModelError(
+                f"the text model sent {self._argument_chars} characters of arguments, the limit is "
+                f"{MAX_ARGUMENT_CHARS}"
+            )
+        return CallPiece(index, self._calls[index], name, arguments)
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise TextModelError(f"the text model sent an event of {len(data)} bytes that is no JSON object")
+    return event
+
+
+def _usage(usage: Any) -> list[Piece]:
+    if not isinstance(usage, dict):
+        return []
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    tokens = [count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts]
+    return [TokensUsed(*tokens)]

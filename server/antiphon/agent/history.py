@@ -1,0 +1,139 @@
+"""What was said in a call, as a text model reads it: bounded in tokens, with nothing that was not heard."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_ENTRIES: Final = 1000
+"""Beyond, the oldest are forgotten: a model's context holds fewer."""
+
+BYTES_A_TOKEN: Final = 3
+TOKENS_A_MESSAGE: Final = 4
+"""An estimate on the safe side for English; the text model's own tokenizer is not known here."""
+
+
+class Role(StrEnum):
+    """Who an entry is from."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    CALL = "call"  # the assistant calls a tool
+    OUTPUT = "output"  # what a tool answered
+
+
+@dataclass(slots=True)
+class HistoryEntry:
+    """One thing said. A reply has its ``words`` with the place of their ends in its sound, in milliseconds.
+
+    ``call_id`` and ``name`` are a tool call's, whose ``text`` are the arguments.
+    """
+
+    role: Role
+    text: str = ""
+    words: list[tuple[str, int]] = field(default_factory=list)
+    call_id: str = ""
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What the text model reads."""
+        return " ".join(filter(None, (self.text, *(word for word, _ in self.words))))
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it has, about."""
+        return TOKENS_A_MESSAGE + len((self.shown + self.name).encode()) // BYTES_A_TOKEN
+
+
+class History:
+    """The entries of one call by their names, in order; ``max_tokens`` of them are read at most."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """Begin without any."""
+        self._max_tokens = max_tokens
+        self._entries: OrderedDict[str, HistoryEntry] = OrderedDict()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is an entry of this name."""
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> HistoryEntry:
+        """The entry of this name."""
+        return self._entries[name]
+
+    def put(self, name: str, entry: HistoryEntry, *, after: str | None = None) -> None:
+        """Add an entry behind ``after``, at the end where that is None, in front of all where it is ""."""
+        self._entries[name] = entry
+        self._entries.move_to_end(name)
+        if after is not None and (not after or after in self._entries):
+            names = list(self._entries)[:-1]
+            for later in names[names.index(after) + 1 if after else 0 :]:
+                self._entries.move_to_end(later)
+        while len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
+
+    def remove(self, name: str) -> None:
+        """Forget an entry, if there is one of this name."""
+        self._entries.pop(name, None)
+
+    def cut(self, name: str, heard_ms: int) -> None:
+        """Of a reply's sound no more than this was heard: later words are forgotten, and one without any."""
+        entry = self._entries.get(name)
+        if entry is None or entry.role is not Role.ASSISTANT:
+            return
+        entry.words = [(word, end_ms) for word, end_ms in entry.words if end_ms <= heard_ms]
+        if not entry.shown:
+            del self._entries[name]
+
+    def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Messages for a text model: ``instructions``, then as many of the latest entries as may be read.
+
+        System texts stay whatever their age. A tool call is read with its output, so one that still runs is
+        not read yet; it stays, and so is read once it is answered. With ``names`` only those entries.
+        """
+        chosen = [it for name, it in self._entries.items() if names is None or name in names]
+        outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}
+        read: list[tuple[HistoryEntry, ...]] = []
+        for entry in chosen:
+            if entry.role is Role.CALL and entry.call_id in outputs:
+                read.append((entry, outputs[entry.call_id]))
+            elif entry.role not in (Role.CALL, Role.OUTPUT) and entry.shown:
+                read.append((entry,))
+        first = [(HistoryEntry(Role.SYSTEM, instructions),)] if instructions else []
+        left = self._max_tokens - _tokens([*first, *(it for it in read if it[0].role is Role.SYSTEM)])
+        kept: list[tuple[HistoryEntry, ...]] = []
+        for group in reversed(read):
+            if group[0].role is not Role.SYSTEM:
+                left -= _tokens([group])
+            if left >= 0 or group[0].role is Role.SYSTEM or not kept:
+                kept.append(group)
+        return _as_messages([*first, *reversed(kept)])
+
+
+def _tokens(groups: Sequence[tuple[HistoryEntry, ...]]) -> int:
+    return sum(entry.tokens for group in groups for entry in group)
+
+
+def _as_messages(groups: Sequence[tuple[HistoryEntry, ...]]) -> list[dict[str, Any]]:
+    """Each entry as a message; calls that follow one another are one message, before their outputs."""
+    messages: list[dict[str, Any]] = []
+    for role, those in itertools.groupby(groups, lambda group: group[0].role):
+        if role is Role.CALL:
+            calls = list(those)
+            asked = {"role": "assistant", "content": None, "tool_calls": [_call(call) for call, _ in calls]}
+            answers = [{"role": "tool", "tool_call_id": it.call_id, "content": it.text} for _, it in calls]
+            messages += [asked, *answers]
+        else:
+            messages += [{"role": role.value, "content": entry.shown} for (entry,) in those]
+    return messages
+
+
+def _call(entry: HistoryEntry) -> Mapping[str, Any]:
+    function = {"name": entry.name, "arguments": entry.text}
+    return {"id": entry.call_id, "type": "function", "function": function}

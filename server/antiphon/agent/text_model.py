@@ -1,0 +1,239 @@
+"""The client of text models: streamed replies of ``/chat/completions`` endpoints, with fallbacks.
+
+No redirect is followed, and no proxy of the environment is used. Errors name an endpoint by its host and say
+a status, never what its server wrote: that may quote a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from antiphon.agent.chat_stream import ChatStream, Piece
+from antiphon.errors import TextModelError
+
+CONNECT_S: Final = 2.0
+FIRST_S: Final = 8.0
+NEXT_S: Final = 8.0
+"""To connect, from the request to the first piece of a reply, and from one piece to the next."""
+
+TRIES: Final = 2
+"""Of each endpoint, as long as nothing of a reply has come."""
+
+MAX_LIST_BYTES: Final = 1_048_576
+"""Of the list of an endpoint's models."""
+
+REFUSES: Final = frozenset({429, 503})
+"""Statuses of a server that is full: it is not asked again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A text model. ``model`` None is the only one there; its key is in the variable ``key_env``."""
+
+    url: str
+    model: str | None = None
+    key_env: str | None = None
+
+    @property
+    def host(self) -> str:
+        """What errors and logs call it."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of a request."""
+        key = os.environ.get(self.key_env, "") if self.key_env else ""
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """What a text model is to answer; ``tools`` and ``tool_choice`` as its API has them."""
+
+    messages: Sequence[Mapping[str, Any]]
+    max_tokens: int
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+
+    def body(self, model: str) -> dict[str, Any]:
+        """The request's JSON."""
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": list(self.messages),
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.tools:
+            body["tools"] = list(self.tools)
+            optional = {"tool_choice": self.tool_choice, "parallel_tool_calls": self.parallel_tool_calls}
+            body |= {name: value for name, value in optional.items() if value is not None}
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a text model is waited for, in seconds."""
+
+    connect_s: float = CONNECT_S
+    first_s: float = FIRST_S
+    next_s: float = NEXT_S
+
+
+@dataclass(slots=True)
+class TextModel:
+    """Text models that are asked in this order; ``running`` replies are under way."""
+
+    endpoints: Sequence[Endpoint]
+    patience: Patience = field(default_factory=Patience)
+    running: int = 0
+    _session: aiohttp.ClientSession | None = None
+    _names: dict[str, str] = field(default_factory=dict)
+
+    async def reply(self, request: TextRequest) -> AsyncGenerator[Piece]:
+        """The pieces of a reply, of the first endpoint that begins one.
+
+        Raises:
+            TextModelError: none does, or the one that has begun fails; the last error, with its
+                ``retry_after_s``.
+        """
+        self.running += 1
+        try:
+            failure: TextModelError | None = None
+            for endpoint in self.endpoints:
+                for _ in range(TRIES):
+                    has_begun = False
+                    try:
+                        async with contextlib.aclosing(self._ask(endpoint, request)) as pieces:
+                            async for piece in pieces:
+                                has_begun = True
+                                yield piece
+                        return
+                    except TextModelError as error:
+                        if has_begun:
+                            raise
+                        failure = error
+                        if not error.may_pass:
+                            break
+            raise failure or TextModelError("no text model is configured")
+        finally:
+            self.running -= 1
+
+    async def models(self, endpoint: Endpoint) -> list[str]:
+        """The names of an endpoint's models.
+
+        Raises:
+            TextModelError: it does not say.
+        """
+        limit_s = self.patience.first_s
+        try:
+            async with asyncio.timeout(limit_s), self._request("GET", endpoint, "models") as response:
+                _check(endpoint, response)
+                data = b""
+                while len(data) < MAX_LIST_BYTES and not response.content.at_eof():
+                    data += await response.content.read(MAX_LIST_BYTES - len(data))
+            return [str(it["id"]) for it in json.loads(data)["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TextModelError(f"{endpoint.host} has no list of models at /models") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
+
+    async def close(self) -> None:
+        """Give all connections back."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def name(self, endpoint: Endpoint) -> str:
+        """The name of an endpoint's model: the one configured, or the only one there.
+
+        Raises:
+            TextModelError: there are several, or none.
+        """
+        if endpoint.model is not None:
+            return endpoint.model
+        if endpoint.url not in self._names:
+            names = await self.models(endpoint)
+            if len(names) != 1:
+                listed = ", ".join(names[:8]) or "none"
+                raise TextModelError(
+                    f"{endpoint.host} has {len(names)} models, set llm_model to one of them: {listed}"
+                )
+            self._names[endpoint.url] = names[0]
+        return self._names[endpoint.url]
+
+    async def _ask(self, endpoint: Endpoint, request: TextRequest) -> AsyncGenerator[Piece]:
+        stream, limit_s = ChatStream(), self.patience.first_s
+        what = "begun a reply"
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                body = request.body(await self.name(endpoint))
+                async with self._request("POST", endpoint, "chat/completions", json=body) as response:
+                    _check(endpoint, response)
+                    if response.content_type != "text/event-stream":
+                        raise TextModelError(f"{endpoint.host} answered without server-sent events")
+                    async for data in response.content.iter_any():
+                        if pieces := stream.feed(data):
+                            limit_s, what = self.patience.next_s, "continued its reply"
+                            limit.reschedule(None)  # what is done with a piece is no time of the model
+                            for piece in pieces:
+                                yield piece
+                            limit.reschedule(asyncio.get_running_loop().time() + limit_s)
+                        if stream.is_done:
+                            return
+                    stream.finish()
+        except (aiohttp.ClientError, OSError) as error:
+            raise _gone(endpoint, error, f"{what} within {limit_s:g} s") from error
+
+    def _request(self, method: str, endpoint: Endpoint, path: str, **options: Any) -> Any:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0)  # calls are bounded, and none waits for another's reply
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        return self._session.request(
+            method,
+            f"{endpoint.url.rstrip('/')}/{path}",
+            headers=endpoint.headers,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=self.patience.connect_s),
+            **options,
+        )
+
+
+def _check(endpoint: Endpoint, response: aiohttp.ClientResponse) -> None:
+    """Check that a server has answered as asked.
+
+    Raises:
+        TextModelError: it has not.
+    """
+    status = response.status
+    if status == 200:
+        return
+    after = response.headers.get("Retry-After", "")
+    seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else None
+    words = {429: "has had too many requests", 503: "is full"}.get(status, "refuses the request")
+    if 300 <= status < 400:
+        words = "redirects, which is not followed"
+    raise TextModelError(
+        f"{endpoint.host} {words}: status {status}",
+        retry_after_s=seconds,
+        may_pass=status >= 500 and status not in REFUSES,
+    )
+
+
+def _gone(endpoint: Endpoint, error: Exception, what: str) -> TextModelError:
+    """The error for a server that is not there, has left, or has not done ``what`` in time."""
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+        return TextModelError(f"{endpoint.host} has not {what}", may_pass=True)
+    return TextModelError(
+        f"{endpoint.host} cannot be reached, or left: {type(error).__name__}", may_pass=True
+    )

@@ -1,0 +1,343 @@
+"""When a caller's turn ends, and when a reply may begin, sound, wait or be cut: a pure state machine.
+
+Its clock is the caller's audio: blocks of 10 ms that are loud or not. What a recogniser writes and what
+becomes of a reply are further inputs; each input returns the actions that follow from it, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+BLOCK_MS: Final = 10
+ONSET_MS: Final = 50
+"""Loud without a gap for so long begins speech: a click is shorter."""
+
+GAP_MS: Final = 80
+"""Quiet for so long is no gap within a word."""
+
+HOLD_MS: Final = 200
+"""Speech during a reply for so long holds its sound."""
+
+BACKCHANNEL_MS: Final = 400
+"""Speech during a reply for so long, or a word that is no backchannel, cuts it."""
+
+BACKCHANNELS: Final = frozenset(
+    {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
+    | {"yep", "yes"}
+)
+
+PAUSE_FRAMES: Final = 3
+"""A recogniser's probability of a pause counts as the mean of so many frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """How turns are found.
+
+    ``silence_ms`` of quiet end a turn, and so does a mean probability of a pause above ``pause``.
+    ``suspect_ms`` of quiet begin a request early. With ``is_manual`` only the client ends turns.
+    ``creates``: a turn that ended is answered. ``interrupts``: speech cuts a reply. After ``idle_ms`` in
+    which neither side speaks the text model may speak once; 0: never.
+    """
+
+    silence_ms: int = 500
+    suspect_ms: int = 200
+    pause: float = 0.6
+    is_manual: bool = False
+    creates: bool = True
+    interrupts: bool = True
+    idle_ms: int = 0
+
+
+class CallerState(StrEnum):
+    """The caller's side."""
+
+    QUIET = "quiet"
+    SPEAKING = "speaking"
+    SUSPECTED = "suspected"  # quiet for a while, and the turn may be over
+
+
+class ReplyState(StrEnum):
+    """The agent's side."""
+
+    NONE = "none"
+    EARLY = "early"  # asked for before the turn was over: not heard, and not in the history
+    THINKING = "thinking"  # asked for, nothing was heard yet
+    SPEAKING = "speaking"
+    HELD = "held"  # its sound waits: the caller's speech may be a backchannel
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechBegan:
+    """The caller's speech began at ``ms``."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The caller's turn is over at ``ms``; ``is_manual``: by the client's word."""
+
+    ms: int
+    is_manual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BringOut:
+    """Let the recogniser write what it has heard; :meth:`TurnMachine.brought_out` of this number answers."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the text model; ``is_early``: its reply waits for :class:`Release`, or for :class:`Drop`."""
+
+    is_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The early reply is the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The early reply never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Send no more sound for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Continue the sound that was held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Cut the reply at what was heard; ``by_caller``: by speech, not by the client's word."""
+
+    by_caller: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FallIdle:
+    """Neither side has spoken for a while: ask the text model whether it has something to say."""
+
+
+TurnAction: TypeAlias = (
+    SpeechBegan | TurnEnded | BringOut | Ask | Release | Drop | Hold | Continue | Interrupt | FallIdle
+)
+
+
+class TurnMachine:
+    """The turns of one call. ``is_bringing``: the answer to :class:`BringOut` of ``number`` is waited for."""
+
+    def __init__(self, rules: TurnRules) -> None:
+        """Begin in silence."""
+        self.rules = rules
+        self.caller, self.reply = CallerState.QUIET, ReplyState.NONE
+        self.now_ms = 0
+        self._loud_ms = self._quiet_ms = 0  # in a row
+        self._run_ms: int | None = None  # where speech without a pause began
+        self._turn_end_ms = 0
+        self._has_words = self._is_out = False  # of the turn: words, and whether all of them are written
+        self.number = 0
+        self.is_bringing = False
+        self._wants = False  # an answer is due once the words are written and the reply before is over
+        self._may_be_empty = False  # and also if there are no words
+        self._pauses: deque[float] = deque(maxlen=PAUSE_FRAMES)
+        self._idle_ms = 0
+        self._was_idle = False
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether a reply is under way that the caller hears or may hear."""
+        return self.reply in (ReplyState.THINKING, ReplyState.SPEAKING, ReplyState.HELD)
+
+    def change(self, rules: TurnRules) -> list[TurnAction]:
+        """Go by other rules from now on; speech under way is forgotten where turns become manual."""
+        self.rules = rules
+        if not rules.is_manual:
+            return []
+        actions = self._drop()
+        self.caller, self._run_ms = CallerState.QUIET, None
+        return [*actions, *self._let_go()]
+
+    def heard(self, loud: Sequence[bool]) -> list[TurnAction]:
+        """The caller's next audio, in blocks of ``BLOCK_MS``."""
+        actions: list[TurnAction] = []
+        for is_loud in loud:
+            self.now_ms += BLOCK_MS
+            self._loud_ms = self._loud_ms + BLOCK_MS if is_loud else 0
+            self._quiet_ms = 0 if is_loud else self._quiet_ms + BLOCK_MS
+            if not self.rules.is_manual:
+                actions += self._follow_voice()
+            actions += self._follow_idle()
+        return actions
+
+    def paused(self, probability: float) -> list[TurnAction]:
+        """The recogniser's probability that the caller pauses, for the next frame."""
+        self._pauses.append(probability)
+        is_sure = len(self._pauses) == PAUSE_FRAMES and sum(self._pauses) > PAUSE_FRAMES * self.rules.pause
+        if self.caller is CallerState.QUIET or not is_sure or self._quiet_ms < GAP_MS:
+            return []
+        return self._end()
+
+    def word(self, text: str, start_ms: int) -> list[TurnAction]:
+        """The recogniser has written a word that began at ``start_ms``."""
+        self._idle_ms = 0
+        if self.rules.is_manual or self.caller is not CallerState.QUIET or start_ms < self._turn_end_ms:
+            self._has_words = True
+            return self._drop()  # an early request lacks this word
+        if self.has_reply and self.rules.interrupts:
+            if "".join(filter(str.isalpha, text.lower())) in BACKCHANNELS:
+                return []
+            actions = [*self._interrupt(), *self._begin(start_ms)]
+        else:
+            actions = self._begin(start_ms)
+        self._has_words = True
+        return actions
+
+    def brought_out(self, number: int) -> list[TurnAction]:
+        """All that was said before the :class:`BringOut` of this number is written."""
+        if number != self.number or not self.is_bringing:
+            return []
+        self.is_bringing, self._is_out = False, True
+        if self.caller is CallerState.SUSPECTED and self.rules.creates and self._has_words:
+            if self.reply is ReplyState.NONE and not self._wants:
+                self.reply = ReplyState.EARLY
+                return [Ask(is_early=True)]
+            return []
+        return self._answer()
+
+    def commit(self) -> list[TurnAction]:
+        """The client says that its turn is over."""
+        actions = [*self._drop(), *self._let_go()]
+        self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
+        return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
+
+    def create(self) -> list[TurnAction]:
+        """The client asks for a reply, which comes once all that was committed is written."""
+        actions = self._drop()
+        self._wants = self._may_be_empty = True
+        return [*actions, *self._answer()]
+
+    def cancel(self) -> list[TurnAction]:
+        """The client wants no reply, neither the one under way nor one that is due."""
+        self._wants = False
+        return [*self._drop(), *(self._interrupt(by_caller=False) if self.has_reply else [])]
+
+    def sounds(self) -> None:
+        """The first sound of the reply was sent."""
+        if self.reply is ReplyState.THINKING:
+            self.reply = ReplyState.SPEAKING
+
+    def over(self) -> list[TurnAction]:
+        """The reply is whole and was heard, or has failed."""
+        self.reply, self._idle_ms = ReplyState.NONE, 0
+        return self._answer()
+
+    def _follow_voice(self) -> list[TurnAction]:
+        if self._run_ms is None:
+            if self._loud_ms < ONSET_MS:
+                return self._follow_silence()
+            self._run_ms = self.now_ms - self._loud_ms
+            self._idle_ms, self._was_idle = 0, False
+            if self.caller is CallerState.SUSPECTED:
+                self.caller, self._is_out = CallerState.SPEAKING, False
+                return self._drop()
+            cuts = self.has_reply and self.rules.interrupts
+            return [] if cuts or self.caller is CallerState.SPEAKING else self._begin(self._run_ms)
+        if self._quiet_ms >= GAP_MS:
+            self._run_ms = None
+            return [*self._let_go(), *self._follow_silence()]
+        cuts = self.has_reply and self.rules.interrupts and self.caller is CallerState.QUIET
+        spoken_ms = self.now_ms - self._run_ms - self._quiet_ms
+        if cuts and self.reply is ReplyState.SPEAKING and spoken_ms >= HOLD_MS:
+            self.reply = ReplyState.HELD
+            return [Hold()]
+        is_heard = self.reply in (ReplyState.SPEAKING, ReplyState.HELD)
+        if cuts and (spoken_ms > BACKCHANNEL_MS or (spoken_ms >= HOLD_MS and not is_heard)):
+            return [*self._interrupt(), *self._begin(self._run_ms)]
+        return []
+
+    def _follow_silence(self) -> list[TurnAction]:
+        rules = self.rules
+        if self.caller is CallerState.QUIET:
+            return []
+        if self._quiet_ms >= rules.silence_ms:
+            return self._end()
+        if self.caller is CallerState.SPEAKING and self._quiet_ms >= rules.suspect_ms:
+            self.caller = CallerState.SUSPECTED
+            return self._bring_out()
+        return []
+
+    def _follow_idle(self) -> list[TurnAction]:
+        is_busy = self.caller is not CallerState.QUIET or self.reply is not ReplyState.NONE
+        self._idle_ms = 0 if is_busy or self._wants or self.is_bringing else self._idle_ms + BLOCK_MS
+        if self._was_idle or not 0 < self.rules.idle_ms <= self._idle_ms:
+            return []
+        self._was_idle, self.reply = True, ReplyState.THINKING
+        return [FallIdle()]
+
+    def _begin(self, ms: int) -> list[TurnAction]:
+        """The caller's turn begins; an answer that was due to the turn before waits for this one's end."""
+        self.caller = CallerState.SPEAKING
+        self._is_out = self.is_bringing = False
+        self._was_idle = False
+        self._pauses.clear()
+        return [SpeechBegan(ms)]
+
+    def _bring_out(self) -> list[TurnAction]:
+        self.number += 1
+        self.is_bringing, self._is_out = True, False
+        return [BringOut(self.number)]
+
+    def _end(self) -> list[TurnAction]:
+        """The turn is over: its reply was asked for, or waits for the last words."""
+        self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
+        self._pauses.clear()
+        ended: list[TurnAction] = [TurnEnded(self.now_ms)]
+        if self.reply is ReplyState.EARLY:
+            self.reply, self._has_words = ReplyState.THINKING, False
+            return [*ended, Release()]
+        self._wants |= self.rules.creates
+        if self._is_out:
+            return [*ended, *self._answer()]
+        return ended if self.is_bringing else [*ended, *self._bring_out()]
+
+    def _answer(self) -> list[TurnAction]:
+        """Ask, if an answer is due and nothing is waited for."""
+        is_speaking = self.caller is not CallerState.QUIET
+        if not self._wants or self.is_bringing or is_speaking or self.reply is not ReplyState.NONE:
+            return []
+        has_something = self._has_words or self._may_be_empty
+        self._wants = self._has_words = self._may_be_empty = False
+        if not has_something:
+            return []
+        self.reply = ReplyState.THINKING
+        return [Ask()]
+
+    def _drop(self) -> list[TurnAction]:
+        if self.reply is not ReplyState.EARLY:
+            return []
+        self.reply = ReplyState.NONE
+        return [Drop()]
+
+    def _let_go(self) -> list[TurnAction]:
+        if self.reply is not ReplyState.HELD:
+            return []
+        self.reply = ReplyState.SPEAKING
+        return [Continue()]
+
+    def _interrupt(self, *, by_caller: bool = True) -> list[TurnAction]:
+        self.reply, self._idle_ms = ReplyState.NONE, 0
+        return [Interrupt(by_caller)]

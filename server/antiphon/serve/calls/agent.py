@@ -1,0 +1,381 @@
+"""A voice agent as a participant: a recogniser's row, any text model, and a synthesiser's row, in turns.
+
+:mod:`antiphon.agent.turns` decides whose turn it is; this does what it says. Its clock is the caller's audio,
+but for sound, which is told as it is heard, by the engine's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from antiphon.agent import turns as acts
+from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece
+from antiphon.agent.history import History, HistoryEntry, Role
+from antiphon.agent.text_model import TextModel, TextRequest
+from antiphon.agent.turns import CallerState, TurnAction, TurnMachine
+from antiphon.agent.values import (
+    CANCELLED,
+    COMPLETED,
+    INTERRUPTED,
+    AgentNews,
+    AgentRequest,
+    AgentSettings,
+    AskReply,
+    CancelReply,
+    Configure,
+    EndTurn,
+    ForgetTurn,
+    PutEntry,
+    RemoveEntry,
+    ReplyOver,
+    ReplySound,
+    ReplyText,
+    ToolCalled,
+    Truncate,
+    TurnStarted,
+    TurnStopped,
+    TurnWritten,
+    WordHeard,
+)
+from antiphon.audio.pcm import FloatArray
+from antiphon.audio.vad import Loudness
+from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.ipc.engine_client import Notify
+from antiphon.ipc.values import SessionState, SessionStats
+from antiphon.models.prompt import Prompt
+from antiphon.models.transcript import FrameHeard, Marked, Word
+from antiphon.serve.calls.agent_reply import Reply
+from antiphon.serve.calls.participant import Participant, StalledSince
+from antiphon.serve.calls.synthesiser import Synthesiser
+from antiphon.serve.calls.transcriber import Transcriber
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.operator.metrics import AgentMetrics
+
+MAX_BEHIND_S: Final = 10.0
+"""Audio that waits for the recogniser: one that cannot keep up would never catch up."""
+
+PAUSE_HEAD: Final = 2
+"""Of a recogniser's probabilities of a pause the one for two seconds, as Kyutai's own agent reads it."""
+
+IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence if that helps, else nothing."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentParts:
+    """What an agent is made of. ``sorry`` is said where the text model fails, ``greeting`` at first."""
+
+    name: str
+    stt: ServedModel
+    tts: ServedModel
+    voice: str | None
+    text_model: TextModel
+    settings: AgentSettings
+    metrics: AgentMetrics
+    greeting: str = ""
+    sorry: str = ""
+    max_history_tokens: int = 4000
+
+
+class Agent(Participant[AgentNews]):
+    """One call's agent. ``tokens_in`` and ``tokens_out`` are those of its text model so far."""
+
+    def __init__(
+        self,
+        parts: AgentParts,
+        clock: Callable[[], float],
+        *,
+        voice: Prompt | None,
+        new_id: Callable[[str], str],
+    ) -> None:
+        """Prepare to speak with a ``voice``; ``new_id`` names turns and replies, by a word for their kind.
+
+        Raises:
+            UnsupportedError: one of its models writes, or reads, no text.
+        """
+        self.parts, self.name = parts, parts.name
+        self.voice_spec = parts.tts.engine.info.spec
+        self._clock, self._new_id, self._settings = clock, new_id, parts.settings
+        self._asr, self._tts = Transcriber(parts.stt, clock), Synthesiser(parts.tts, clock, voice)
+        rate = parts.stt.checkpoint.spec.sample_rate
+        self._most_samples = round(MAX_BEHIND_S * rate)
+        self.lead_frames = self._asr.lead_frames
+        self._loudness = Loudness(rate)
+        self._turns = TurnMachine(parts.settings.turns)
+        self._history = History(parts.max_history_tokens)
+        self._news: list[AgentNews] = []
+        self._reply: Reply | None = None
+        self._asked: AskReply | None = None  # what the next reply is to be, where it was asked for
+        self._item: str | None = None  # of the caller's latest turn
+        self._words: list[str] = []  # of it
+        self._owes_words = False  # of a turn that is over
+        self._ended_s = self._flushed_s = math.nan
+        self._has_begun = self._has_greeted = False
+        self._wake: Notify = lambda: None
+
+    async def open(self, notify: Notify) -> None:
+        """Ask for a row of each model: both, or none."""
+        self._wake = notify
+        await self._asr.open(notify)
+        try:
+            await self._tts.open(notify)
+        except BaseException:
+            self._asr.close()
+            raise
+
+    @property
+    def id(self) -> str:
+        return self._asr.id
+
+    @property
+    def state(self) -> SessionState:
+        states = (self._asr.state, self._tts.state)
+        if SessionState.CLOSED in states:
+            return SessionState.CLOSED
+        if self._has_begun or states == (SessionState.ACTIVE, SessionState.ACTIVE):
+            return SessionState.ACTIVE
+        return SessionState.PRIMING
+
+    @property
+    def reason(self) -> AntiphonError | None:
+        return self._asr.reason or self._tts.reason
+
+    @property
+    def is_idle(self) -> bool:
+        return self._reply is None and not self._news
+
+    @property
+    def waits_for_us(self) -> bool:
+        return self._reply is not None
+
+    def stats(self) -> SessionStats:
+        """The frames that were heard, and the frames that were spoken."""
+        return replace(self._asr.stats(), frames_out=self._tts.stats().frames_out)
+
+    def begin(self, now_s: float) -> None:
+        self._has_begun = True
+        if self.parts.greeting:
+            self._do(self._turns.create(), now_s)
+
+    def put(self, pcm: FloatArray, received_s: float) -> None:
+        self._asr.put(pcm, received_s)
+        self._do(self._turns.heard(self._loudness.feed(pcm, self._settings.level_dbfs)), received_s)
+
+    def read_prompt(self, prompt: Prompt) -> None:
+        self._tts.read_prompt(prompt)
+
+    def finish(self, now_s: float) -> None:
+        """No more audio comes: the reply under way is the last."""
+        self._asr.finish(now_s)
+
+    def close(self, error: AntiphonError | None = None) -> None:
+        if self._reply is not None:
+            self._reply.over(CANCELLED)
+        self._asr.close(error)
+        self._tts.close(error)
+
+    def obey(self, request: AgentRequest) -> None:
+        """Do what the client's protocol asks for."""
+        now_s = self._clock()
+        match request:
+            case Configure(settings):
+                self._settings = settings
+                if settings.turns != self._turns.rules:
+                    self._do(self._turns.change(settings.turns), now_s)
+            case EndTurn(item):
+                self._item = item
+                self._put_words()
+                self._do(self._turns.commit(), now_s)
+            case ForgetTurn():
+                self._words = []
+            case AskReply():
+                self._asked = request
+                self._do(self._turns.create(), now_s)
+            case CancelReply():
+                self._asked = None
+                self._do(self._turns.cancel(), now_s)
+            case PutEntry(item, entry, after):
+                self._history.put(item, entry, after=after)
+            case RemoveEntry(item):
+                self._history.remove(item)
+            case Truncate(item, heard_ms):
+                self._history.cut(item, heard_ms)
+        self._wake()
+
+    def advance(self, now_s: float, *, may_take: bool) -> Sequence[AgentNews]:
+        self._hear(now_s)
+        if self._reply is not None:
+            self._follow(self._reply, now_s, may_take=may_take)
+        self.words = self._asr.words + self._tts.words
+        sound_s = math.inf if self._reply is None else self._reply.due_s
+        self.due_s = min(self._asr.due_s, sound_s)
+        if not may_take:
+            return ()
+        news, self._news = self._news, []
+        return news
+
+    def sent(self, reply: AgentNews, now_s: float, stalled_s: StalledSince) -> float:
+        return 0.0
+
+    def _hear(self, now_s: float) -> None:
+        """Follow what the recogniser has written."""
+        for heard in self._asr.advance(now_s, may_take=True):
+            self._asr.sent(heard, now_s, lambda _since_s: 0.0)
+            for event in heard.events:
+                match event:
+                    case Word(text, start_s):
+                        self._write(text, round(1000 * start_s), now_s)
+                    case FrameHeard(_, pauses) if len(pauses) > PAUSE_HEAD:
+                        self._do(self._turns.paused(pauses[PAUSE_HEAD]), now_s)
+                    case Marked(number):
+                        if number == self._turns.number and self._turns.is_bringing:
+                            self.parts.metrics.flushed(now_s - self._flushed_s)
+                        self._do(self._turns.brought_out(number), now_s)
+        if self._asr.pending_samples > self._most_samples:
+            raise SessionFailedError(f"the recogniser is more than {MAX_BEHIND_S:g} s behind")
+
+    def _write(self, word: str, start_ms: int, now_s: float) -> None:
+        """A word of the caller's turn; what is said beside the turns, such as a backchannel, is in none."""
+        turns = self._turns
+        self._do(turns.word(word, start_ms), now_s)
+        is_over = turns.caller is CallerState.QUIET and not turns.is_bringing
+        if is_over and not turns.rules.is_manual:
+            return
+        self._words.append(word)
+        self._put_words()
+        self._news.append(WordHeard(word))
+
+    def _tell_written(self) -> None:
+        """The turn that is over has all its words."""
+        if self._owes_words:
+            self._owes_words = False
+            self._news.append(TurnWritten())
+            if self._turns.rules.is_manual:
+                self._item, self._words = None, []
+
+    def _put_words(self) -> None:
+        """Let the history have the caller's words so far."""
+        if self._item is not None and self._words:
+            text = " ".join(self._words)
+            if self._item in self._history:
+                self._history[self._item].text = text
+            else:
+                self._history.put(self._item, HistoryEntry(Role.USER, text))
+
+    def _do(self, actions: Sequence[TurnAction], now_s: float) -> None:
+        """Do what the turns say."""
+        for action in actions:
+            match action:
+                case acts.SpeechBegan(ms):
+                    self._tell_written()
+                    self._item, self._words = self._new_id("item"), []
+                    self._news.append(TurnStarted(self._item, ms))
+                case acts.TurnEnded(ms, is_manual):
+                    self._ended_s, self._owes_words = now_s, True
+                    if not is_manual:
+                        self._news.append(TurnStopped(ms))
+                case acts.BringOut(number):
+                    self._flushed_s = now_s
+                    self._asr.bring_out(number)
+                case acts.Ask(is_early):
+                    self._ask(is_early=is_early)
+                case acts.FallIdle():
+                    self._asked = AskReply(self._settings)
+                    self._ask(note=IDLE_TEXT)
+                case acts.Release() if self._reply is not None:
+                    self._reply.release()
+                case acts.Hold() if self._reply is not None:
+                    self._reply.hold(now_s)
+                case acts.Continue() if self._reply is not None:
+                    self._reply.resume(now_s)
+                case acts.Drop():
+                    self._leave()
+                case acts.Interrupt(by_caller) if self._reply is not None:
+                    self._history.cut(self._reply.item, self._reply.heard_ms(now_s))
+                    self._tell_over(self._reply.over(INTERRUPTED if by_caller else CANCELLED))
+                    self._leave()
+        if not self._turns.is_bringing:
+            self._tell_written()
+
+    def _ask(self, *, is_early: bool = False, note: str = "") -> None:
+        """Begin a reply: the one that was asked for, or one to the caller's turn."""
+        asked, self._asked = self._asked, None
+        settings = self._settings if asked is None else asked.settings
+        instructions = "\n\n".join(filter(None, (settings.instructions, note)))
+        messages = self._history.messages(instructions)
+        if asked is not None and asked.entries is not None:
+            own = History(self.parts.max_history_tokens)
+            for number, entry in enumerate(asked.entries):
+                if isinstance(entry, HistoryEntry):
+                    own.put(str(number), entry)
+                elif entry in self._history:
+                    own.put(entry, self._history[entry])
+            messages = own.messages(instructions)
+        request = TextRequest(
+            messages,
+            settings.max_tokens,
+            settings.tools,
+            settings.tool_choice,
+            parallel_tool_calls=settings.parallel_tool_calls,
+        )
+        greets, self._has_greeted = not self._has_greeted and bool(self.parts.greeting), True
+        self._reply = Reply(
+            _saying(self.parts.greeting) if greets else self.parts.text_model.reply(request),
+            self._tts if settings.has_sound else None,
+            asked=asked,
+            is_early=is_early,
+            sorry=self.parts.sorry,
+            new_id=self._new_id,
+            wake=self._wake,
+            clock=self._clock,
+        )
+
+    def _follow(self, reply: Reply, now_s: float, *, may_take: bool) -> None:
+        """Take what is new of the reply, and keep what was said."""
+        had_sound = reply.has_sound
+        for news in reply.advance(now_s, may_take=may_take):
+            if isinstance(news, ReplyText) and reply.is_kept and reply.item not in self._history:
+                self._history.put(reply.item, reply.entry)
+            if isinstance(news, ToolCalled) and reply.is_kept:
+                call = HistoryEntry(Role.CALL, "".join(news.pieces), call_id=news.call_id, name=news.name)
+                self._history.put(news.item, call)
+            if isinstance(news, ReplySound) and not had_sound:
+                had_sound = True
+                self._turns.sounds()
+                self._measure(reply, now_s)
+            if isinstance(news, ReplyOver):
+                self._tell_over(news)
+                self._leave()
+                self._do(self._turns.over(), now_s)
+            else:
+                self._news.append(news)
+
+    def _measure(self, reply: Reply, now_s: float) -> None:
+        """The first sound of a reply is told: how long that took."""
+        if reply.first_text_s is not None:
+            self.parts.metrics.asked(reply.first_text_s - reply.asked_s)
+        if not math.isnan(self._ended_s):
+            self.parts.metrics.sounded(now_s - self._ended_s)
+        self._ended_s = math.nan
+
+    def _tell_over(self, over: ReplyOver) -> None:
+        self.tokens_in += over.tokens_in
+        self.tokens_out += over.tokens_out
+        self.parts.metrics.ended(over.outcome, over.tokens_in, over.tokens_out)
+        self._news.append(over)
+
+    def _leave(self) -> None:
+        """There is no reply any more; the synthesiser begins anew for the next."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.over(COMPLETED)
+            if reply.is_spoken:
+                self._tts.restart()
+
+
+async def _saying(text: str) -> AsyncGenerator[Piece]:
+    """A text as if a text model had written it."""
+    yield TextPiece(text)
+    yield ReplyEnded()

@@ -1,0 +1,224 @@
+"""One reply of an agent: the text model's pieces in, the synthesiser's words and paced sound out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from antiphon.agent.chat_stream import CallPiece, Piece, ReplyEnded, TextPiece, TokensUsed
+from antiphon.agent.history import HistoryEntry, Role
+from antiphon.agent.speakable import SpeakableText
+from antiphon.agent.values import (
+    COMPLETED,
+    CUT,
+    FAILED,
+    AgentNews,
+    AskReply,
+    ReplyBegan,
+    ReplyOver,
+    ReplySound,
+    ReplyText,
+    ToolCalled,
+)
+from antiphon.audio.pcm import FloatArray
+from antiphon.errors import TextModelError
+from antiphon.log import Log
+from antiphon.protocol.kyutai_tts import Spoken
+from antiphon.serve.calls.synthesiser import Synthesiser
+
+LEAD_S: Final = 0.16
+"""Sound is sent no earlier than so long before it is heard, so that little more is heard after a cut."""
+
+MAX_READY: Final = 8
+"""Pieces of sound that are taken from the synthesiser before they are due; more wait with its engine."""
+
+
+class Reply:
+    """One reply, of the pieces of a text model: to ``asked``, or to a turn where that is None.
+
+    With ``is_early`` nothing of it is told until :meth:`release`. It is spoken by ``voice``, which has
+    nothing else to say, or is text alone where that is None. ``item`` and ``entry`` are its place in the
+    history, where it ``is_kept``. At ``due_s`` :meth:`advance` has sound to tell. ``asked_s`` and
+    ``first_text_s`` are when it was asked for, and when its first text came.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[Piece],
+        voice: Synthesiser | None,
+        *,
+        asked: AskReply | None,
+        is_early: bool,
+        sorry: str,
+        new_id: Callable[[str], str],
+        wake: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Ask for the ``pieces``; ``sorry`` is said where they fail before anything was said."""
+        self.asked, self.is_early, self.is_held = asked, is_early, False
+        self.item, self.entry = new_id("item"), HistoryEntry(Role.ASSISTANT)
+        self.is_kept = asked is None or not asked.is_apart
+        self.due_s = math.inf
+        self.first_text_s: float | None = None
+        self._voice, self._sorry, self._new_id, self._wake, self._clock = voice, sorry, new_id, wake, clock
+        self._pieces: deque[Piece] = deque()
+        self._words = SpeakableText()
+        self._calls: dict[int, ToolCalled] = {}
+        self._tokens = TokensUsed(0, 0)
+        self._error: TextModelError | None = None
+        self._has_begun = self._has_said = self._is_cut = self._is_whole = self._is_read = False
+        self._ready: deque[FloatArray | Spoken] = deque()
+        self._sent_s = self._began_s = 0.0
+        self._held_s = math.nan
+        self.asked_s = clock()
+        self._task = asyncio.get_running_loop().create_task(self._collect(pieces))
+
+    async def _collect(self, source: AsyncGenerator[Piece]) -> None:
+        try:
+            async with contextlib.aclosing(source) as pieces:
+                async for piece in pieces:
+                    if self.first_text_s is None:
+                        self.first_text_s = self._clock()
+                    self._pieces.append(piece)
+                    self._wake()
+        except TextModelError as error:
+            self._error = error
+        except Exception as error:  # a boundary: the call goes on whatever was wrong with a reply
+            Log(__name__).error("a reply of a text model could not be read", exc_info=error)
+            self._error = TextModelError(f"the reply could not be read: {type(error).__name__}")
+        finally:
+            self._is_whole = True
+            self._wake()
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether some of its sound was sent."""
+        return self._sent_s > 0.0
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether the synthesiser was given anything, which it has to forget."""
+        return self._voice is not None and (self._has_said or self._is_read)
+
+    def release(self) -> None:
+        """The turn is over that it replies to."""
+        self.is_early = False
+
+    def hold(self, now_s: float) -> None:
+        """Tell no more sound for now."""
+        self.is_held, self._held_s = True, now_s
+
+    def resume(self, now_s: float) -> None:
+        """Continue where it was held; what the client had then it has heard by now."""
+        self.is_held = False
+        ahead_s = max(0.0, self._sent_s - self._played_s(self._held_s))
+        self._began_s += max(0.0, now_s - self._held_s - ahead_s)
+
+    def heard_ms(self, now_s: float) -> int:
+        """How much of its sound the caller has heard for certain."""
+        return math.floor(1000 * max(0.0, min(self._sent_s, self._played_s(now_s))))
+
+    def over(self, outcome: str) -> ReplyOver:
+        """End it, and the request."""
+        self._task.cancel()
+        tokens = self._tokens
+        return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)
+
+    def advance(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
+        """Go on; what is new, the last of it :class:`ReplyOver` when all was told."""
+        news: list[AgentNews] = []
+        texts = self._read(now_s)
+        if self.is_early:
+            self._ready.extend(texts)
+            if self._voice is not None:
+                self._voice.advance(now_s, may_take=False)
+            return news
+        if not self._has_begun:
+            self._has_begun = True
+            news.append(ReplyBegan(self.asked))
+        self._ready.extend(texts)
+        if self._voice is not None:
+            self._ready.extend(self._voice.advance(now_s, may_take=len(self._ready) < MAX_READY))
+        news += self._tell(now_s, may_take=may_take)
+        is_said = self._is_read and not self._ready and (self._voice is None or self._voice.is_done)
+        if is_said:
+            news += self._calls.values()
+            outcome = FAILED if self._error is not None else CUT if self._is_cut else COMPLETED
+            news.append(self.over(outcome))
+        return news
+
+    def _read(self, now_s: float) -> list[Spoken]:
+        """Read the pieces that came; what is written where nothing is spoken."""
+        written: list[Spoken] = []
+        while self._pieces:
+            match self._pieces.popleft():
+                case TextPiece(text) if self._voice is None:
+                    written.append(Spoken(text, 0.0, 0.0))
+                case TextPiece(text):
+                    self._say(self._words.feed(text))
+                case CallPiece(index, call_id, name, arguments):
+                    call = self._calls.setdefault(index, ToolCalled(self._new_id("item"), call_id, name, []))
+                    assert isinstance(call.pieces, list)
+                    call.pieces.append(arguments)
+                case TokensUsed() as tokens:
+                    self._tokens = tokens
+                case ReplyEnded(is_cut):
+                    self._is_cut = is_cut
+        if self._is_whole and not self._is_read:
+            self._is_read = True
+            self._say(self._words.finish())
+            if self._error is not None and not self._has_said:
+                self.is_kept = False
+                self._say(self._sorry)
+            if self._voice is not None:
+                self._voice.finish(now_s)
+        return written
+
+    def _say(self, words: str) -> None:
+        if self._voice is not None and words.strip():
+            self._has_said = True
+            for _ in self._voice.read(words):
+                pass
+
+    def _tell(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
+        """The words that were said, and the sound that is due."""
+        news: list[AgentNews] = []
+        self.due_s = math.inf
+        while self._ready and may_take:
+            piece = self._ready[0]
+            if isinstance(piece, Spoken):
+                self._ready.popleft()
+                news.append(self._written(piece))
+                continue
+            if self.is_held:
+                break
+            if not self._sent_s or self._played_s(now_s) > self._sent_s:
+                self._began_s = now_s - self._sent_s  # its first sound, or sound that came too late
+            if self._sent_s > self._played_s(now_s) + LEAD_S:
+                self.due_s = self._began_s + self._sent_s - LEAD_S
+                break
+            self._ready.popleft()
+            self._sent_s += piece.size / self._rate
+            news.append(ReplySound(self.item, piece))
+        return news
+
+    def _written(self, piece: Spoken) -> ReplyText:
+        if self._voice is None:
+            self.entry.text += piece.text
+            return ReplyText(self.item, piece.text)
+        space = " " if self.entry.words else ""
+        self.entry.words.append((piece.text, round(1000 * piece.stop_s)))
+        return ReplyText(self.item, space + piece.text)
+
+    @property
+    def _rate(self) -> int:
+        assert self._voice is not None
+        return self._voice.rate
+
+    def _played_s(self, now_s: float) -> float:
+        """How much sound a client has played that plays what it gets at once."""
+        return (self._held_s if self.is_held else now_s) - self._began_s

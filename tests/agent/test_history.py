@@ -1,0 +1,88 @@
+"""What was said, as a text model reads it."""
+
+from __future__ import annotations
+
+from antiphon.agent.history import MAX_ENTRIES, History, HistoryEntry, Role
+
+
+def said(text: str) -> HistoryEntry:
+    return HistoryEntry(
+        Role.ASSISTANT, words=[(word, 300 * at) for at, word in enumerate(text.split(), start=1)]
+    )
+
+
+def roles(history: History, instructions: str = "") -> list[str]:
+    return [message["role"] for message in history.messages(instructions)]
+
+
+def test_a_conversation_is_read_in_order_behind_its_instructions() -> None:
+    history = History(4000)
+    history.put("a", HistoryEntry(Role.USER, "Hello?"))
+    history.put("b", said("Good day."))
+    assert history.messages("Be kind.") == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Good day."},
+    ]
+
+
+def test_a_reply_is_cut_behind_the_last_word_that_was_heard() -> None:
+    history = History(4000)
+    history.put("b", said("It is a quarter past nine"))
+    history.cut("b", 901)
+    assert history["b"].shown == "It is a"
+    history.cut("b", 299)
+    assert "b" not in history
+
+
+def test_the_oldest_turns_give_way_and_system_texts_stay() -> None:
+    history = History(100)
+    history.put("s", HistoryEntry(Role.SYSTEM, "The caller is called Ada."))
+    for number in range(30):
+        history.put(f"u{number}", HistoryEntry(Role.USER, f"This is number {number} of many."))
+    found = [message["content"] for message in history.messages("Be kind.")]
+    assert found[:2] == ["Be kind.", "The caller is called Ada."]
+    assert found[-1] == "This is number 29 of many."
+    assert sum(HistoryEntry(Role.USER, text).tokens for text in found) <= 100
+    assert len(found) > 5
+
+
+def test_the_last_entry_is_read_however_long_it_is() -> None:
+    history = History(10)
+    history.put("u", HistoryEntry(Role.USER, "long " * 500))
+    assert roles(history) == ["user"]
+
+
+def test_outputs_follow_their_calls_whatever_was_said_meanwhile() -> None:
+    history = History(4000)
+    history.put("u", HistoryEntry(Role.USER, "What time is it?"))
+    history.put("c1", HistoryEntry(Role.CALL, "{}", call_id="1", name="time"))
+    history.put("c2", HistoryEntry(Role.CALL, '{"at":"Ur"}', call_id="2", name="weather"))
+    assert roles(history) == ["user"]  # what still runs is not read
+    history.put("v", HistoryEntry(Role.USER, "Still there?"))
+    history.put("o2", HistoryEntry(Role.OUTPUT, "hot", call_id="2"))
+    history.put("o1", HistoryEntry(Role.OUTPUT, "", call_id="1"))
+    first, asked, one, two, last = history.messages("")
+    assert [call["id"] for call in asked["tool_calls"]] == ["1", "2"]
+    assert asked["tool_calls"][1]["function"] == {"name": "weather", "arguments": '{"at":"Ur"}'}
+    assert (one, two) == (
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+        {"role": "tool", "tool_call_id": "2", "content": "hot"},
+    )
+    assert (first["content"], last["content"]) == ("What time is it?", "Still there?")
+
+
+def test_entries_are_put_at_their_place_forgotten_and_bounded() -> None:
+    history = History(100_000)
+    for name in "abc":
+        history.put(name, HistoryEntry(Role.USER, name))
+    history.put("first", HistoryEntry(Role.USER, "first"), after="")
+    history.put("second", HistoryEntry(Role.USER, "second"), after="a")
+    history.remove("b")
+    history.remove("none")
+    assert [it["content"] for it in history.messages("")] == ["first", "a", "second", "c"]
+    assert [it["content"] for it in history.messages("", ["c", "a"])] == ["a", "c"]
+    for number in range(MAX_ENTRIES + 5):
+        history.put(f"n{number}", HistoryEntry(Role.USER, "x"))
+    assert "c" not in history
+    assert "n5" in history

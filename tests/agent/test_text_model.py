@@ -1,0 +1,231 @@
+"""The client of text models, with a server that has every fault."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from antiphon.agent.chat_stream import (
+    MAX_LINE_BYTES,
+    MAX_REPLY_CHARS,
+    CallPiece,
+    ChatStream,
+    Piece,
+    ReplyEnded,
+    TextPiece,
+    TokensUsed,
+)
+from antiphon.agent.text_model import Endpoint, Patience, TextModel, TextRequest
+from antiphon.errors import TextModelError
+from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
+
+REQUEST = TextRequest([{"role": "user", "content": "Hello?"}], max_tokens=50)
+QUICK = Patience(connect_s=1.0, first_s=0.2, next_s=0.2)
+PATIENT = Patience()
+
+
+async def asked(
+    *servers: TextModelServer, request: TextRequest = REQUEST, patience: Patience = PATIENT
+) -> list[Piece]:
+    """The reply of a client to whom these servers are an endpoint each."""
+    model = TextModel([Endpoint(server.url, "scripted") for server in servers], patience)
+    try:
+        async with contextlib.aclosing(model.reply(request)) as pieces:
+            return [piece async for piece in pieces]
+    finally:
+        assert model.running == 0
+        await model.close()
+
+
+def text_of(pieces: list[Piece]) -> str:
+    return "".join(it.text for it in pieces if isinstance(it, TextPiece))
+
+
+def test_a_reply_comes_in_pieces_and_ends_with_its_tokens() -> None:
+    async def scene() -> list[Piece]:
+        async with TextModelServer(says("Yes, it is.")).serve() as server:
+            found = await asked(server)
+            (body,) = server.requests
+            assert body["messages"] == REQUEST.messages
+            assert (body["model"], body["max_tokens"]) == ("scripted", 50)
+            assert body["stream_options"] == {"include_usage": True}
+            assert "tools" not in body
+            return found
+
+    found = asyncio.run(scene())
+    assert found == [*map(TextPiece, ("Yes, ", "it ", "is. ")), ReplyEnded(), TokensUsed(11, 3)]
+
+
+def test_tool_calls_come_in_pieces_each_with_its_id() -> None:
+    async def scene() -> list[Piece]:
+        tools = [{"type": "function", "function": {"name": "weather"}}]
+        async with TextModelServer(calls(("weather", '{"at":"Ur"}'), ("time", "{}"))).serve() as server:
+            request = TextRequest(REQUEST.messages, 50, tools, "required", parallel_tool_calls=False)
+            found = await asked(server, request=request)
+            (body,) = server.requests
+            assert (body["tools"], body["tool_choice"]) == (tools, "required")
+            assert body["parallel_tool_calls"] is False
+            return found
+
+    made: dict[int, list[str]] = {}
+    for found in asyncio.run(scene()):
+        if isinstance(found, CallPiece):
+            made.setdefault(found.index, [found.call_id, found.name, ""])[2] += found.arguments
+    assert made == {0: ["call_0", "weather", '{"at":"Ur"}'], 1: ["call_1", "time", "{}"]}
+
+
+BROKEN: dict[str, tuple[Answer, str]] = {
+    "no JSON": (Answer(["data: {nonsense\n\n"]), "sent an event of 9 bytes that is no JSON object"),
+    "no object": (Answer(["data: [1]\n\n"]), "sent an event of 3 bytes that is no JSON object"),
+    "deep": (Answer([f"data: {'[' * 9000}\n\n"]), "sent an event of 9000 bytes that is no JSON object"),
+    "content": (Answer([{"choices": [{"delta": {"content": 3}}]}]), "sent an event whose content is no text"),
+    "choices": (Answer([{"choices": "none"}]), "sent an event whose choices are no list of objects"),
+    "an error": (Answer([{"error": {"message": KEY}}]), "reports an error within its stream"),
+    "long": (Answer(["data: " + "a" * MAX_LINE_BYTES]), f"the limit is {MAX_LINE_BYTES}"),
+    "a nameless tool": (Answer([piece(tool_calls=[{"index": 0}])]), "sent a tool call without a name"),
+    "no stream": (Answer(headers={"Content-Type": "text/html"}), "answered without server-sent events"),
+    "a redirect": (Answer(status=307, headers={"Location": "http://there/"}), "redirects, which is not foll"),
+    "a wrong key": (Answer(status=401), "refuses the request: status 401"),
+    "a fault": (Answer(status=500), "refuses the request: status 500"),
+    "an end": (Answer(is_cut=True), "cannot be reached, or left: "),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_fault_is_named_and_nothing_of_its_words_is_repeated(name: str) -> None:
+    answer, words = BROKEN[name]
+
+    async def scene() -> int:
+        async with TextModelServer(usual=answer).serve() as server:
+            with pytest.raises(TextModelError, match=words) as raised:
+                await asked(server)
+            assert KEY not in str(raised.value)
+            return len(server.requests)
+
+    tries = asyncio.run(scene())
+    assert tries == (2 if name in ("a fault", "an end") else 1)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_full_server_is_not_asked_again_and_says_when_to_come_back(status: int) -> None:
+    async def scene() -> None:
+        full = Answer(status=status, headers={"Retry-After": "17"})
+        async with TextModelServer(usual=full).serve() as server, TextModelServer().serve() as other:
+            with pytest.raises(TextModelError, match=f"status {status}") as raised:
+                await asked(server)
+            assert (raised.value.retry_after_s, len(server.requests)) == (17, 1)
+            assert text_of(await asked(server, other)) == "I see. "
+
+    asyncio.run(scene())
+
+
+def test_the_next_endpoint_is_asked_where_one_is_gone_silent_or_wrong() -> None:
+    async def scene() -> None:
+        gone = TextModelServer()
+        gone.url = "http://127.0.0.1:9/v1"
+        silent = TextModelServer(usual=Answer(stays=True))
+        wrong = TextModelServer(usual=Answer(["data: no\n\n"]))
+        async with silent.serve(), wrong.serve(), TextModelServer().serve() as last:
+            assert text_of(await asked(gone, silent, wrong, last, patience=QUICK)) == "I see. "
+            assert (len(silent.requests), len(wrong.requests), len(last.requests)) == (2, 1, 1)
+            await silent.is_idle.wait()
+
+    asyncio.run(scene())
+
+
+def test_what_was_said_stays_and_no_other_is_asked_once_a_reply_has_begun() -> None:
+    async def scene(answer: Answer, words: str) -> None:
+        async with TextModelServer(answer).serve() as server, TextModelServer().serve() as other:
+            model = TextModel([Endpoint(server.url, "a"), Endpoint(other.url, "b")], QUICK)
+            said = model.reply(REQUEST)
+            assert await anext(said) == TextPiece("Well ")
+            with pytest.raises(TextModelError, match=words):
+                await anext(said)
+            assert not other.requests
+            await server.is_idle.wait()
+            await model.close()
+
+    asyncio.run(scene(Answer([piece("Well ")], stays=True), "has not continued its reply within 0.2 s"))
+    asyncio.run(scene(Answer([piece("Well ")], is_cut=True), "cannot be reached, or left|ended within"))
+
+
+def test_an_endless_reply_is_cut() -> None:
+    async def scene() -> list[Piece]:
+        async with TextModelServer(Answer([piece("again " * 500)], repeats=True)).serve() as server:
+            found = await asked(server)
+            await server.is_idle.wait()
+            return found
+
+    found = asyncio.run(scene())
+    assert len(text_of(found)) == MAX_REPLY_CHARS
+    assert found[-1] == ReplyEnded(is_cut=True)
+
+
+def test_a_caller_that_leaves_ends_the_request() -> None:
+    async def scene() -> None:
+        async with TextModelServer(Answer([piece("Well ")], stays=True)).serve() as server:
+            model = TextModel([Endpoint(server.url, "a")])
+            task = asyncio.ensure_future(_read(model))
+            await server.has_request.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await server.is_idle.wait()
+            assert model.running == 0
+            await model.close()
+
+    async def _read(model: TextModel) -> None:
+        async with contextlib.aclosing(model.reply(REQUEST)) as pieces:
+            async for _ in pieces:
+                pass
+
+    asyncio.run(scene())
+
+
+def test_the_only_model_needs_no_name_and_the_key_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_KEY", KEY)
+
+    async def scene() -> None:
+        async with TextModelServer().serve() as server:
+            model = TextModel([Endpoint(server.url, key_env="A_KEY")])
+            assert [it async for it in model.reply(REQUEST)]
+            assert server.requests[0]["model"] == "scripted"
+            assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+            await model.close()
+            server.models = ("one", "two")
+            model = TextModel([Endpoint(server.url)])
+            with pytest.raises(TextModelError, match="has 2 models, set llm_model to one of them: one, two"):
+                await model.name(model.endpoints[0])
+            await model.close()
+
+    asyncio.run(scene())
+
+
+def test_a_stream_is_read_alike_however_it_is_cut() -> None:
+    events = [piece("Grüße "), piece(tool_calls=[{"index": 0, "function": {"name": "a", "arguments": {}}}])]
+    lines = [": ping\n\n", "event: x\r\n", *map(_as_line, [*events, *ending()]), "data: [DONE]\r\n\r\n"]
+    data = "".join(lines).encode()
+    whole = ChatStream().feed(data)
+    assert whole[:2] == [TextPiece("Grüße "), CallPiece(0, "call_0", "a", "{}")]
+    for size in (1, 3, 7):
+        stream = ChatStream()
+        cut = [it for at in range(0, len(data), size) for it in stream.feed(data[at : at + size])]
+        stream.finish()
+        assert cut == whole
+
+
+def _as_line(event: dict[str, Any]) -> str:
+    import json
+
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+def test_a_stream_that_ends_within_a_reply_is_not_whole() -> None:
+    stream = ChatStream()
+    stream.feed(_as_line(piece("Well")).encode())
+    with pytest.raises(TextModelError, match="the text model's stream ended within a reply"):
+        stream.finish()

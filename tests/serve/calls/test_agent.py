@@ -1,0 +1,395 @@
+"""A voice agent over OpenAI Realtime, with null models and a scripted text model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.agent.config import AgentConfig, TextModelConfig
+from antiphon.errors import ConfigError
+from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
+from tests.serve.asr_client import STT
+from tests.serve.harness import serving
+from tests.serve.realtime_client import realtime_client
+from tests.serve.tts_client import ONE_VOICE, speaker
+from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
+
+TRANSCRIBED: Mapping[str, Any] = {"audio": {"input": {"transcription": {"model": "scribe"}}}}
+MANUAL: Mapping[str, Any] = {"audio": {"input": {"turn_detection": None}}}
+SPEAK = "/api/tts_streaming?format=PcmMessagePack"
+LONG = "one two three four five six seven eight nine ten"
+
+
+def message(text: str, role: str = "user") -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+async def test_a_spoken_turn_gets_a_spoken_reply_in_the_order_of_the_api() -> None:
+    async with calling(says("it is **one**"), session=TRANSCRIBED) as (client, text, _):
+        said, written = word()
+        await client.say(said)
+        response = await client.done()
+        assert response["status"] == "completed"
+        assert response["usage"]["input_tokens"] == 11
+        assert response["output"][0]["content"][0]["transcript"] == "it is one"
+        assert client.letters == lettered("it", "is", "one")
+        assert messages_of(text) == [("user", written)]
+        (completed,) = client.of("conversation.item.input_audio_transcription.completed")
+        assert completed["transcript"] == written
+        beside = ("delta", "transcription")
+        kinds = dict.fromkeys(it for it in client.kinds if not any(map(it.__contains__, beside)))
+        assert [*kinds][3:] == [
+            "input_audio_buffer.speech_started",
+            "input_audio_buffer.speech_stopped",
+            "input_audio_buffer.committed",
+            "conversation.item.added",
+            "conversation.item.done",
+            "response.created",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_audio.done",
+            "response.output_audio_transcript.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.done",
+        ]
+
+
+async def test_a_conversation_goes_on_with_what_was_said_before() -> None:
+    async with calling(says("one"), says("two"), session={"instructions": "Be kind."}) as (client, text, _):
+        first, second = word(), word(40)
+        await client.say(first[0])
+        await client.done()
+        await client.say(second[0])
+        await client.done()
+        assert client.letters == lettered("one", "two")
+        assert messages_of(text) == [
+            ("system", "Be kind."),
+            ("user", first[1]),
+            ("assistant", "one"),
+            ("user", second[1]),
+        ]
+
+
+async def test_speech_cuts_a_reply_and_what_was_not_heard_is_not_in_the_history() -> None:
+    slow = Answer([*[piece(f"{it} ") for it in LONG.split()], *ending()])
+    async with calling(slow, says("yes")) as (client, text, _):
+        await client.say(word()[0])
+        await client.until(lambda it: it.get("delta") == " three")
+        await client.say(word(40, letters=8)[0])  # longer than any backchannel
+        cut = await client.done()
+        assert cut["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+        assert (await client.done())["status"] == "completed"
+        heard = dict(messages_of(text))["assistant"].split()
+        assert heard == LONG.split()[: len(heard)]
+        assert 1 <= len(heard) < len(LONG.split())
+        shown = cut["output"][0]["content"][0]["transcript"].split()
+        assert heard == shown[: len(heard)]
+
+
+async def test_a_backchannel_does_not_cut_a_reply() -> None:
+    async with calling(says(LONG)) as (client, _text, _):
+        await client.say(word()[0])
+        await client.event("response.output_audio.delta")
+        await client.speak_briefly()
+        assert (await client.done())["status"] == "completed"
+        assert client.letters == lettered(*LONG.split())
+        assert len(client.of("input_audio_buffer.speech_started")) == 1
+
+
+async def test_a_client_cancels_a_reply_and_the_request_ends() -> None:
+    endless = Answer([piece("on and on and ")], stays=True)
+    async with calling(endless) as (client, text, _):
+        await client.say(word()[0])
+        await client.event("response.output_audio.delta")
+        await client.send("response.cancel")
+        assert (await client.done())["status_details"]["reason"] == "client_cancelled"
+        await text.is_idle.wait()
+        await client.send("response.cancel")
+        assert (await client.error())["code"] == "response_cancel_not_active"
+        await client.say(word()[0])
+        assert (await client.done())["status"] == "completed"
+
+
+WEATHER = {"name": "weather", "description": "How it is.", "parameters": {"type": "object"}}
+
+
+async def test_a_tool_is_called_answered_and_spoken_of() -> None:
+    answers = calls(("weather", '{"at":"Ur"}'), ("time", "{}")), says("it is hot")
+    tools = [{"type": "function", **WEATHER}, {"type": "function", "name": "time"}]
+    asked = {"tools": tools, "tool_choice": "required"}
+    async with calling(*answers, session=asked) as (client, text, _):
+        await client.say(word()[0])
+        response = await client.done()
+        made = [(it["name"], it["arguments"]) for it in response["output"]]
+        assert made == [("weather", '{"at":"Ur"}'), ("time", "{}")]
+        deltas = client.of("response.function_call_arguments.delta")
+        assert "".join(it["delta"] for it in deltas) == '{"at":"Ur"}{}'
+        done = client.of("response.function_call_arguments.done")
+        assert [it["call_id"] for it in done] == ["call_0", "call_1"]
+        assert text.requests[0]["tools"][0] == {"type": "function", "function": WEATHER}
+        assert text.requests[0]["tool_choice"] == "required"
+        for call in done:
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "hot"}
+            await client.send("conversation.item.create", item=output)
+        await client.send("response.create", response={"tool_choice": "none"})
+        assert (await client.done())["status"] == "completed"
+        assert client.letters == lettered("it", "is", "hot")
+        roles = [it["role"] for it in text.requests[1]["messages"]]
+        assert roles == ["user", "assistant", "tool", "tool"]
+        assert text.requests[1]["tool_choice"] == "none"
+
+
+async def test_the_caller_may_speak_while_a_tool_runs() -> None:
+    answers = calls(("weather", "{}")), says("wait"), says("hot")
+    async with calling(*answers, session={"tools": [{"type": "function", **WEATHER}]}) as (client, text, _):
+        await client.say(word()[0])
+        (call,) = (await client.done())["output"]
+        second, written = word(40)
+        await client.say(second)
+        await client.done()
+        assert messages_of(text)[-1] == ("user", written)
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "9"}
+        await client.send("conversation.item.create", item=output)
+        await client.send("response.create")
+        await client.done()
+        roles = [it["role"] for it in text.requests[2]["messages"]]
+        assert roles == ["user", "assistant", "tool", "user", "assistant"]
+        assert client.letters == lettered("wait", "hot")
+
+
+async def test_a_response_of_text_apart_from_the_conversation_has_its_own_words() -> None:
+    async with calling(says("a word"), says("b")) as (client, text, _):
+        await client.send("conversation.item.create", item=message("Hello there."))
+        own = {
+            "conversation": "none",
+            "output_modalities": ["text"],
+            "instructions": "Sum up.",
+            "input": [message("Only this.")],
+            "metadata": {"for": "me"},
+            "max_output_tokens": 20,
+        }
+        await client.send("response.create", response=own)
+        await client.send("response.create", event_id="second")
+        assert (await client.error())["code"] == "conversation_already_has_active_response"
+        response = await client.done()
+        assert response["metadata"] == {"for": "me"}
+        assert response["conversation_id"] is None
+        assert response["output"][0]["content"] == [{"type": "output_text", "text": "a word "}]
+        assert messages_of(text) == [("system", "Sum up."), ("user", "Only this.")]
+        assert text.requests[0]["max_tokens"] == 20
+        await client.send("response.create")
+        await client.done()
+        assert messages_of(text) == [("user", "Hello there.")]
+        assert client.letters == lettered("b")
+
+
+async def test_items_are_created_shown_truncated_and_deleted() -> None:
+    async with calling(says("one two"), says("b")) as (client, text, _):
+        await client.send("conversation.item.create", item={**message("First."), "id": "a"})
+        first = {"item": {**message("Who?", "system"), "id": "s"}, "previous_item_id": "root"}
+        await client.send("conversation.item.create", **first)
+        await client.send("conversation.item.create", item={**message("Gone."), "id": "g"})
+        await client.send("conversation.item.delete", item_id="g")
+        assert (await client.event("conversation.item.deleted"))["item_id"] == "g"
+        await client.send("response.create")
+        spoken = (await client.done())["output"][0]["id"]
+        await client.send("conversation.item.retrieve", item_id=spoken)
+        shown = (await client.event("conversation.item.retrieved"))["item"]
+        assert shown["content"][0]["transcript"] == "one two"
+        await client.send("conversation.item.truncate", item_id=spoken, content_index=0, audio_end_ms=600)
+        await client.event("conversation.item.truncated")
+        await client.send("response.create")
+        await client.done()
+        assert messages_of(text) == [("system", "Who?"), ("user", "First."), ("assistant", "one")]
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"type": "mcp_call"}, "item.type is 'mcp_call'"),
+        ({**message(""), "content": [{"type": "input_image"}]}, "item.content[0].type is"),
+        ({"type": "function_call_output", "output": "x"}, "item.call_id is missing"),
+    ],
+)
+async def test_an_item_that_no_text_model_reads_is_refused(item: dict[str, Any], words: str) -> None:
+    async with calling() as (client, _, _):
+        await client.send("conversation.item.create", item=item)
+        assert words in (await client.error())["message"]
+        await client.send("response.create", response={"tools": [{"type": "web_search"}]})
+        assert "response.tools[0].type is 'web_search'" in (await client.error())["message"]
+
+
+async def test_turns_by_hand_end_with_the_clients_word() -> None:
+    async with calling(says("one"), session=MANUAL) as (client, text, _):
+        said, written = word()
+        await client.say(said, silence=())
+        await client.send("input_audio_buffer.commit")
+        committed = await client.event("input_audio_buffer.committed")
+        await client.send("response.create")
+        assert (await client.done())["status"] == "completed"
+        assert messages_of(text) == [("user", written)]
+        assert not client.of("input_audio_buffer.speech_started")
+        await client.send("conversation.item.delete", item_id=committed["item_id"])
+        await client.event("conversation.item.deleted")
+        await client.send("response.create")
+        await client.done()
+        assert messages_of(text) == [("assistant", "one")]
+
+
+async def test_a_greeting_comes_first_and_is_said_word_for_word() -> None:
+    async with calling(says("one"), agent={"greeting": "hello there"}) as (client, text, _):
+        await client.done()
+        assert client.letters == lettered("hello", "there")
+        assert not text.requests
+        await client.say(word()[0])
+        await client.done()
+        assert messages_of(text)[0] == ("assistant", "hello there")
+
+
+FAULTS: Mapping[str, Answer] = {
+    "status 500": Answer(status=500),
+    "status 401": Answer(status=401),
+    "status 429": Answer(status=429, headers={"Retry-After": "9"}),
+    "no JSON object": Answer(["data: {\n\n"]),
+    "or left": Answer(is_cut=True),
+    "server-sent events": Answer(headers={"Content-Type": "text/html"}),
+}
+"""Answers, each by some words of what its error says."""
+
+
+async def test_a_failure_is_spoken_told_and_over_with_the_next_turn(caplog: pytest.LogCaptureFixture) -> None:
+    tries = [
+        fault for words, fault in FAULTS.items() for _ in range(1 + (words in ("status 500", "or left")))
+    ]
+    async with calling(*tries, agent={"sorry": "no"}) as (client, text, _):
+        for number, words in enumerate(FAULTS, start=1):
+            await client.say(word()[0])
+            response = await client.done()
+            assert response["status"] == "failed", words
+            error = response["status_details"]["error"]
+            assert (error["type"], error["code"]) == ("server_error", "text_model_failed")
+            assert words in error["message"]
+            assert client.letters == lettered("no") * number
+        await client.say(word()[0])
+        assert (await client.done())["status"] == "completed"
+        assert {role for role, _ in messages_of(text)} == {"user"}
+        assert KEY not in json.dumps(client.events) + caplog.text
+
+
+async def test_what_was_said_stays_where_a_text_model_leaves_within_a_reply() -> None:
+    async with calling(Answer([piece("one two ")], is_cut=True)) as (client, text, _):
+        await client.say(word()[0])
+        assert (await client.done())["status"] == "failed"
+        assert client.letters == lettered("one", "two")
+        await client.say(word()[0])
+        await client.done()
+        assert ("assistant", "one two") in messages_of(text)
+
+
+async def test_a_reply_at_its_limit_of_tokens_is_incomplete() -> None:
+    async with calling(Answer([piece("one "), *ending("length")])) as (client, _, _):
+        await client.say(word()[0])
+        details = (await client.done())["status_details"]
+        assert details == {"type": "incomplete", "reason": "max_output_tokens"}
+
+
+async def test_the_next_text_model_answers_where_the_first_is_gone() -> None:
+    gone = TextModelServer()
+    gone.url = "http://127.0.0.1:9/v1"
+    async with (
+        TextModelServer(says("one")).serve() as text,
+        agent_serving(gone, text) as server,
+        caller(server) as client,
+    ):
+        await client.say(word()[0])
+        assert (await client.done())["status"] == "completed"
+
+
+async def test_a_call_gets_a_row_of_each_model_or_none() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text, slots=1) as server:
+        async with server.http.ws_connect(server.url(SPEAK, "ws")) as taken:
+            await taken.receive()
+            async with realtime_client(server, "/v1/realtime?model=assistant") as client:
+                assert (await client.error())["code"] == "rate_limit_exceeded"
+                assert (await client.closed()).code == 1013
+            await server.eventually(lambda: server.engines["scribe"].health().active == 0)
+        await is_left(server)
+        async with caller(server) as called:
+            await called.say(word()[0])
+            await called.done()
+
+
+async def test_eight_callers_are_answered_each_with_its_own_words() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text, slots=8) as server:
+
+        async def call(number: int) -> None:
+            async with caller(server) as client:
+                said, written = word(20 + 2 * number)
+                await client.say(said)
+                await client.done()
+                assert client.letters == lettered("I", "see.")
+                assert [("user", written)] in [messages_of(text, at) for at in range(len(text.requests))]
+
+        await asyncio.gather(*map(call, range(8)))
+        await is_left(server)
+
+
+async def test_an_agent_is_listed_measured_and_its_tokens_are_recorded(tmp_path: Path) -> None:
+    usage = tmp_path / "usage.jsonl"
+    async with (
+        TextModelServer(says("one two")).serve() as text,
+        agent_serving(text, usage=str(usage)) as server,
+    ):
+        async with caller(server, "/v1/realtime") as client:  # no model talks: the agent does
+            await client.say(word()[0])
+            await client.done()
+        await is_left(server)
+        listed = json.loads((await server.get("/v1/models"))[1])["data"]
+        assert [it["id"] for it in listed if "root" not in it] == ["scribe", "assistant", "speaker"]
+        described = json.loads((await server.get("/api/models"))[1])
+        assert described["agents"] == [
+            {"name": "assistant", "stt": "scribe", "tts": "speaker", "voice": None}
+        ]
+        metrics = (await server.get("/metrics"))[1]
+        assert 'antiphon_agent_replies_total{agent="assistant",outcome="completed"} 1.0' in metrics
+        assert 'antiphon_agent_tokens_total{agent="assistant",direction="in"} 11.0' in metrics
+        assert 'antiphon_agent_sound_seconds_count{agent="assistant"} 1.0' in metrics
+    (record,) = map(json.loads, usage.read_text().splitlines())
+    assert (record["model"], record["tokens_in"], record["tokens_out"]) == ("assistant", 11, 2)
+    assert record["seconds_out"] > 0.4
+    assert record["seconds_in"] > 1.0
+
+
+async def test_a_recogniser_of_the_same_server_still_writes() -> None:
+    path = "/v1/realtime?intent=transcription&model=scribe"
+    async with (
+        TextModelServer().serve() as text,
+        agent_serving(text) as server,
+        realtime_client(server, path) as client,
+    ):
+        assert (await client.event("session.created"))["session"]["type"] == "transcription"
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ({"name": "scribe"}, "the agent 'scribe' has the name of a model here"),
+        ({"stt": "speaker"}, "no stt model of that name is served"),
+        ({"voice": "alba"}, "is to speak as 'alba', and speaker has no such voice"),
+        ({"key": "NOT_SET_HERE"}, "the environment variable NOT_SET_HERE, which is not set"),
+    ],
+)
+async def test_an_agent_that_cannot_be_is_refused_at_the_start(agent: dict[str, str], words: str) -> None:
+    key = agent.pop("key", None)
+    text_model = TextModelConfig(llm="http://127.0.0.1:9/v1", llm_key_env=key)
+    config = AgentConfig(**{"name": "assistant", "text_models": (text_model,), **agent})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=words):
+        async with serving(spec=STT, beside=[speaker(spec=ONE_VOICE)], agents=(config,)):
+            pass
