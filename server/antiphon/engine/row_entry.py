@@ -215,7 +215,7 @@ class RowEntry:
             case messages.Prime(_, number, prompt):
                 self.prompt, self.prompts = prompt, number
             case messages.Restart(_, number, prompt):
-                self.prompt, self.prompts = prompt, number
+                self.prompts, self.prompt = number, prompt
                 self.text.restart()
             case messages.PushText(_, entries, received_s):
                 self.text.push(entries, received_s)

@@ -54,6 +54,8 @@ def test_a_record_is_a_line_of_json(tmp_path: Path) -> None:
         "seconds_in": 10.0,
         "seconds_out": 9.0,
         "words": 7,
+        "tokens_in": 0,
+        "tokens_out": 0,
     }
 
 
