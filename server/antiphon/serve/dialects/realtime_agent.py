@@ -50,7 +50,6 @@ from antiphon.protocol.realtime_session import (
     OutputFormat,
     RealtimeSession,
     change,
-    read_output,
 )
 from antiphon.protocol.realtime_tools import ReplyFields, WrittenItem, read_item, refuse_second, reply_fields
 from antiphon.protocol.wire_errors import wire_form
