@@ -407,7 +407,7 @@ class ServerConfig:
         if (self.agent is None) != (self.llm is None):
             given, missing = ("agent", "llm") if self.agent else ("llm", "agent")
             raise ConfigError(f"{given} is given without {missing}; an agent has a name and a text model")
-        _ = self.served_agents  # what is wrong with them is told now
+        _ = self.served_agents  # raises what is wrong with them
         if self.worker and not WORKER_NAME.fullmatch(self.worker):
             raise ConfigError(
                 f"worker = {self.worker!r}: a name has 1 to 64 letters, digits, dots, dashes and underscores"

@@ -14,16 +14,16 @@ from typing import Final, TypeAlias
 
 BLOCK_MS: Final = 10
 ONSET_MS: Final = 50
-"""Loud without a gap for so long begins speech: a click is shorter."""
+"""Loud without a gap for this time begins speech: a click is shorter."""
 
 GAP_MS: Final = 80
-"""Quiet for so long is no gap within a word."""
+"""Quiet for this time is no gap within a word."""
 
 HOLD_MS: Final = 200
-"""Speech during a reply for so long holds its sound."""
+"""Speech of this length during a reply holds its sound."""
 
 BACKCHANNEL_MS: Final = 400
-"""Speech during a reply for so long, or a word that is no backchannel, cuts it."""
+"""Speech of this length during a reply, or a word that is no backchannel, cuts it."""
 
 BACKCHANNELS: Final = frozenset(
     {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
@@ -31,7 +31,7 @@ BACKCHANNELS: Final = frozenset(
 )
 
 PAUSE_FRAMES: Final = 3
-"""A recogniser's probability of a pause counts as the mean of so many frames."""
+"""A recogniser's probability of a pause counts as the mean of this number of frames."""
 
 
 @dataclass(frozen=True, slots=True)

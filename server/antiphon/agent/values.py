@@ -15,7 +15,7 @@ from antiphon.arrays import FloatArray
 class AgentSettings:
     """How a call is answered; speech is louder than ``level_dbfs``.
 
-    ``tools`` and ``tool_choice`` are as text models read them. Without ``has_sound`` replies are text alone.
+    ``tools`` and ``tool_choice`` are as text models read them. Without ``has_sound`` replies are text only.
     """
 
     instructions: str = ""

@@ -1,7 +1,7 @@
 """A voice agent as a participant: a recogniser's row, any text model, and a synthesiser's row, in turns.
 
 :mod:`antiphon.agent.turns` decides whose turn it is; this does what it says. Its clock is the caller's audio,
-but for sound, which is told as it is heard, by the engine's clock.
+except for sound, which is sent as it is heard, by the engine's clock.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Agent(Participant[AgentNews]):
             raise SessionFailedError(f"the recogniser is more than {MAX_BEHIND_S:g} s behind")
 
     def _write(self, word: str, start_ms: int, now_s: float) -> None:
-        """A word of the caller's turn; what is said beside the turns, such as a backchannel, is in none."""
+        """A word of the caller's turn; a backchannel belongs to no turn."""
         turns = self._turns
         self._do(turns.word(word, start_ms), now_s)
         is_over = turns.caller is CallerState.QUIET and not turns.is_bringing
@@ -353,7 +353,7 @@ class Agent(Participant[AgentNews]):
                 self._news.append(news)
 
     def _measure(self, reply: Reply, now_s: float) -> None:
-        """The first sound of a reply is told: how long that took."""
+        """Measure how long the first sound of a reply took."""
         if reply.first_text_s is not None:
             self.parts.metrics.asked(reply.first_text_s - reply.asked_s)
         if not math.isnan(self._ended_s):

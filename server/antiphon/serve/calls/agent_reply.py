@@ -31,7 +31,7 @@ from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.synthesiser import Synthesiser
 
 LEAD_S: Final = 0.16
-"""Sound is sent no earlier than so long before it is heard, so that little more is heard after a cut."""
+"""Sound is sent at most this time before it is heard, so that little more is heard after a cut."""
 
 MAX_READY: Final = 8
 """Pieces of sound that are taken from the synthesiser before they are due; more wait with its engine."""
@@ -40,7 +40,7 @@ MAX_READY: Final = 8
 class Reply:
     """One reply, of the pieces of a text model: to ``asked``, or to a turn where that is None.
 
-    With ``is_early`` nothing of it is told until :meth:`release`. It is spoken by ``voice``, which has
+    With ``is_early`` nothing of it leaves until :meth:`release`. It is spoken by ``voice``, which has
     nothing else to say, or is text alone where that is None. ``item`` and ``entry`` are its place in the
     history, where it ``is_kept``. At ``due_s`` :meth:`advance` has sound to tell. ``asked_s`` and
     ``first_text_s`` are when it was asked for, and when its first text came.
@@ -87,7 +87,7 @@ class Reply:
                     self._wake()
         except TextModelError as error:
             self._error = error
-        except Exception as error:  # a boundary: the call goes on whatever was wrong with a reply
+        except Exception as error:  # a boundary: the call continues, whatever was wrong with a reply
             Log(__name__).error("a reply of a text model could not be read", exc_info=error)
             self._error = TextModelError(f"the reply could not be read: {type(error).__name__}")
         finally:
@@ -129,7 +129,7 @@ class Reply:
         return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)
 
     def advance(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
-        """Go on; what is new, the last of it :class:`ReplyOver` when all was told."""
+        """Continue; returns what is new, in the end :class:`ReplyOver`."""
         news: list[AgentNews] = []
         texts = self._read(now_s)
         if self.is_early:

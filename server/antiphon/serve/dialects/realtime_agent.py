@@ -203,10 +203,8 @@ class AgentDialect(Dialect[AgentNews]):
     def _create(self, asked: realtime.CreateResponse) -> Sequence[Action]:
         if self._response is not None or self._is_asked:
             raise refuse_second(asked.event_id)
-        fields, output = (
-            reply_fields(self._session, asked.response),
-            read_output(asked.response, self._session.output),
-        )
+        fields, output = reply_fields(self._session, asked.response), self._session.output
+        output = replace(output, modalities=asked.modalities) if asked.modalities else output
         entries = None if fields.input is None else [_entry(it) for it in fields.input]
         settings = replace(self._settings(fields), has_sound=output.has_audio)
         self._is_asked = True
