@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.supervisor.address import is_own
-from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
+from antiphon.supervisor.connection_bounds import ACCEPT_COST, ConnectionBounds, ConnectionLimits
 from antiphon.supervisor.messages import Take
 from antiphon.supervisor.shared import Quota
 from tests.support.held import largest_held
@@ -14,8 +14,8 @@ FAR, NEAR = "198.51.100.7", "203.0.113.9"
 
 
 def opened(bounds: ConnectionBounds, address: str, count: int, now_s: float) -> int:
-    """How many of so many connections are let in at once, without a wait for any."""
-    assert bounds.wait_s(now_s, 0.05) == 0.0
+    """How many of so many connections are let in, without a wait for any."""
+    assert bounds.accept_wait_s(now_s) == 0.0
     return sum(not bounds.let_in(address) for _ in range(count))
 
 
@@ -27,15 +27,26 @@ def test_an_address_opens_a_quarter_of_what_a_second_allows_and_the_rest_is_turn
 
 
 def test_others_are_let_in_at_once_beside_a_flood_of_one_address() -> None:
-    """The flood takes its quarter, and a twentieth of a connection for each that is turned away."""
+    """The flood takes its quarter of what is served; turning the rest away takes nothing from others."""
     bounds = ConnectionBounds(ConnectionLimits(new_per_s=200.0), 0.0)
     let_in, waited_s = 0, 0.0
-    for tick in range(1, 1001):  # ten seconds, each hundredth of which has 20 of the flood and one of another
-        opened(bounds, FAR, 20, tick / 100)
-        waited_s = max(waited_s, bounds.wait_s(tick / 100, 0.05))
+    for tick in range(1, 1001):  # ten seconds, each hundredth of which has 30 of the flood and one of another
+        for _ in range(opened(bounds, FAR, 30, tick / 100)):
+            bounds.serve()
+        waited_s = max(waited_s, bounds.serve_wait_s(tick / 100), bounds.accept_wait_s(tick / 100))
         let_in += not bounds.let_in(NEAR) if tick % 10 == 0 else 0
     assert let_in == 100
     assert waited_s == 0.0
+
+
+def test_no_more_are_accepted_than_can_be_turned_away() -> None:
+    bounds = ConnectionBounds(ConnectionLimits(new_per_s=200.0), 0.0)
+    accepted = 0
+    while bounds.accept_wait_s(1.0) == 0.0:
+        bounds.let_in(FAR)
+        accepted += 1
+    assert accepted == 200 / ACCEPT_COST
+    assert bounds.accept_wait_s(1.0) == pytest.approx(ACCEPT_COST / 200)
 
 
 def test_an_address_has_a_quarter_of_all_connections() -> None:
@@ -59,7 +70,7 @@ def test_addresses_that_came_once_are_forgotten() -> None:
     bounds = ConnectionBounds(ConnectionLimits(), 0.0)
     for number in range(1000):
         now_s = number / 100
-        bounds.wait_s(now_s, 0.05)
+        bounds.accept_wait_s(now_s)
         address = f"10.0.{number // 256}.{number % 256}"
         assert bounds.let_in(address) == ""
         bounds.forget([address])
@@ -67,10 +78,14 @@ def test_addresses_that_came_once_are_forgotten() -> None:
 
 
 def test_a_connection_that_has_closed_makes_room_for_another() -> None:
-    bounds = ConnectionBounds(ConnectionLimits(connections=8), 0.0)
+    bounds = ConnectionBounds(ConnectionLimits(connections=2, connections_per_address=2), 0.0)
     assert opened(bounds, FAR, 8, 0.0) == 2
-    bounds.forget([FAR, FAR])
-    assert bounds.connections == 0
+    for _ in range(2):
+        assert not bounds.is_full
+        bounds.serve()
+    assert bounds.is_full
+    bounds.closed([FAR, FAR])
+    assert (bounds.served, bounds.is_full) == (0, False)
     assert opened(bounds, FAR, 8, 10.0) == 2
 
 

@@ -20,8 +20,9 @@ ADDRESS_SHARE: Final = 0.25
 MAX_OPEN_FILES: Final = 65_536
 """What the soft limit is raised to at most: thousands of calls and their recordings need far fewer."""
 
-REFUSAL_COST: Final = 0.05
-"""A connection that is closed at once, in connections that are let in: 30 us compared with a millisecond."""
+ACCEPT_COST: Final = 0.05
+"""A connection that is accepted and closed or kept waiting, in connections that are served: 30 to 50 us, of a
+millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,14 @@ class TokenBucket:
         self._filled_s = now_s
         return self.tokens
 
+    def wait_s(self, now_s: float) -> float:
+        """How long it is until there is a whole one."""
+        tokens = self.fill(now_s)
+        return (1.0 - tokens) / self.rate if tokens < 1.0 else 0.0
+
 
 class ConnectionBounds:
-    """The connections there are, and those that are let in.
+    """The connections there are, and how soon the next one is accepted, and served.
 
     An address beyond its own bounds is turned away; beyond those of all, the next connection waits.
     """
@@ -72,32 +78,47 @@ class ConnectionBounds:
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
         """There are none."""
         self.limits = limits
-        self.connections = 0
+        self.served = 0
         self._by_address: Counter[str] = Counter()
-        self._all = TokenBucket(limits.new_per_s, now_s)
+        self._accepted = TokenBucket(limits.new_per_s / ACCEPT_COST, now_s)
+        self._new = TokenBucket(limits.new_per_s, now_s)
         self._each: dict[str, TokenBucket] = {}
         self._now_s = self._swept_s = now_s
 
-    def wait_s(self, now_s: float, pause_s: float) -> float:
-        """How long the next connection has to wait: for its turn, or ``pause_s`` for another to close."""
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are served as may be."""
+        return self.served >= self.limits.connections
+
+    def accept_wait_s(self, now_s: float) -> float:
+        """How long accepting the next connection has to wait."""
         self._now_s = now_s
-        tokens = self._all.fill(now_s)
-        if self.connections >= self.limits.connections:
-            return pause_s
-        return (1.0 - tokens) / self._all.rate if tokens < 1.0 else 0.0
+        return self._accepted.wait_s(now_s)
 
     def let_in(self, address: str) -> str:
         """Count one that was accepted, or return why its address, "" for not counted, may not have it."""
+        self._accepted.tokens -= 1.0
         refusal = self._refused(address) if address else ""
-        self._all.tokens -= REFUSAL_COST if refusal else 1.0
         if not refusal:
-            self.connections += 1
             self._by_address[address] += 1
         return refusal
 
+    def serve_wait_s(self, now_s: float) -> float:
+        """How long serving the next connection has to wait, where it need not wait for another to close."""
+        return self._new.wait_s(now_s)
+
+    def serve(self) -> None:
+        """One that was let in is served."""
+        self._new.tokens -= 1.0
+        self.served += 1
+
+    def closed(self, addresses: Sequence[str]) -> None:
+        """Served connections of these addresses have closed."""
+        self.served -= len(addresses)
+        self.forget(addresses)
+
     def forget(self, addresses: Sequence[str]) -> None:
-        """The connections of these addresses have closed."""
-        self.connections -= len(addresses)
+        """Connections of these addresses that were let in are gone."""
         for address in addresses:
             self._by_address[address] -= 1
             if not self._by_address[address]:

@@ -1,0 +1,135 @@
+"""Connections that were accepted and wait to be served: which is next, when, and which gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
+
+C = TypeVar("C", bound=Hashable)
+
+MAX_WAITING: Final = 1024
+"""Connections that wait, each an open file: five seconds of new ones at the default rate."""
+
+WAITING_SHARE: Final = 0.25
+"""What may wait, of all connections, where that is less."""
+
+SPOKEN_SHARE: Final = 0.25
+"""Of all connections, which only those get that have sent something."""
+
+
+class WaitingConnections(Generic[C]):
+    """Connections in the order in which they are served.
+
+    Those that have sent something come first, and of these one of the address with the fewest. Among equals
+    the newest and the oldest alternate: a newcomer is the next or the one after, and none waits forever.
+    """
+
+    def __init__(self) -> None:
+        """No connection waits."""
+        self._silent: dict[str, dict[C, None]] = {}  # by address, the oldest first
+        self._spoken: dict[str, dict[C, None]] = {}
+        self._addresses: dict[C, str] = {}
+        self._is_oldest_next = False
+        self.spoken = 0
+
+    def __len__(self) -> int:
+        """How many wait; ``spoken`` of them have sent something."""
+        return len(self._addresses)
+
+    def __contains__(self, connection: C) -> bool:
+        """Whether a connection waits."""
+        return connection in self._addresses
+
+    def add(self, connection: C, address: str) -> None:
+        """Let one wait that has sent nothing yet."""
+        self._addresses[connection] = address
+        self._silent.setdefault(address, {})[connection] = None
+
+    def has_spoken(self, connection: C) -> None:
+        """A waiting connection has sent something."""
+        address = self.remove(connection)
+        self._addresses[connection] = address
+        self._spoken.setdefault(address, {})[connection] = None
+        self.spoken += 1
+
+    def remove(self, connection: C) -> str:
+        """Let one wait no longer; returns its address."""
+        address = self._addresses.pop(connection)
+        groups = self._silent if connection in self._silent.get(address, ()) else self._spoken
+        self.spoken -= groups is self._spoken
+        del groups[address][connection]
+        if not groups[address]:
+            del groups[address]
+        return address
+
+    def next(self, *, may_be_silent: bool) -> C | None:
+        """The one to be served; None where there is none."""
+        groups = self._spoken or (self._silent if may_be_silent else {})
+        if not groups:
+            return None
+        self._is_oldest_next = not self._is_oldest_next
+        if self._is_oldest_next:
+            return next(iter(min(groups.values(), key=len)))
+        return next(reversed(min(reversed(groups.values()), key=len)))
+
+    def least(self) -> C:
+        """The one that gives way: the oldest silent one of the address with the most."""
+        return next(iter(max((self._silent or self._spoken).values(), key=len)))
+
+
+class ConnectionQueue(Generic[C]):
+    """Decides over connections from their acceptance to their end; times are seconds of one clock.
+
+    They are accepted far faster than they are served, so that none waits behind others in the kernel's queue.
+    A flood of half-open connections therefore delays no connection with a request: the flood waits here, in
+    bounded number, and the part of it that is served leaves a share for connections that have sent something.
+    """
+
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
+        """There is no connection."""
+        self.bounds = ConnectionBounds(limits, now_s)
+        self._waiting = WaitingConnections[C]()
+        self._most_waiting = max(1, min(MAX_WAITING, round(limits.connections * WAITING_SHARE)))
+        self._most_silent = limits.connections - round(limits.connections * SPOKEN_SHARE)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def __contains__(self, connection: C) -> bool:
+        """Whether a connection waits."""
+        return connection in self._waiting
+
+    @property
+    def lacks_room(self) -> int:
+        """How many that have sent something wait for the end of another one."""
+        return self._waiting.spoken if self.bounds.is_full else 0
+
+    def add(self, connection: C, address: str) -> C | None:
+        """Let a connection wait that was let in; returns the one that gives way where too many wait."""
+        self._waiting.add(connection, address)
+        if len(self._waiting) <= self._most_waiting:
+            return None
+        least = self._waiting.least()
+        self.leave(least)
+        return least
+
+    def has_spoken(self, connection: C) -> None:
+        """A waiting connection has sent something."""
+        self._waiting.has_spoken(connection)
+
+    def leave(self, connection: C) -> None:
+        """A waiting connection is gone."""
+        self.bounds.forget([self._waiting.remove(connection)])
+
+    def take(self, now_s: float) -> tuple[C, str] | None:
+        """The connection to be served now, and its address; None where none may be."""
+        if self.bounds.is_full or self.bounds.serve_wait_s(now_s) > 0:
+            return None
+        connection = self._waiting.next(may_be_silent=self.bounds.served < self._most_silent)
+        if connection is None:
+            return None
+        self.bounds.serve()
+        return connection, self._waiting.remove(connection)
