@@ -15,6 +15,7 @@ import aiohttp
 import numpy as np
 
 from antiphon.protocol import kyutai, kyutai_tts, moshi
+from antiphon.supervisor.connection_bounds import raise_open_file_limit
 
 PIECE_S = 0.5
 """How often a trickle goes on."""
@@ -43,6 +44,10 @@ Attack: TypeAlias = Callable[[Target], Awaitable[str]]
 Socket: TypeAlias = aiohttp.ClientWebSocketResponse
 
 SESSIONS = 8
+
+HALF_OPEN = 10_000
+SPARE_FILES = 256
+"""Open files that are none of the attack's connections; the server is another process."""
 
 
 async def trickle(target: Target, path: str, begin: list[Any], piece: Any) -> str:
@@ -136,6 +141,29 @@ async def connections(target: Target) -> str:
     for writer in held:
         writer.close()
     return f"{alive} of {tried} connections held"
+
+
+async def half_open(target: Target) -> str:
+    """Ten thousand connections from this machine itself, which no address bounds, and not a byte over any."""
+    count, end_s = min(HALF_OPEN, raise_open_file_limit() - SPARE_FILES), target.end_s
+    held: list[asyncio.StreamWriter] = []
+    readers: list[asyncio.StreamReader] = []
+
+    async def many() -> None:
+        while len(held) < count and asyncio.get_running_loop().time() < end_s:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(5):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+                held.append(writer)
+                readers.append(reader)
+
+    await asyncio.gather(*(many() for _ in range(100)))
+    opened_s = target.seconds - (end_s - asyncio.get_running_loop().time())
+    await asyncio.sleep(max(0.0, end_s - asyncio.get_running_loop().time()))
+    alive = sum(not reader.at_eof() and reader.exception() is None for reader in readers)
+    for writer in held:
+        writer.close()
+    return f"{alive} of {len(held)} connections, opened in {opened_s:.1f} s"
 
 
 async def slow_headers(target: Target) -> str:
@@ -265,6 +293,7 @@ ATTACKS: dict[str, Attack] = {
     "rows of OpenAI Realtime, turns by hand": realtime,
     "as many sessions as there are rows": sessions,
     "connections, as fast as they are taken": connections,
+    "half-open connections, 10,000": half_open,
     "headers, a byte a second": slow_headers,
     "TLS handshakes, a byte a second": slow_handshakes,
     "recordings, a byte a second": uploads,

@@ -117,6 +117,7 @@ class FrontEnd(Stub):
         self.is_draining = False
         self.closed: list[int] = []
         self.tasks: set[asyncio.Task[None]] = set()
+        self.writers: list[asyncio.StreamWriter] = []
         self.greeted = Counter("greeted", "Connections greeted.", registry=self.registry)
         self.held = Gauge("held", "Connections held.", registry=self.registry)
 
@@ -135,6 +136,10 @@ class FrontEnd(Stub):
                 task = asyncio.create_task(self.hold(message.number, socket.socket(fileno=descriptors[0])))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
+            case messages.MakeRoom():
+                for writer in self.writers[: message.count]:
+                    writer.close()
+                del self.writers[: message.count]
             case messages.Drain():
                 self.is_draining = True
                 self.report()
@@ -150,6 +155,7 @@ class FrontEnd(Stub):
 
     async def hold(self, number: int, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection)
+        self.writers.append(writer)
         writer.write(f"{self.number} {os.getpid()}\n".encode())
         self.greeted.inc()
         while line := await reader.readline():

@@ -330,6 +330,31 @@ async def test_connections_beyond_the_total_wait_for_one_to_close() -> None:
         await third
 
 
+async def test_a_request_overtakes_hundreds_of_half_open_connections() -> None:
+    """They would have delayed it by ten seconds: twenty are let in each second."""
+    async with supervised(limits=ConnectionLimits(new_per_s=20.0)) as running, asyncio.timeout(PATIENCE_S):
+        flood = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(220)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"hello\n")
+        await reader.readline()
+        greeted = [bool(it._buffer) for it, _ in flood]  # type: ignore[attr-defined]
+        assert sum(greeted) < 110
+        for _, each in (*flood, (reader, writer)):
+            each.close()
+
+
+async def test_a_connection_without_a_request_makes_room_for_one_that_has_sent_something() -> None:
+    async with supervised(limits=ConnectionLimits(connections=2), front_ends=1) as running:
+        first, second = await running.call(), await running.call()
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(b"hello\n")
+            assert await first.is_dropped()
+            assert await reader.readline()
+        assert await second.say("take 1 key 1") == "granted"
+        writer.close()
+
+
 def test_a_process_that_dies_at_once_is_replaced_ever_later() -> None:
     pauses = [0.0]
     for _ in range(10):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits
 
 C = TypeVar("C", bound=Hashable)
 
-MAX_WAITING: Final = 1024
-"""Connections that wait, each an open file: five seconds of new ones at the default rate."""
+MAX_WAITING: Final = 512
+"""Connections that wait, each an open file; those that have sent something, for five seconds at most where
+half of 200 new ones a second are the oldest."""
 
 WAITING_SHARE: Final = 0.25
 """What may wait, of all connections, where that is less."""
@@ -37,6 +38,10 @@ class WaitingConnections(Generic[C]):
     def __len__(self) -> int:
         """How many wait; ``spoken`` of them have sent something."""
         return len(self._addresses)
+
+    def __iter__(self) -> Iterator[C]:
+        """Those that wait, in any order."""
+        return iter(tuple(self._addresses))
 
     def __contains__(self, connection: C) -> bool:
         """Whether a connection waits."""
@@ -71,12 +76,15 @@ class WaitingConnections(Generic[C]):
             return None
         self._is_oldest_next = not self._is_oldest_next
         if self._is_oldest_next:
-            return next(iter(min(groups.values(), key=len)))
-        return next(reversed(min(reversed(groups.values()), key=len)))
+            fewest = min(groups.values(), key=len)
+            return next(iter(fewest))
+        fewest = min(reversed(groups.values()), key=len)
+        return next(reversed(fewest))
 
     def least(self) -> C:
         """The one that gives way: the oldest silent one of the address with the most."""
-        return next(iter(max((self._silent or self._spoken).values(), key=len)))
+        most = max((self._silent or self._spoken).values(), key=len)
+        return next(iter(most))
 
 
 class ConnectionQueue(Generic[C]):
@@ -89,47 +97,38 @@ class ConnectionQueue(Generic[C]):
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
         """There is no connection."""
-        self.bounds = ConnectionBounds(limits, now_s)
-        self._waiting = WaitingConnections[C]()
+        self.bounds, self.waiting = ConnectionBounds(limits, now_s), WaitingConnections[C]()
         self._most_waiting = max(1, min(MAX_WAITING, round(limits.connections * WAITING_SHARE)))
         self._most_silent = limits.connections - round(limits.connections * SPOKEN_SHARE)
-
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
-    def __contains__(self, connection: C) -> bool:
-        """Whether a connection waits."""
-        return connection in self._waiting
 
     @property
     def lacks_room(self) -> int:
         """How many that have sent something wait for the end of another one."""
-        return self._waiting.spoken if self.bounds.is_full else 0
+        return self.waiting.spoken if self.bounds.is_full else 0
 
     def add(self, connection: C, address: str) -> C | None:
-        """Let a connection wait that was let in; returns the one that gives way where too many wait."""
-        self._waiting.add(connection, address)
-        if len(self._waiting) <= self._most_waiting:
-            return None
-        least = self._waiting.least()
-        self.leave(least)
+        """Let a connection wait that was let in; returns another that gives way where too many wait."""
+        least = None
+        if len(self.waiting) >= self._most_waiting:
+            self.leave(least := self.waiting.least())
+        self.waiting.add(connection, address)
         return least
-
-    def has_spoken(self, connection: C) -> None:
-        """A waiting connection has sent something."""
-        self._waiting.has_spoken(connection)
 
     def leave(self, connection: C) -> None:
         """A waiting connection is gone."""
-        self.bounds.forget([self._waiting.remove(connection)])
+        self.bounds.forget([self.waiting.remove(connection)])
 
     def take(self, now_s: float) -> tuple[C, str] | None:
         """The connection to be served now, and its address; None where none may be."""
         if self.bounds.is_full or self.bounds.serve_wait_s(now_s) > 0:
             return None
-        connection = self._waiting.next(may_be_silent=self.bounds.served < self._most_silent)
+        connection = self.waiting.next(may_be_silent=self.bounds.served < self._most_silent)
         if connection is None:
             return None
         self.bounds.serve()
-        return connection, self._waiting.remove(connection)
+        return connection, self.waiting.remove(connection)
+
+    def give_back(self, connection: C, address: str) -> None:
+        """One that was taken could not be served: it waits again."""
+        self.bounds.served -= 1
+        self.waiting.add(connection, address)

@@ -1,9 +1,13 @@
-"""The listening sockets: connections are counted, and each goes to the front end with the fewest at work."""
+"""The listening sockets: connections are counted, and each goes to the front end with the fewest at work.
+
+Every connection is accepted soon, and waits here for its turn (:mod:`antiphon.supervisor.connection_queue`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,15 +18,18 @@ from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.supervisor.address import cannot_listen, listen
 from antiphon.supervisor.children import Child
-from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLimits, open_file_limit
-from antiphon.supervisor.messages import Connection, Load
+from antiphon.supervisor.connection_bounds import ConnectionLimits, open_file_limit
+from antiphon.supervisor.connection_queue import ConnectionQueue
+from antiphon.supervisor.messages import Connection, Load, MakeRoom
 
 LISTEN_BACKLOG = 1024
 """Connections that wait in the kernel, most of a burst that comes faster than it is let in."""
 
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted in one turn of the event loop, in less than a millisecond."""
+
 PAUSE_S = 0.05
-"""Until the next attempt when no connection can be accepted: no front end answers, or the limit is reached.
-"""
+"""Until the next look when none that waits can be served: no front end answers, or the limit is reached."""
 
 SHORTAGE_PAUSE_S = 1.0
 """After an accept that failed, for want of open files in most cases."""
@@ -67,7 +74,7 @@ class FrontEndShare:
 
 
 class Dispatcher:
-    """Accepts, one connection at a time, while there is room and a front end that answers."""
+    """Accepts connections, and gives each to a front end that answers as soon as there is room for it."""
 
     def __init__(
         self,
@@ -84,9 +91,9 @@ class Dispatcher:
         self._log = SparseLog(log, asyncio.get_running_loop().time, burst=1)
         self._loop = asyncio.get_running_loop()
         self._shares: dict[int, FrontEndShare] = {}
-        self._waiting: deque[tuple[int, socket.socket, str]] = deque()
-        self._bounds = ConnectionBounds(limits, self._loop.time())
-        self._numbers = 0
+        self._queue = ConnectionQueue[socket.socket](limits, self._loop.time())
+        self._numbers, self._short_until_s = 0, -math.inf
+        self._look: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turned_away = families.get(Counter, "turned_away_connections")
         self._shortages = families.get(Counter, "resource_shortages")
@@ -104,7 +111,8 @@ class Dispatcher:
     def heard(self, number: int, load: Load) -> None:
         """A front end has reported."""
         if number in self._shares:
-            self._bounds.forget(self._shares[number].heard(load))
+            self._queue.bounds.closed(self._shares[number].heard(load))
+            self._hand_out()
 
     def remove(self, number: int) -> None:
         """A front end has ended: its connections are gone, and those under way to it go to others."""
@@ -112,8 +120,9 @@ class Dispatcher:
         if share is None:
             return
         for left, connection in share.under_way:
-            self._waiting.append((left, connection, share.addresses.pop(left)))
-        self._bounds.forget(list(share.addresses.values()))
+            self._queue.give_back(connection, share.addresses.pop(left))
+            self._listen_to(connection)
+        self._queue.bounds.closed(list(share.addresses.values()))
         self._hand_out()
 
     def open(self) -> None:
@@ -135,13 +144,16 @@ class Dispatcher:
         self._pause(None)
         for listener in self._listeners:
             listener.close()
+        if self._look is not None:
+            self._look.cancel()
+        for connection in self._queue.waiting:
+            self._turn_away(connection)
 
     def _resume(self) -> None:
         self._timer = None
         for listener in self._listeners:
             if listener.fileno() >= 0:
                 self._loop.add_reader(listener, self._accept, listener)
-        self._hand_out()
 
     def _pause(self, seconds: float | None) -> None:
         for listener in self._listeners:
@@ -152,44 +164,103 @@ class Dispatcher:
         self._timer = self._loop.call_later(seconds, self._resume) if seconds is not None else None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection, or pause; further ones wait in the kernel's queue."""
-        wait_s = self._bounds.wait_s(self._loop.time(), PAUSE_S)
-        share = self._fewest()
-        if share is None or wait_s > 0:
-            self._pause(wait_s or PAUSE_S)
-            return
-        try:
-            connection, peer = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self._wait_for_files(error)
-            return
-        address = self._counted_address(str(peer[0]))
-        if refusal := self._bounds.let_in(address):
-            connection.close()
-            self._turned_away.inc()
-            self._log.warning("connection turned away", of="address", address=address, reason=refusal)
-            return
-        self._numbers += 1
-        self._waiting.append((self._numbers, connection, address))
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        """Give each connection that waits to a front end, or keep it until one is ready."""
-        while self._waiting and (share := self._fewest()) is not None:
+        """Accept some connections, or pause; further ones wait in the kernel's queue."""
+        new: list[socket.socket] = []
+        while len(new) < ACCEPTED_AT_ONCE:
+            wait_s = self._queue.bounds.accept_wait_s(self._loop.time())
+            if wait_s > 0:
+                self._pause(wait_s)
+                break
             try:
-                share.give(*self._waiting[0])
+                connection, peer = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                break
             except OSError as error:
                 self._wait_for_files(error)
+                break
+            new.append(connection)
+            self._let_in(connection, self._counted_address(str(peer[0])))
+        self._hand_out()
+        for connection in new:
+            if connection in self._queue.waiting:
+                self._listen_to(connection)
+
+    def _let_in(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        gone, refusal = connection, self._queue.bounds.let_in(address)
+        if not refusal:
+            least = self._queue.add(connection, address)
+            if least is None:
                 return
-            self._waiting.popleft()
+            gone, refusal = least, "too many connections wait"
+        self._turn_away(gone)
+        self._log.warning("connection turned away", of="address", address=address, reason=refusal)
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        self._loop.remove_reader(connection)
+        connection.close()
+        self._turned_away.inc()
+
+    def _listen_to(self, connection: socket.socket) -> None:
+        self._loop.add_reader(connection, self._hear, connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        """A connection that waits has sent something, or has closed."""
+        try:
+            has_sent = bool(connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return
+        except OSError:
+            has_sent = False
+        self._loop.remove_reader(connection)
+        if has_sent:
+            self._queue.waiting.has_spoken(connection)
+            self._hand_out()
+        else:
+            self._queue.leave(connection)
+            connection.close()
+
+    def _hand_out(self) -> None:
+        """Give the connections whose turn it is to front ends, and look again when it is the next one's."""
+        if not self._queue.waiting:
+            return
+        now_s, given = self._loop.time(), True
+        while given and now_s >= self._short_until_s and (share := self._fewest()) is not None:
+            given = self._give_next(share, now_s)
+        if self._queue.waiting and self._look is None:
+            wait_s = 0.0 if self._queue.bounds.is_full else self._queue.bounds.serve_wait_s(now_s)
+            wait_s = max(wait_s or PAUSE_S, self._short_until_s - now_s)
+            self._look = self._loop.call_later(wait_s, self._look_again)
+
+    def _give_next(self, share: FrontEndShare, now_s: float) -> bool:
+        """Give the next connection to a front end; false where none may be served now."""
+        if (taken := self._queue.take(now_s)) is None:
+            return False
+        connection, address = taken
+        self._loop.remove_reader(connection)
+        try:
+            share.give(self._numbers + 1, connection, address)
+        except OSError as error:
+            self._queue.give_back(connection, address)
+            self._listen_to(connection)
+            self._wait_for_files(error)
+            return False
+        self._numbers += 1
+        return True
+
+    def _look_again(self) -> None:
+        self._look = None
+        if lacking := self._queue.lacks_room:
+            for share in self._shares.values():
+                share.child.peer.send(MakeRoom(math.ceil(lacking / len(self._shares))))
+        self._hand_out()
 
     def _wait_for_files(self, error: OSError) -> None:
         """Accept nothing for a while: calls that end give files back."""
         self._shortages.inc()
         name, limit = errno.errorcode.get(error.errno or 0, ""), open_file_limit()
         self._log.warning("system resources have run out", of="shortage", error=name, open_file_limit=limit)
+        self._short_until_s = self._loop.time() + SHORTAGE_PAUSE_S
         self._pause(SHORTAGE_PAUSE_S)
 
     def _fewest(self) -> FrontEndShare | None:

@@ -63,6 +63,12 @@ class Connection(Message, frozen=True):
     number: int
 
 
+class MakeRoom(Message, frozen=True):
+    """To a front end: close up to so many connections that have sent no whole request in their time."""
+
+    count: int
+
+
 class Load(Message, frozen=True):
     """From a front end: connections it received so far, those at work now, and which have closed since."""
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -40,7 +41,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 
 def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.serve.hosting.processes.open_file_limit", lambda: 4096)
-    assert connection_limits(ServerConfig()).connections == 4096 - OTHER_FILES
+    assert connection_limits(ServerConfig()).connections == (4096 - OTHER_FILES) * 4 // 5
     assert connection_limits(ServerConfig(), processes=4).connections == 10_000
     assert connection_limits(ServerConfig(limits=Limits(max_connections=7))).connections == 7
 
@@ -82,6 +83,48 @@ async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
     writer.close()
     await beginning
     await runner.cleanup()
+
+
+async def test_a_connection_without_a_whole_request_makes_room_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest one first, whether it has sent nothing, a part of a header, or a part of its TLS."""
+    monkeypatch.setattr("antiphon.serve.hosting.front_end.HEAD_S", 0.0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "test-cert.pem", TLS / "test-key.pem")
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    asked = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        asked.set()
+        return web.Response()
+
+    async def counted(request: Any) -> web.StreamResponse:
+        return await connections.count(request, answer)
+
+    server, (end, _) = web.Server(counted), local_pair()
+    connections = Connections(end, server, 15.0)
+    peers = []
+    for number, (first, tls) in enumerate(
+        [(b"GET /", None), (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", None), (b"\x16", context)]
+    ):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        peers.append(await asyncio.open_connection(sock=theirs))
+        peers[-1][1].write(first)
+        beginning = asyncio.create_task(connections.begin(number, ours, tls))
+        await asyncio.sleep(0) if tls else await beginning
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+        connections.make_room(1)
+        assert await is_cut(peers[0][0])
+        connections.make_room(2)
+        assert await is_cut(peers[2][0])
+        await beginning
+    assert not peers[1][0].at_eof()
+    for _, writer in peers:
+        writer.close()
+    await server.shutdown()
 
 
 # Connections that stand.

@@ -17,7 +17,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -46,6 +46,9 @@ from antiphon.supervisor.child import control_socket, receive_begin, say_failed
 from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
+HEAD_S: Final = 1.0
+"""For the first whole request of a connection, where others have no room."""
+
 
 class Connections:
     """Connections that were passed on: which are at work, and which have closed, for the supervisor.
@@ -60,6 +63,7 @@ class Connections:
         self._numbers: dict[web.RequestHandler, int] = {}
         self._beginning: set[web.RequestHandler] = set()
         self._idle: set[web.RequestHandler] = set()
+        self._unasked: dict[web.RequestHandler, tuple[float, socket.socket]] = {}  # since when, oldest first
 
     async def begin(self, number: int, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve a connection that was passed on."""
@@ -67,9 +71,10 @@ class Connections:
         self._received += 1
         self._numbers[handler] = number
         self._beginning.add(handler)
+        loop = asyncio.get_running_loop()
+        self._unasked[handler] = loop.time(), connection
         self._report()
         try:
-            loop = asyncio.get_running_loop()
             limit_s = None if tls is None else self._connect_timeout_s
             await loop.connect_accepted_socket(
                 lambda: handler, connection, ssl=tls, ssl_handshake_timeout=limit_s
@@ -86,6 +91,7 @@ class Connections:
 
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A middleware that sees which connections have a request being answered."""
+        self._unasked.pop(request.protocol, None)
         if request.protocol in self._idle:
             self._idle.discard(request.protocol)
             self._report()
@@ -95,11 +101,27 @@ class Connections:
             self._idle.add(request.protocol)
             self._report()
 
+    def make_room(self, count: int) -> None:
+        """Close up to ``count`` connections, the oldest first, without a whole request for ``HEAD_S``."""
+        loop = asyncio.get_running_loop()
+        for handler, (since_s, connection) in tuple(self._unasked.items())[:count]:
+            if loop.time() - since_s < HEAD_S:
+                break
+            del self._unasked[handler]
+            if handler.transport is None:  # its TLS has not begun
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            else:
+                handler.transport.abort()
+        loop.call_soon(self.look)
+
     def look(self) -> None:
         """Find those that have closed."""
         alive = {*self._server.connections, *self._beginning}
         gone = [handler for handler in self._numbers if handler not in alive]
         self._idle &= alive
+        for handler in gone:
+            self._unasked.pop(handler, None)
         if gone:
             self._report([self._numbers.pop(handler) for handler in gone])
 
@@ -196,6 +218,9 @@ class FrontEnd:
                 return self._pong()
             case messages.Connection():
                 self._take(message.number, descriptors)
+            case messages.MakeRoom():
+                if self._connections is not None:
+                    self._connections.make_room(message.count)
             case messages.Question():
                 is_trace, registry = message.what == "trace", self._families.registry
                 return messages.Body(trace_of(self._own_tracer) if is_trace else read_registry(registry))

@@ -25,6 +25,7 @@ from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.supervisor.answers import Answers
 from antiphon.supervisor.children import Child, ChildProcesses
 from antiphon.supervisor.connection_bounds import ConnectionLimits, open_file_limit
+from antiphon.supervisor.connection_queue import WAITING_SHARE
 from antiphon.supervisor.messages import Message
 from antiphon.supervisor.supervisor import Supervisor, SupervisorPlan
 
@@ -115,8 +116,8 @@ async def overall(answers: Answers) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """How many connections there may be, of which each takes an open file of one of ``processes``."""
-    files = processes * max(LEAST, open_file_limit() - OTHER_FILES)
+    """How many connections may be served beside those that wait; each has a file of one of ``processes``."""
+    files = round(processes * max(LEAST, open_file_limit() - OTHER_FILES) / (1 + WAITING_SHARE))
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),
         connections_per_address=config.limits.max_connections_per_address,
