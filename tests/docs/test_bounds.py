@@ -28,6 +28,14 @@ TESTS: Mapping[str, Sequence[str]] = {
         "supervisor/test_connection_bounds.py::opens_a_quarter",
         "supervisor/test_connection_bounds.py::beside_a_flood",
     ),
+    "supervisor/connection_queue.py::MAX_WAITING": (
+        "supervisor/test_connection_queue.py::half_open_connections_delay_no_newcomer",
+        "supervisor/test_supervisor.py::overtakes_hundreds",
+    ),
+    "serve/hosting/front_end.py::HEAD_S": (
+        "serve/hosting/test_limits.py::without_a_whole_request",
+        "supervisor/test_supervisor.py::without_a_request_makes_room",
+    ),
     "connect_timeout_s": ("serve/hosting/test_limits.py::tls_handshake_that_does_not_end",),
     "serve/hosting/app.py::KEEPALIVE_TIMEOUT_S": ("serve/hosting/test_limits.py::header_that_does_not_end",),
     "max_message_bytes": (
