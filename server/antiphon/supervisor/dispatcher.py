@@ -197,12 +197,13 @@ class Dispatcher:
         self._log.warning("connection turned away", of="address", address=address, reason=refusal)
 
     def _turn_away(self, connection: socket.socket) -> None:
-        self._loop.remove_reader(connection)
+        self._loop.remove_reader(connection.fileno())
         connection.close()
         self._turned_away.inc()
 
     def _listen_to(self, connection: socket.socket) -> None:
-        self._loop.add_reader(connection, self._hear, connection)
+        # By its number: for a socket that is not listened to, asyncio's error has its whole description.
+        self._loop.add_reader(connection.fileno(), self._hear, connection)
 
     def _hear(self, connection: socket.socket) -> None:
         """A connection that waits has sent something, or has closed."""
@@ -212,7 +213,7 @@ class Dispatcher:
             return
         except OSError:
             has_sent = False
-        self._loop.remove_reader(connection)
+        self._loop.remove_reader(connection.fileno())
         if has_sent:
             self._queue.waiting.has_spoken(connection)
             self._hand_out()
@@ -237,7 +238,7 @@ class Dispatcher:
         if (taken := self._queue.take(now_s)) is None:
             return False
         connection, address = taken
-        self._loop.remove_reader(connection)
+        self._loop.remove_reader(connection.fileno())
         try:
             share.give(self._numbers + 1, connection, address)
         except OSError as error:
