@@ -194,7 +194,7 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         "open_sockets": _gauge("WebSockets open now.", "model"),
         "failed_connections": _counter("Connections that failed because of their peer.", "kind"),
         "turned_away_connections": _counter(
-            "Connections closed unserved: their address had, or opened, as many as it may, or too many waited."
+            "Connections closed unserved: the address had or opened as many as it may, or too many waited."
         ),
         "resource_shortages": _counter(
             "Times the system gave no file or memory: each second while connections wait, and by request."
