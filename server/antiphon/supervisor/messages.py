@@ -64,7 +64,7 @@ class Connection(Message, frozen=True):
 
 
 class MakeRoom(Message, frozen=True):
-    """To a front end: close up to so many connections that have sent no whole request in their time."""
+    """To a front end: close up to ``count`` connections that have sent no whole request in their time."""
 
     count: int
 

@@ -219,8 +219,8 @@ class FrontEnd:
             case messages.Connection():
                 self._take(message.number, descriptors)
             case messages.MakeRoom():
-                if self._connections is not None:
-                    self._connections.make_room(message.count)
+                if self.connections is not None:
+                    self.connections.make_room(message.count)
             case messages.Question():
                 is_trace, registry = message.what == "trace", self._families.registry
                 return messages.Body(trace_of(self._own_tracer) if is_trace else read_registry(registry))

@@ -116,7 +116,7 @@ async def overall(answers: Answers) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """How many connections may be served beside those that wait; each has a file of one of ``processes``."""
+    """How many connections may be served; with those that wait each has a file of one of ``processes``."""
     files = round(processes * max(LEAST, open_file_limit() - OTHER_FILES) / (1 + WAITING_SHARE))
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),
