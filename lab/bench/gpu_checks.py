@@ -168,7 +168,7 @@ def attention_error(task: Task, *, int8: bool) -> float:
     capacity, heads, dtype = (300, 2, torch.float32) if task.is_small else (3000, 32, torch.bfloat16)
     firsts = [first for first in FIRSTS if first < 300 or not task.is_small]
     ring = KVRing("ring", heads, capacity, 128, dtype, "position", int8=int8)
-    state, rows = State(ring.specs(), len(firsts), device()), len(firsts)
+    state, rows = State([spec.pooled() for spec in ring.specs()], len(firsts), device()), len(firsts)
     step = state.step(range(rows))
     slots = torch.arange(capacity, device=device()).expand(rows, capacity)
     k, v = torch.randn(2, rows, heads, capacity, 128, device=device(), dtype=dtype)

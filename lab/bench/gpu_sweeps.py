@@ -37,7 +37,7 @@ def attention(task: Task) -> Values:
     rings = []
     for _ in range(2):  # 1.6 GB each, so that none is in the cache
         ring = KVRing("ring", heads, capacity, 128, task.form.dtype, "position", int8=True)
-        state = State(ring.specs(), rows, device())
+        state = State([spec.pooled() for spec in ring.specs()], rows, device())
         for name, tensor in state.tensors.items():
             tensor.fill_(0.02) if name.endswith("scale") else tensor.random_(-127, 128)
         rings.append((ring, state.step(range(rows))))

@@ -112,6 +112,9 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             "direction",
             values=("in", "out"),
         ),
+        "evicted_sessions": _counter(
+            "Sessions ended because no page of keys and values was left (overcommit).", "model"
+        ),
         "failed_steps": _counter("Steps that failed for some rows.", "model"),
         "abandoned_sessions": _counter("Sessions that ended with their front end.", "model"),
         "admissions": _counter(
@@ -139,6 +142,8 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             values=("computed", "copied"),
         ),
         "active_sessions": _gauge("Sessions that own a row.", "model"),
+        "ring_pages": _gauge("Pages of keys and values that rows share (overcommit).", "model"),
+        "ring_pages_free": _gauge("Pages of keys and values that no row has (overcommit).", "model"),
         "queued_sessions": _gauge("Callers that wait for a row.", "model"),
         "slots": _gauge("Rows there are.", "model"),
         "detached_sessions": _gauge(

@@ -63,18 +63,21 @@ def null(kind: PipelineKind) -> Subject:
     )
 
 
-def model(name: str, kind: str, folders: pytest.TempPathFactory) -> Subject:
+def model(
+    name: str, kind: str, folders: pytest.TempPathFactory, context: int = CONTEXT, **more: object
+) -> Subject:
     """A backend of the table, running a small seeded checkpoint on one thread of the CPU, in float32."""
-    folder = make_checkpoint(folders.mktemp(name) / kind, kind=kind, context=CONTEXT)
+    folder = make_checkpoint(folders.mktemp(name) / kind, kind=kind, context=context)
     checkpoint = load_checkpoint(str(folder))
-    options: dict[str, object] = {"dtype": "float32"}
+    options: dict[str, object] = {"dtype": "float32", **more}
     if name != "mlx":  # which has no say in its threads
         options["threads"] = 1
     return Subject(
         f"{name} {kind}",
         lambda slots: make_backend(name, checkpoint, slots=slots, device="cpu", options=options),
-        wrap_frames=2 * CONTEXT + 4,
+        wrap_frames=2 * context + 4,
         pcm_tolerance=2e-6,
+        grows="overcommit" in more,  # by less than a byte a row
     )
 
 
@@ -120,6 +123,8 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "pocket-tts": pocket,
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
+    # Two pages a row, of which rows share four fifths.
+    "torch-duplex-pages": lambda folders: model("torch", "moshi", folders, 70, kv="int8", overcommit=1.25),
     "torch-stt": lambda folders: model("torch", "stt", folders),
     "torch-tts": lambda folders: model("torch", "tts", folders),
 }

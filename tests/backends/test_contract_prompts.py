@@ -16,6 +16,7 @@ from tests.backends.subjects import SUBJECTS
 FRAMES = 8
 PROMPTED = (
     *("mlx-duplex", "mlx-tts", "null-duplex", "null-tts", "onnx-tts", "pocket-tts", "torch-duplex"),
+    "torch-duplex-pages",
     "torch-tts",
 )
 prompted = pytest.mark.parametrize("subject", PROMPTED, indirect=True)

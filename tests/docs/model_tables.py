@@ -5,17 +5,23 @@ python -m tests.docs.model_tables      writes them into docs/models.md and READM
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import tick_limit_s
+from antiphon.engine.sizing import slots_on, tick_limit_s
 from antiphon.models.costs import CARDS, GpuCard
 from antiphon_quantize.advice.families import SpeechFamily, load_families
-from antiphon_quantize.advice.fit import calls_on
+from antiphon_quantize.advice.fit import calls_on, speech_facts
 from antiphon_quantize.advice.show import count
 
 ROOT = Path(__file__).parents[2]
+FRAME_S = 0.08
 PAGES = (ROOT / "docs" / "models.md", ROOT / "README.md")
 PRECISIONS = ("bf16", "int8")
 
@@ -81,8 +87,70 @@ def moshi_table() -> str:
     return markdown(head, rows)
 
 
+CALL_MINUTES = (1, 4, 10, 60)
+DEVIATIONS = 4.0
+"""Of the pages in use above their mean, for which there is room: short once in some 30,000 looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrownCalls:
+    """Calls of one mean length, at any moment: mean and standard deviation of their pages, and mean frames.
+
+    Lengths are exponential, so the calls of a moment are as old as they have yet to live.
+    """
+
+    pages: float
+    deviation: float
+    frames: float
+
+    @classmethod
+    def of(cls, minutes: float, context: int) -> GrownCalls:
+        """Of so many minutes in the mean, and a window of ``context`` frames."""
+        page = PAGE_SLOTS * FRAME_S / (60 * minutes)  # in mean lengths
+        numbers = np.arange(-(-context // PAGE_SLOTS))
+        reached = np.exp(-numbers * page)  # the share of calls that have begun each page
+        pages, squares = reached.sum(), ((2 * numbers + 1) * reached).sum()
+        frames = 60 * minutes / FRAME_S * (1 - np.exp(-context * FRAME_S / (60 * minutes)))
+        return cls(float(pages), float(squares - pages**2) ** 0.5, float(frames))
+
+
+def overcommitted(family: SpeechFamily, card: GpuCard, minutes: float) -> str:
+    """The calls in INT8 with ``overcommit``, and its number, as ``127 (1.5)``; a dash for none."""
+    plain, config = calls_on(card, family, "int8"), EngineConfig()
+    if not plain:
+        return "-"
+    grown, most = GrownCalls.of(minutes, family.context), -(-family.context // PAGE_SLOTS)
+    facts = speech_facts(family, "int8", round(card.memory_bytes))
+    page_bytes = family.kv_bytes("int8") / most
+    left = card.memory_bytes * (1 - config.memory_reserve_fraction) - facts.fixed_bytes
+    work = replace(family.work("int8"), context=round(grown.frames))
+    in_time = slots_on(card, work, family.kind, 1000 * FRAME_S, config).slots
+
+    def needed(calls: int) -> float:
+        pages = calls * grown.pages + DEVIATIONS * grown.deviation * math.sqrt(calls)
+        return calls * (facts.row_bytes - family.kv_bytes("int8")) + pages * page_bytes
+
+    found = max((calls for calls in range(plain, in_time + 1) if needed(calls) <= left), default=plain)
+    factor = most * page_bytes * found / (left - found * (facts.row_bytes - family.kv_bytes("int8")))
+    return f"{found} ({max(1.0, factor):.1f})"
+
+
+def overcommit_table() -> str:
+    """Calls of Moshi 7B that take pages as they grow, by their mean length and GPU."""
+    moshi, cards = load_families().speech[0], tuple(reversed(CARDS))
+    rows = [
+        ("whole windows", *(str(calls_on(card, moshi, "int8") or "-") for card in cards)),
+        *(
+            (f"{minutes} min", *(overcommitted(moshi, card, minutes) for card in cards))
+            for minutes in CALL_MINUTES
+        ),
+    ]
+    return markdown(("calls of", *(card.name for card in cards)), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "models": models_table,
+    "overcommit": overcommit_table,
     "hardware": hardware_table,
     "moshi": moshi_table,
 }

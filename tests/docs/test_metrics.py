@@ -12,9 +12,9 @@ from tests.serve.harness import CODEC, serving
 ELSEWHERE = {
     *("front_ends", "front_end_connections", "front_end_lag_seconds", "front_end_restarts"),
     "turned_away_connections",
-    *(name for name in METRICS if name.startswith("agent_")),
+    *(name for name in METRICS if name.startswith(("agent_", "ring_pages"))),
 }
-"""Of an agent, of a supervisor, and of the sockets that it or the command listens on."""
+"""Of an agent, a supervisor, the sockets that it or the command listens on, and rows that share pages."""
 
 
 def line(name: str) -> str:

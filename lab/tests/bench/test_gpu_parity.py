@@ -87,7 +87,7 @@ class OthersScales(KVRing):
         values = KVRing.read_part(self, step, run, part, length)
         if not self.int8:
             return values.roll(1, 1)
-        scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]
+        scale = step.ring(f"{self.name}.{part}_scale", run, length)[:, :, :length, None]
         return values / scale.clamp_min(1e-12) * scale.roll(1, 1)
 
 

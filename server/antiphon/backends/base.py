@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.arrays import FloatArray as FloatArray
+from antiphon.backends.page_pool import PagePool
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import TextEntry as TextEntry
@@ -260,6 +261,33 @@ class Resizable(Protocol):
         ...
 
 
+class PageCount(NamedTuple):
+    """Pages of keys and values: those that no row has, and all that there are."""
+
+    free: int
+    pages: int
+
+
+@runtime_checkable
+class Paged(Protocol):
+    """A backend whose rows may share fewer pages of keys and values than all of them could fill."""
+
+    def page_count(self) -> PageCount | None:
+        """How many there are; None where each row has its own."""
+        ...
+
+    def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
+        """The rows that have to end so that ``rows [m]`` find pages in the next tick, the youngest first.
+
+        ``reset [m]``: it begins anew. The rows that end are released.
+        """
+        ...
+
+    def release(self, row: int) -> None:
+        """Take back the pages of a row whose call has ended."""
+        ...
+
+
 class Work(NamedTuple):
     """One tick of a codec, duplex or stt model, for m rows.
 
@@ -366,6 +394,16 @@ class FrameExecutor(DeviceRows, Protocol):
 
     def run(self, work: Work) -> Result:
         """One tick. What it raises is judged by the host: the rows of ``work`` may be half written then."""
+        ...
+
+
+@runtime_checkable
+class PooledRows(Protocol):
+    """What an executor adds whose rows may share pages: ``pool`` is None while each has its own."""
+
+    @property
+    def pool(self) -> PagePool | None:
+        """Which pages rows have."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from antiphon.backends.base import (
     DeviceRows,
     FrameExecutor,
     IntArray,
+    PageCount,
+    PooledRows,
     PrimeProgress,
     Progress,
     PromptExecutor,
@@ -29,6 +31,7 @@ from antiphon.backends.base import (
     StepOutputs,
     Work,
 )
+from antiphon.backends.page_pool import PagePool
 from antiphon.backends.prompts import Primer, PromptedRows
 from antiphon.backends.snapshots import CACHE_BYTES, size_of
 from antiphon.errors import (
@@ -107,7 +110,12 @@ E = TypeVar("E", bound=DeviceRows)
 
 
 class RowHost(Generic[E]):
-    """What hosts of all pipelines share: facts, rows' ages, snapshots, faults."""
+    """What hosts of all pipelines share: facts, rows' ages, snapshots, faults, and the pages of rows.
+
+    ``tick_frames`` is how many frames older a row is at most after a tick.
+    """
+
+    tick_frames: ClassVar[int] = 1
 
     def __init__(self, spec: ModelSpec, executor: E, *, slots: int, can_prime: bool = False) -> None:
         """Give an executor ``slots`` fresh rows.
@@ -242,6 +250,31 @@ class RowHost(Generic[E]):
     def close(self) -> None:
         """Release the device."""
         self.executor.close()
+
+    @property
+    def _pool(self) -> PagePool | None:
+        return self.executor.pool if isinstance(self.executor, PooledRows) else None
+
+    def page_count(self) -> PageCount | None:
+        """See :class:`antiphon.backends.base.Paged`."""
+        pool = self._pool
+        return None if pool is None else PageCount(pool.free, pool.pages)
+
+    def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
+        """See :class:`antiphon.backends.base.Paged`."""
+        if (pool := self._pool) is None:
+            return []
+        pool.release(rows[reset].tolist())
+        frames = self._frames.copy()
+        frames[rows[reset]] = 0
+        ended = pool.youngest(rows, frames[rows] + self.tick_frames, frames)
+        pool.release(ended)
+        return ended
+
+    def release(self, row: int) -> None:
+        """See :class:`antiphon.backends.base.Paged`."""
+        if (pool := self._pool) is not None:
+            pool.release([row])
 
 
 def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -75,6 +75,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
                 "kv": str,
                 "attention": str,
                 "guidance": float,
+                "overcommit": float,
             },
         ),
         "mlx": BackendEntry(

@@ -31,7 +31,7 @@ class TensorSpec:
     session: rings, of which the position says what is there, and a voice, which is set, not lived. Of a ring,
     ``position`` names the tensor that says how many positions its row has seen, and ``slot_axis`` is the axis
     of ``shape`` along which they lie, or, where ``page_slots`` is above 1, pages of that many: the last axis
-    is the slots of a page.
+    is the slots of a page. ``is_pooled``: rows share the memory of this ring, in pages.
     """
 
     name: str
@@ -42,6 +42,11 @@ class TensorSpec:
     position: str | None = None
     slot_axis: int = 1
     page_slots: int = 1
+    is_pooled: bool = False
+
+    def pooled(self) -> TensorSpec:
+        """The same, of a ring whose memory rows share."""
+        return replace(self, is_pooled=True)
 
     def pair(self) -> TensorSpec:
         """The same for a row that is two sequences."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -148,6 +148,8 @@ SCRIPT: Final = OWN + "script"
 
 class TtsBackend(RowHost[TextExecutor]):
     """A tts model over rows of an executor: a script and a voice next to each row's state."""
+
+    tick_frames: ClassVar[int] = 1 + TEXT_STEPS
 
     def __init__(self, spec: ModelSpec, executor: TextExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""

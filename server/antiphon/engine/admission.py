@@ -116,12 +116,15 @@ class Admission(Generic[C]):
         *,
         activate: Callable[[C], bool],
         has_lease: Callable[[C | None], bool] = lambda _: True,
+        shortage: Callable[[int], str] = lambda _: "",
         note: str = "",
     ) -> None:
         """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
 
-        ``note`` is part of the refusals of a full server.
+        ``note`` is part of the refusals of a full server. ``shortage`` says what a newcomer would lack
+        in addition to a row while a number of callers have one, "" where nothing.
         """
+        self._shortage = shortage
         self._note = f"; {note}" if note else ""
         self._activate, self._has_lease = activate, has_lease
         self._config = config
@@ -213,7 +216,7 @@ class Admission(Generic[C]):
         # A caller that waits for a lease does not delay one that has it.
         is_calm = not self._is_draining and not any(self._has_lease(seat.caller) for seat in self._queue)
         is_calm = is_calm and not self._is_late(now_s)
-        return is_calm and self._has_lease(None)
+        return is_calm and self._has_lease(None) and not self._lack()
 
     def _is_late(self, now_s: float) -> bool:
         """Whether deadlines are being missed; late frames of sessions that have all ended say nothing."""
@@ -234,8 +237,8 @@ class Admission(Generic[C]):
         expired = [(seat.caller, self._expiry(seat)) for seat in before if seat.expires_s <= now_s]
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
-        may_admit = not self._is_late(now_s) and not self._is_draining
-        while self._free and may_admit and (caller := self._next()) is not None:
+        is_open = not self._is_late(now_s) and not self._is_draining
+        while self._free and is_open and not self._lack() and (caller := self._next()) is not None:
             if self._give_row(caller, now_s):
                 promoted.append(caller)
         moved = [seat.caller for index, seat in enumerate(self._queue) if was[index] is not seat]
@@ -262,6 +265,10 @@ class Admission(Generic[C]):
         """Rows that no caller owns."""
         return self._rows - len(self._active)
 
+    def _lack(self) -> str:
+        """What a newcomer would lack in addition to a row."""
+        return self._shortage(len(self._active))
+
     def _index(self, caller: C) -> int | None:
         return next((index for index, seat in enumerate(self._queue) if seat.caller is caller), None)
 
@@ -276,9 +283,8 @@ class Admission(Generic[C]):
             outcome = AdmissionOutcome.FULL
             why = f"all {self._rows} rows are taken"
             if self._free:
-                why = (
-                    f"{self._free} of {self._rows} rows are free, but every place of this front end is taken"
-                )
+                lack = self._lack() or "every place of this front end is taken"
+                why = f"{self._free} of {self._rows} rows are free, but {lack}"
         return RefusedError(
             f"{why} and {ahead} callers wait (at most {self._config.max_queue})"
             + (f"; try again in {retry_after_s} s" if self._knows_when(now_s) else "")

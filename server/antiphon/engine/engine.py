@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
-from antiphon.backends.base import Backend, BackendInfo, Progress
+from antiphon.backends.base import Backend, BackendInfo, Paged, Progress
 from antiphon.engine.call_state import SavedState
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.handover import HandOver, HandOverPlan
@@ -77,6 +78,11 @@ class LatencyMetrics:
     def refused(self, frames: int) -> None:
         """Frames found no slot in a full ring."""
         self._metrics.dropped_in.inc(frames)
+
+
+def _page_number(backend: Paged, place: int) -> float:
+    count = backend.page_count()
+    return 0.0 if count is None else float(count[place])
 
 
 class Engine:
@@ -177,6 +183,7 @@ class Engine:
             clock=self.clock,
             nudge=self.wake.nudge,
             pools=self._pools or 1,
+            shortage=self._shortage,
             note=self.note,
         )
         self.loop = EngineLoop(
@@ -195,7 +202,8 @@ class Engine:
         )
         self._add_gauges(backend)
         block = self.rows.arena.shape.block.itemsize
-        self.call_bytes = backend.state_bytes() // info.slots + block + CALL_BYTES
+        row_bytes = info.memory.get("whole_row", backend.state_bytes() // info.slots)
+        self.call_bytes = row_bytes + block + CALL_BYTES
         if self._hand_over is not None:
             self.handover = HandOver(
                 self._hand_over(info),
@@ -214,6 +222,9 @@ class Engine:
             return lambda: float(getattr(self.sessions.load(self.clock()), name))
 
         state_bytes, rows = backend.state_bytes(), self.rows
+        if isinstance(backend, Paged) and backend.page_count() is not None:
+            for name, place in (("ring_pages_free", 0), ("ring_pages", 1)):
+                self.metrics.gauge(name, partial(_page_number, backend, place))
         self.metrics.facts(backend.info)
         for name, read in (
             ("active_sessions", load_of("active")),
@@ -226,6 +237,19 @@ class Engine:
             ("state_bytes", lambda: state_bytes),
         ):
             self.metrics.gauge(name, read)
+
+    def _shortage(self, sessions: int) -> str:
+        """Why a newcomer might end one of ``sessions``; empty where it does not, as without overcommit.
+
+        Each of them may need a page within its next 64 frames, and so does the newcomer.
+        """
+        count = self._backend.page_count() if isinstance(self._backend, Paged) else None
+        if count is None or count.free > sessions:
+            return ""
+        return (
+            f"{count.free} of {count.pages} pages of keys and values are, and admission stops at one for "
+            f"each of {sessions} sessions (overcommit)"
+        )
 
     def controlled_by(self, notify: Callable[[], None]) -> None:
         """From now on ``notify`` has the control thread call :meth:`settle`; any thread may call it.

@@ -15,11 +15,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 
-from antiphon.backends.base import NO_TOKEN, Backend, BoolArray, StepOutputs
+from antiphon.backends.base import NO_TOKEN, Backend, BoolArray, Paged, StepOutputs
 from antiphon.engine.metrics import EngineMetrics, LatePressure
 from antiphon.engine.pieces import PrimingQueue, SavingQueue
 from antiphon.engine.row_entry import RowAction
@@ -31,6 +31,11 @@ from antiphon.ipc.memory import hush, ring
 from antiphon.ipc.rings import Counts, RingReplies, Times
 from antiphon.log import Log
 from antiphon.models.spec import ModelSpec
+
+NO_PAGES: Final = (
+    "no memory is left for older sessions: the server admits more than its GPU holds (overcommit), and the "
+    "youngest session ends"
+)
 
 Chosen: TypeAlias = slice | BoolArray
 """Some places of a tick, as an index."""
@@ -249,6 +254,8 @@ class EngineLoop:
     ) -> None:
         """Begin with no sessions; with ``is_fixed`` every tick computes all rows."""
         self._backend = backend
+        is_shared = isinstance(backend, Paged) and backend.page_count() is not None
+        self._paged = cast("Paged", backend) if is_shared else None
         self._rows = rows
         self._wake = wake
         self._is_fixed = is_fixed
@@ -322,7 +329,7 @@ class EngineLoop:
         """
         try:
             now_s = self._busy_since_s = self._began_s = self._clock()
-            self._rows.settle()
+            self._settle()
             if self._rows.events or now_s >= self.due_s:
                 self.due_s = math.inf
                 self.notify()
@@ -356,7 +363,7 @@ class EngineLoop:
     def _gather(self, now_s: float) -> Tick | None:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
-        self._rows.settle()  # what came of the last one is answered at once where no other thread decides
+        self._settle()  # what came of the last one is answered at once where no other thread decides
         for lease in self._rows.unprimed():
             self._priming.add(lease)
         leases = self._rows.ready(now_s)
@@ -366,12 +373,37 @@ class EngineLoop:
             leases = self._rows.ready(now_s)  # without those whose parameters were refused
             if not leases.size:
                 return None
+        if self._paged is not None and self._evict(self._paged, leases, now_s):
+            leases = self._rows.ready(now_s)
+            if not leases.size:
+                return None
         now_s = self._clock()  # what has come by now was complete before
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
         self._trace("gather", start_s, end_s, sessions=len(leases))
         return tick
+
+    def _settle(self) -> None:
+        """Apply what the control thread has decided; the memory of rows that ended is free for others."""
+        self._rows.settle()
+        if self._paged is not None:
+            for row in self._rows.freed:
+                self._paged.release(row)
+        self._rows.freed.clear()
+
+    def _evict(self, paged: Paged, leases: Counts, now_s: float) -> bool:
+        """End the youngest sessions until all that are ready have pages; whether one did.
+
+        Overcommit only: by default each row has the pages of its whole window.
+        """
+        rows = np.array([self._rows.row(lease, now_s) for lease in leases.tolist()], np.int32)
+        fresh = np.array([self._rows.is_fresh(lease) for lease in leases.tolist()], np.bool_)
+        evicted = paged.make_room(rows, fresh)
+        for row in evicted:
+            self._metrics.evicted_sessions.inc()
+            self._rows.fail(self._rows.lease_of(row), SessionFailedError(NO_PAGES))
+        return bool(evicted)
 
     def _prime(self, now_s: float) -> bool:
         if not self._priming.leases:

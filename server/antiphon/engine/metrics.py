@@ -263,6 +263,7 @@ class EngineMetrics:
         self.late_frames = self._counter("late_frames")
         self.lost_frames = self._counter("lost_frames")
         self.failed_steps = self._counter("failed_steps")
+        self.evicted_sessions = self._counter("evicted_sessions")
         self.abandoned = self._counter("abandoned_sessions")
         dropped = self._counter_by("dropped_frames")
         self.dropped_in, self.dropped_out = dropped["in"], dropped["out"]

@@ -172,6 +172,7 @@ class Rows:
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_fresh = np.zeros(leases, np.bool_)
         self._entries: list[RowEntry | None] = [None] * leases
+        self.freed: list[int] = []  # rows whose sessions have ended, until the loop has looked
         self.saves: deque[SaveRow] = deque()
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = spec.kind.takes_audio, spec.kind.is_live
@@ -241,6 +242,7 @@ class Rows:
     def _detach(self, lease: int) -> None:
         if self._row[lease] >= 0:
             self._placement.give_back(int(self._row[lease]))
+            self.freed.append(int(self._row[lease]))
         self._entries[lease], self._row[lease] = None, -1
         self._is_attached[lease] = False
 
@@ -310,6 +312,10 @@ class Rows:
         slot = self.inputs.taken[lease] % self.inputs.capacity
         complete_s = float(self.inputs.complete_s[lease, slot])
         return complete_s if 0.0 <= complete_s <= now_s else now_s  # what callers write need not be a time
+
+    def lease_of(self, row: int) -> int:
+        """The lease that has a row which is in use."""
+        return int(np.flatnonzero(self._row == row)[0])
 
     def is_fresh(self, lease: int) -> bool:
         """Whether the row of an attached lease, if it has one, holds nothing of its session."""

@@ -54,9 +54,10 @@ class SessionManager:
         clock: Callable[[], float],
         nudge: Callable[[], None],
         pools: int = 1,
+        shortage: Callable[[int], str] = lambda _: "",
         note: str = "",
     ) -> None:
-        """Begin without sessions; ``nudge`` wakes the engine thread. ``note`` is part of refusals."""
+        """Begin without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
         self._rows, self._pressure = rows, pressure
         self._metrics, self._clock, self._nudge = metrics, clock, nudge
         self.leases = LeasePool(rows.arena.leases, self._wipe, pools=pools)
@@ -66,6 +67,7 @@ class SessionManager:
             pressure,
             activate=self._activate,
             has_lease=lambda it: self.leases.has_free(None if it is None else it.pool or 0),
+            shortage=shortage,
             note=note,
         )
         self.resuming = Resuming(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
 from antiphon.backends.torch.kernels.steps import (
     LEAST_QUERIES,
@@ -22,7 +23,7 @@ from tests.backends.torch.machine_code import machine_code
 
 CHECKS = Path(__file__).parent / "interpreted" / "check_decode_attention.py"
 ROOT = Path(__file__).parents[3]
-POINTERS = {"first_ptr": "*i64", "rows_ptr": "*i64", "log2_scale": "fp32"}
+POINTERS = {"first_ptr": "*i64", "rows_ptr": "*i64", "pages_ptr": "*i32", "log2_scale": "fp32"}
 
 
 def test_the_kernels_pass_their_checks_interpreted() -> None:
@@ -49,6 +50,7 @@ def test_the_kernels_compile_for_a_card(
     dtype = "fp32" if ring == "fp32" else "bf16"
     shape: dict[str, Any] = {"COUNT": count, "GROUP": 1, "CAPACITY": 3000, "WIDTH": width}
     shape |= {"QUERIES": LEAST_QUERIES, "SPLIT": SPLIT_SLOTS}
+    shape |= {"PAGES": 47 if ring == "bf16" else 0, "PAGE": PAGE_SLOTS}
     attend = compiled(
         attend_split,
         POINTERS | {"q_ptr": f"*{dtype}", "k_ptr": f"*{ring}", "v_ptr": f"*{ring}"},

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.backends.base import BackendInfo, FloatArray, IntArray, Progress
+from antiphon.backends.page_pool import PagePool
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.layers import StreamEmbeddings, TokenEmbedding, weight_bytes
 from antiphon.backends.torch.modules.lm import LanguageModel
@@ -29,7 +30,7 @@ from antiphon.backends.torch.pipeline import (
     row_buckets,
 )
 from antiphon.backends.torch.quantised import Int8Linear, formats_of, int8_linears
-from antiphon.backends.torch.state import NO_ROW, State
+from antiphon.backends.torch.state import NO_ROW, State, row_bytes
 from antiphon.backends.torch_devices import device_bytes, device_name, device_probe, to_numpy
 from antiphon.models.costs import TickWork
 from antiphon.models.sampling import SamplingParameters
@@ -106,9 +107,12 @@ class Allocation:
 class TorchRows:
     """S rows of our modules' state on one device, and the stages over them."""
 
-    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None) -> None:
-        """Take over loaded modules; :meth:`allocate` gives them rows."""
+    def __init__(
+        self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, overcommit: float = 1.0
+    ) -> None:
+        """Take over loaded modules; :meth:`allocate` gives them rows, which share pages (:class:`State`)."""
         self._spec, self._mimi, self._generator = spec, mimi, generator
+        self._overcommit = overcommit
         self._runner = StageRunner(mimi.device)
         self._allocation: Allocation | None = None
 
@@ -125,10 +129,26 @@ class TorchRows:
             dtype="float32" if model is None else str(model.dtype).removeprefix("torch."),
             quantization="none" if model is None else quantization_of(model),
             versions={"torch": torch.__version__},
-            memory={"weights": sum(map(weight_bytes, modules)), **device_bytes(self._mimi.device)},
+            memory={
+                "weights": sum(map(weight_bytes, modules)),
+                **device_bytes(self._mimi.device),
+                **self._promised_bytes(),
+            },
             device_name=device_name(self._mimi.device),
             work={} if generator is None else asdict(tick_work(self._spec.kind, self._mimi, generator)),
         )
+
+    def _promised_bytes(self) -> dict[str, int]:
+        """Where rows share pages: what of them a row is promised, and what it may have at most."""
+        if self._allocation is None or self._overcommit <= 1:
+            return {}
+        whole = row_bytes(self._state.specs.values())
+        return {"state_per_row": self._state.promised_bytes(), "whole_row": whole}
+
+    @property
+    def pool(self) -> PagePool | None:
+        """The pages that rows share; None while each row has its own."""
+        return self._state.pool
 
     @property
     def _rows(self) -> Allocation:
@@ -147,7 +167,7 @@ class TorchRows:
     def allocate(self, slots: int) -> None:
         """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
         self._release()
-        pipeline = Pipeline(self._spec, self._mimi, self._generator, rows=slots)
+        pipeline = Pipeline(self._spec, self._mimi, self._generator, rows=slots, overcommit=self._overcommit)
         buffers = pipeline.buffers
         hosts = map(self._host_buffer, (buffers.arrived, buffers.leaving, buffers.chosen))
         self._allocation = Allocation(pipeline, pipeline.layout, *hosts)
@@ -212,6 +232,7 @@ class TorchRows:
 
     def age(self, frames: int) -> None:
         """Let every row look as if it had been given ``frames`` frames."""
+        self._state.share_pages()
         with torch.inference_mode():
             for name in self._state.specs:
                 if name.endswith(".position"):

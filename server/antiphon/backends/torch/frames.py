@@ -28,7 +28,9 @@ class TorchFrames(TorchRows):
     def run(self, work: Work) -> Result:
         """One tick."""
         pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
+        self._state.release(work.rows[work.is_fresh])
         with self._runner.tick():
+            self._state.hold(work.rows, work.frames + 1)
             self._choose("reset_rows", FRESH, work.rows[work.is_fresh], pipeline.reset_rows)
             places = self._place(work.rows, work.frames, is_fixed=work.is_fixed)
             decoded = None
@@ -120,6 +122,7 @@ class TorchFrames(TorchRows):
     @torch.inference_mode()
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
         """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        self._state.hold(np.array([row], np.int32), np.array([frames]))
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
         self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
         with self._runner.tick():
@@ -133,4 +136,5 @@ class TorchFrames(TorchRows):
         return self._generator.model
 
     def _read(self, row: int, inputs: Tensor, frames: int) -> None:
+        self._state.hold(np.array([row], np.int32), np.array([frames]))
         self._model.read(inputs, self._state.step([row], [frames]))

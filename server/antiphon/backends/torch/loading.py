@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -26,6 +26,10 @@ from antiphon.models.spec import PipelineKind
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
+
+
+MOST_OVERCOMMIT: Final = 8.0
+"""Calls of half a minute fill an eighth of Moshi's window."""
 
 
 def attention_dtype(device: torch.device) -> torch.dtype | None:
@@ -121,6 +125,7 @@ def make(
     kv: str = "compute",
     attention: str = "auto",
     guidance: float | None = None,
+    overcommit: float = 1.0,
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
@@ -132,7 +137,9 @@ def make(
     the language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
     kernels where they can run. ``guidance`` is how closely a tts model without a trained coefficient
     follows its text and voice (None: its configuration's), see
-    :func:`antiphon.models.conditioning.guidance_of`.
+    :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
+    that all rows together could fill: rows take pages as they grow, and where none is left the youngest ends
+    (1: each row has its own).
 
     Raises:
         UnsupportedError: an option that cannot be run.
@@ -142,6 +149,8 @@ def make(
     for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
         if value not in ("compute", "int8"):
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
+    if not 1 <= overcommit <= MOST_OVERCOMMIT:
+        raise ConfigError(f"overcommit is {overcommit:g}; it can be 1 to {MOST_OVERCOMMIT:g}")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
     torch_device = open_device(device, threads)
@@ -167,5 +176,5 @@ def make(
         guidance=coefficient,
     )
     if conditions is None:
-        return HostBackend(spec, TorchFrames(spec, mimi, generator), slots=slots)
-    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions), slots=slots)
+        return HostBackend(spec, TorchFrames(spec, mimi, generator, overcommit=overcommit), slots=slots)
+    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions, overcommit=overcommit), slots=slots)

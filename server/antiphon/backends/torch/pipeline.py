@@ -304,15 +304,28 @@ class Buffers:
 class Pipeline:
     """The modules of one model, their state for S rows, and the stages over them."""
 
-    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, rows: int) -> None:
-        """Take over loaded modules and allocate ``rows`` fresh rows next to them."""
+    def __init__(
+        self,
+        spec: ModelSpec,
+        mimi: Mimi,
+        generator: Generator | None,
+        *,
+        rows: int,
+        overcommit: float = 1.0,
+    ) -> None:
+        """Take over loaded modules and allocate ``rows`` fresh rows next to them.
+
+        With ``overcommit`` above 1 rows share the pages of keys and values of a number of rows divided by it.
+        """
+        self._is_paged = overcommit > 1
         self.spec, self.mimi, self.generator = spec, mimi, generator
         self.device = mimi.device
         self.sampler: Sampler | None = None
         if spec.lm is not None:
             by_kernels = generator is not None and generator.model.is_fused(self.device)
             self.sampler = Sampler(spec.lm, rows, self.device, is_fused=by_kernels)
-        self.state = State(self.specs(), rows, self.device)
+            self._is_paged |= by_kernels
+        self.state = State(self.specs(), rows, self.device, overcommit=overcommit)
         self.buffers = Buffers.make(spec, rows, self.device)
         self.heard = spec.mimi.codebooks if spec.lm is None else spec.lm.n_q - spec.lm.dep_q
 
@@ -332,7 +345,8 @@ class Pipeline:
         """Every state tensor of the pipeline."""
         yield from codec_specs(self.mimi, self.spec.kind)
         if self.generator is not None and self.sampler is not None:
-            yield from self.generator.specs()
+            for spec in self.generator.specs():
+                yield spec.pooled() if self._is_paged and spec.position is not None else spec
             yield from self.sampler.specs()
 
     def step(self, places: BatchLayout, column: int = ROW) -> PackedStep:
@@ -346,6 +360,7 @@ class Pipeline:
             filled=places.filled,
             is_padded=places.is_padded,
             is_fused=self.is_fused,
+            table=self.state.table,
         )
 
     def reset_rows(self) -> None:

@@ -7,6 +7,7 @@ list of rows and writes only theirs, in place, for serving.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,22 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.backends.snapshots import TensorSpec, check_state
+from antiphon.backends.page_pool import PAGE_SLOTS, PagePool
+from antiphon.backends.snapshots import Tensors, TensorSpec, check_state
 from antiphon.backends.torch.kernels.fused import MOST_POSITIONS, load_joined_past
+from antiphon.backends.torch.pages import (
+    PageTable,
+    by_pages,
+    by_slots,
+    page_bytes,
+    page_shape,
+    row_pages,
+)
 
 NO_ROW = -1
 """In a list of rows: nothing is computed at this place."""
@@ -98,8 +110,11 @@ class Step(ABC):
         return joined
 
     @abstractmethod
-    def ring(self, name: str, run: Run | None) -> Tensor:
-        """What a ring, or a voice, holds of the rows of a run: where it lies, not a copy."""
+    def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
+        """What a ring, or a voice, holds of the rows of a run: where it lies, and not a copy.
+
+        Of a ring in pages a copy of them, of at least the first ``slots`` slots.
+        """
 
     @abstractmethod
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
@@ -137,7 +152,7 @@ class MaskedStep(Step):
         """See the base class."""
         return self.tensors[name]
 
-    def ring(self, name: str, run: Run | None) -> Tensor:  # noqa: ARG002
+    def ring(self, name: str, run: Run | None, slots: int) -> Tensor:  # noqa: ARG002
         """See the base class."""
         return self.tensors[name]
 
@@ -170,8 +185,8 @@ class PackedStep(Step):
     ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. What such a
     place reads and writes is a row beyond the last that small tensors have to spare. Rings have none: where
     kernels do not write them, a place without a row repeats what the first place with one writes. ``tensors``
-    are those of the whole state. ``runs`` is for attention that is not by kernels, ``filled`` for all.
-    ``is_fused``: by Triton kernels, where a step has one.
+    are those of the whole state, of which ``table`` says what lies in pages. ``runs`` is for attention that
+    is not by kernels, ``filled`` for all. ``is_fused``: by Triton kernels, where a step has one.
     """
 
     in_place = True
@@ -186,8 +201,10 @@ class PackedStep(Step):
         filled: int | None = None,
         is_padded: bool = False,
         is_fused: bool = False,
+        table: PageTable | None = None,
     ) -> None:
         """Look at ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
+        self._table = table
         self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
         self._small_rows, self._is_padded, self._is_fused = small_rows, is_padded, is_fused
         # -1 is the last row, as in a Python list; of a pair, -2 and -1 are the last two.
@@ -222,9 +239,15 @@ class PackedStep(Step):
         """A tensor of all rows, for kernels that take the list of rows."""
         return self._tensors[name]
 
-    def ring(self, name: str, run: Run | None) -> Tensor:
+    def pages(self, name: str) -> Tensor | None:
+        """The table of a ring in pages, int32 ``[rows, pages of a row]``; None of any other."""
+        return self._table.pages if self._table is not None and name in self._table.rings else None
+
+    def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
         """See the base class."""
         assert run is not None
+        if self._table is not None and name in self._table.rings:
+            return self._table.read(name, self._tensors[name], run.rows, slots)
         return self._tensors[name][run.rows]
 
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
@@ -233,7 +256,11 @@ class PackedStep(Step):
         if self._source is not None:
             rows, slots, values = (part.index_select(0, self._source) for part in (rows, slots, values))
         ring = self._tensors[name]
-        if ring.dim() > values.dim():
+        if self._table is not None and name in self._table.rings:
+            is_across = self._table.rings[name].page_slots > 1
+            ring = ring.permute(0, 3, 1, 2) if is_across else ring.transpose(1, 2)
+            ring.index_put_(self._table.places(rows, slots), values)
+        elif ring.dim() > values.dim():
             page = ring.shape[-1]
             at = rows[:, None], slots // page, slots % page
             ring.permute(0, 2, 4, 1, 3).index_put_(at, values)
@@ -265,6 +292,7 @@ class PackedStep(Step):
             small_rows=2 * self._small_rows,
             filled=self.filled,
             is_padded=self._is_padded,
+            table=None if self._table is None else self._table.pairs(),
         )
 
 
@@ -276,25 +304,73 @@ def row_bytes(specs: Iterable[TensorSpec]) -> int:
 class State:
     """S rows of named tensors, ``[S, *spec.shape]``, and of those that are not kept one row more.
 
-    That row, the last, belongs to no session: places of a tick without a row read and write it.
+    That row, the last, belongs to no session: places of a tick without a row read and write it. Of pooled
+    rings there are pages, ``[pages, *page_shape]``. Each row has those of its whole rings, or with
+    ``overcommit`` above 1, which divides them, takes them of ``pool`` as it grows.
     """
 
-    def __init__(self, specs: Iterable[TensorSpec], rows: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        specs: Iterable[TensorSpec],
+        rows: int,
+        device: torch.device | str = "cpu",
+        *,
+        overcommit: float = 1.0,
+    ) -> None:
         """Allocate ``rows`` fresh rows."""
         self.rows, self.device = rows, torch.device(device)
         self.specs = {spec.name: spec for spec in specs}
+        rings = {name: spec for name, spec in self.specs.items() if spec.is_pooled}
+        self.table: PageTable | None = None
+        self.pool: PagePool | None = None
+        pages = 0
+        if rings:
+            (most,) = {row_pages(spec) for spec in rings.values()}
+            pages = max(most, math.ceil(rows * most / overcommit))
+            numbers = torch.arange(rows * most, dtype=torch.int32, device=device).view(rows, most)
+            self.table = PageTable(numbers.remainder(pages), rings)
+            self.pool = PagePool(rows, most, pages) if pages < rows * most else None
+        self._page_count, self._overcommit = pages, overcommit
         self.tensors = {
-            spec.name: torch.full(
-                (rows + (not spec.is_kept), *spec.shape), spec.fill, dtype=spec.dtype, device=device
+            name: torch.full(
+                (pages, *page_shape(spec)) if spec.is_pooled else (rows + (not spec.is_kept), *spec.shape),
+                spec.fill,
+                dtype=spec.dtype,
+                device=device,
             )
-            for spec in self.specs.values()
+            for name, spec in self.specs.items()
         }
+
+    def share_pages(self) -> None:
+        """Let every row seem to have all its pages, for timing: other rows have them too."""
+        if self.pool is not None and self.table is not None:
+            self.pool.share()
+            self.table.pages.copy_(torch.from_numpy(self.pool.table))
+
+    def release(self, rows: NDArray[np.int32]) -> None:
+        """Take back the pages of rows that begin anew, where rows share them."""
+        if self.pool is not None:
+            self.pool.release(rows.tolist())
+
+    def hold(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> None:
+        """Let rows have room for ``positions [n]`` of their rings, where rows share pages.
+
+        Raises:
+            MemoryError: fewer pages are free.
+        """
+        if self.pool is not None and self.table is not None and self.pool.hold(rows, positions):
+            self.table.pages.copy_(torch.from_numpy(self.pool.table), non_blocking=True)
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make the given rows like fresh ones, bit for bit: everything is erased, rings and voices too."""
+        if self.pool is not None:
+            self.pool.release(rows)  # what the next row of a page does not write, it does not read
         for row in rows:
             for name, spec in self.specs.items():
-                self.tensors[name][row].fill_(spec.fill)
+                if not spec.is_pooled:
+                    self.tensors[name][row].fill_(spec.fill)
+                elif self.pool is None and self.table is not None:
+                    self.tensors[name][self.table.pages[row]] = spec.fill
 
     def reset_rows(self, chosen: Tensor, prefix: str = "") -> None:
         """Make rows fresh where ``chosen``, bool ``[S]`` on the device, says so.
@@ -313,27 +389,59 @@ class State:
 
         What earlier sessions left in the last page is zeros.
         """
-        own, copies = {name: tensor[row] for name, tensor in self.tensors.items()}, {}
+        own, copies = self._row(row), {}
         for name, spec in self.specs.items():
-            copies[name] = spec.cut(own[name], own).clone()
+            copies[name] = spec.cut(own[name], own).clone(memory_format=torch.contiguous_format)
             seen = spec.positions(own) if spec.page_slots > 1 else None
             unused = -(seen or 0) % spec.page_slots
             if seen is not None and unused and seen < spec.shape[spec.slot_axis] * spec.page_slots:
                 copies[name].select(spec.slot_axis, -1)[..., -unused:] = 0
         return copies
 
+    def _row(self, row: int) -> dict[str, Tensor]:
+        """All of a row, of rings in pages as many as it has begun."""
+        own = {name: self.tensors[name][row] for name, spec in self.specs.items() if not spec.is_pooled}
+        if self.table is not None:
+            for name, spec in self.table.rings.items():
+                pages = self.table.pages[row, : _pages_begun(spec, own)]
+                own[name] = by_slots(spec, self.tensors[name][pages])
+        return own
+
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
         check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
-        """Put a snapshot that was checked into a fresh row, which then continues bit-identically."""
+        """Put a snapshot that was checked into a fresh row, which then continues bit-identically.
+
+        Raises:
+            MemoryError: rows share pages, and too few are free.
+        """
         for name, spec in self.specs.items():
-            spec.cut(self.tensors[name][row], snapshot).copy_(snapshot[name])
+            if not spec.is_pooled:
+                spec.cut(self.tensors[name][row], snapshot).copy_(snapshot[name])
+        if self.table is None:
+            return
+        for name, spec in self.table.rings.items():
+            count = _pages_begun(spec, snapshot)
+            self.hold(np.array([row], np.int32), np.array([count * PAGE_SLOTS]))
+            self.tensors[name][self.table.pages[row, :count]] = by_pages(spec, snapshot[name])
 
     def bytes(self) -> int:
         """Bytes held for all rows together."""
-        return self.rows * row_bytes(self.specs.values())
+        own = [spec for spec in self.specs.values() if not spec.is_pooled]
+        return self.rows * row_bytes(own) + self._page_count * self.page_bytes
+
+    def promised_bytes(self) -> int:
+        """Bytes of a row, of shared pages only its part."""
+        own = row_bytes(spec for spec in self.specs.values() if not spec.is_pooled)
+        most = 0 if self.table is None else self.table.pages.shape[1]
+        return own + math.ceil(most * self.page_bytes / self._overcommit)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page of all pooled rings."""
+        return page_bytes(spec for spec in self.specs.values() if spec.is_pooled)
 
     def step(
         self,
@@ -357,4 +465,13 @@ class State:
             small_rows=self.rows + 1,
             filled=max(known) if len(known) == len(bounds) else None,
             is_padded=min(named) < 0,
+            table=self.table,
         )
+
+
+def _pages_begun(spec: TensorSpec, row: Tensors) -> int:
+    """Pages of a pooled ring that hold something."""
+    used = spec.used(row)
+    if used is None:
+        return row_pages(spec)
+    return used if spec.page_slots > 1 else -(-used // PAGE_SLOTS)

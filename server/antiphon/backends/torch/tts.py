@@ -50,9 +50,17 @@ class ScriptedChooser:
 class TorchTts(TorchRows):
     """tts models; see :class:`antiphon.backends.base.TextExecutor`. Codes heard are nothing, ever."""
 
-    def __init__(self, spec: ModelSpec, mimi: Mimi, generator: Generator, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        mimi: Mimi,
+        generator: Generator,
+        conditions: Conditions,
+        *,
+        overcommit: float = 1.0,
+    ) -> None:
         """Take over loaded modules; ``conditions`` make cross-attention sources of voices."""
-        super().__init__(spec, mimi, generator)
+        super().__init__(spec, mimi, generator, overcommit=overcommit)
         self._conditions = conditions
 
     def allocate(self, slots: int) -> None:
@@ -65,6 +73,7 @@ class TorchTts(TorchRows):
     @torch.inference_mode()
     def reset_rows(self, rows: IntArray) -> None:
         """Make rows fresh, fast: rings are hidden instead of erased; voices stay."""
+        self._state.release(rows)
         with self._runner.tick():
             self._choose("reset_rows", FRESH, rows, self.pipeline.reset_rows)
             self._runner.finish()
@@ -78,6 +87,7 @@ class TorchTts(TorchRows):
             emitting = step.rows[step.is_emitting], step.frames[step.is_emitting]
             decoded = self._place(*emitting, is_fixed=step.is_fixed)
         with self._runner.tick():
+            self._state.hold(step.rows, step.frames + 1)
             self._arrive(places, decoded=decoded)
             self._chosen[: places.count] = 0
             self._chosen.numpy()[places.at] = step.choices

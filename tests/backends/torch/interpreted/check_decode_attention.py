@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.torch.kernels.steps import decode_attention
 from antiphon.backends.torch.modules import transformer
-from antiphon.backends.torch.modules.attention import PAGE_SLOTS, Compute, KVRing, RingView
+from antiphon.backends.torch.modules.attention import Compute, KVRing, RingView
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import NO_ROW, PackedStep, Run, State
 from antiphon.models.architecture import TransformerConfig
@@ -33,9 +34,19 @@ def ring_of(kv_heads: int, head_dim: int, int8: bool, dtype: torch.dtype = torch
     return KVRing(NAME, kv_heads, CAPACITY, head_dim, dtype, "position", int8=int8)
 
 
-def live(ring: KVRing, rows: list[int], last: Tensor) -> PackedStep:
-    """A step over rows of a ring of ROWS, written up to ``last``; every other slot is NaN or garbage."""
-    state = State(ring.specs(), ROWS)
+def live(ring: KVRing, rows: list[int], last: Tensor, pages: Tensor | None = None) -> PackedStep:
+    """A step over rows of a ring of ROWS, written up to ``last``; every other slot is NaN or garbage.
+
+    An INT8 ring, and any with ``pages``, is in pages: those, or in an order of their own.
+    """
+    specs = list(ring.specs())
+    is_paged = ring.int8 or pages is not None
+    state = State([spec.pooled() for spec in specs] if is_paged else specs, ROWS)
+    if state.table is not None:
+        table = state.table.pages
+        if pages is None:
+            pages = torch.randperm(table.numel()).view_as(table)
+        table.copy_(pages)
     for name, tensor in state.tensors.items():
         tensor.fill_(77 if tensor.dtype == torch.int8 else float("nan"))
         assert name.startswith(NAME)
@@ -62,7 +73,7 @@ def by_torch(q: Tensor, ring: KVRing, step: PackedStep, first: Tensor, length: i
 
 
 def by_triton(q: Tensor, view: RingView, first: Tensor, rows: Tensor, length: int) -> Tensor:
-    split = SPLIT if view.k_scale is None else PAGE_SLOTS
+    split = SPLIT if view.pages is None else PAGE_SLOTS
     return decode_attention(q, view, first, rows, length, split_slots=split, block_slots=BLOCK)
 
 
@@ -104,6 +115,21 @@ def test_equals_the_torch_path(
     else:
         assert torch.allclose(got[is_there], want[is_there], atol=3e-5, rtol=1e-4)
     assert (got[~is_there] == 0).all()
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+@pytest.mark.parametrize("last", [3, PAGE_SLOTS - 1, PAGE_SLOTS, CAPACITY - 1, 2 * CAPACITY + 5])
+def test_where_pages_lie_changes_no_bit(int8: bool, last: int) -> None:
+    """Of a ring in one piece, of pages in order, and of pages anywhere."""
+    first, q = torch.tensor([last, 40]), torch.randn(2, 4, 1, 64)
+    ring, ordered = ring_of(2, 64, int8), torch.arange(2 * ROWS, dtype=torch.int32).view(ROWS, 2)
+    found = []
+    for pages in (ordered, ordered.flip(0, 1), *([] if int8 else [None])):
+        torch.manual_seed(last)
+        step = live(ring, [2, 0], first, pages)
+        view = ring.view(step)
+        found.append(decode_attention(q, view, first, step.rows, CAPACITY, split_slots=PAGE_SLOTS))
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 @pytest.mark.parametrize("loudness", [1e-6, 1.0, 3.0, 1e6])
@@ -179,7 +205,8 @@ def test_a_transformer_says_the_same_with_it(monkeypatch: pytest.MonkeyPatch, in
     model = StreamingTransformer("t", config, Compute(int8_kv=int8))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    states = [State(model.specs(), 3), State(model.specs(), 3)]
+    in_pages = [spec.pooled() if spec.position is not None else spec for spec in model.specs()]
+    states = [State(model.specs(), 3), State(in_pages, 3)]
     outputs: list[Tensor] = []
     for tick in range(8):
         x = torch.randn(3, 2, 64)

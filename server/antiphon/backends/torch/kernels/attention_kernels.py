@@ -15,6 +15,7 @@ def attend_split(
     v_ptr,
     first_ptr,
     rows_ptr,
+    pages_ptr,
     parts_ptr,
     sums_ptr,
     out_ptr,
@@ -36,10 +37,13 @@ def attend_split(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_WHOLE: tl.constexpr,
+    PAGES: tl.constexpr,
+    PAGE: tl.constexpr,
 ):
     """One split of one place's key-value head, for the queries of its group: sums not yet divided.
 
-    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros where there is no row.
+    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros where there is no row. A row
+    has ``PAGES`` pages of ``PAGE`` slots, or with 0 its ring in one piece.
     """
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
@@ -64,12 +68,18 @@ def attend_split(
     q = tl.load(q_ptr + q_at + column[None, :] * q_width_stride, mask=is_query[:, None], other=0.0)
 
     ring = (row * tl.num_programs(1) + kv_head) * CAPACITY
+    if PAGES > 0:  # all pages of the split at once: an address that waits for a load is not asked for ahead
+        number = begin // PAGE + tl.arange(0, SPLIT // PAGE)
+        pages = tl.load(pages_ptr + row * PAGES + number, mask=number < PAGES, other=0)
     highest = tl.full((QUERIES,), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
     for start in range(begin, tl.minimum(begin + SPLIT, filled), BLOCK):
         slot = start + tl.arange(0, BLOCK)
         is_filled = slot < filled
+        if PAGES > 0:
+            page = tl.sum(tl.where(number == start // PAGE, pages, 0), 0)
+            ring = ((page * tl.num_programs(1) + kv_head) * PAGE - start // PAGE * PAGE).to(tl.int64)
         at = (ring + slot)[:, None] * WIDTH + column[None, :]
         k = tl.load(k_ptr + at, mask=is_filled[:, None], other=0).to(q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * log2_scale

@@ -39,6 +39,7 @@ def attend_limbs(
     v_scale_ptr,
     first_ptr,
     rows_ptr,
+    pages_ptr,
     parts_ptr,
     sums_ptr,
     ticket_ptr,
@@ -59,13 +60,14 @@ def attend_limbs(
     CAPACITY: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLIT: tl.constexpr,
+    PAGES: tl.constexpr,
     PAGE: tl.constexpr,
     SPLITS: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
     ROUNDED_WIDTH: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One split for one query. K is by slots, V in pages of ``[WIDTH, PAGE]``.
+    """One split for one query. A row has ``PAGES`` pages of ``PAGE`` slots, of V across: ``[WIDTH, PAGE]``.
 
     A query's last split joins them all; a place's last query rounds them, where that is requested. Tickets
     are one a query and one more, for each place. The query and the softmax weights are two limbs each, in the
@@ -97,12 +99,12 @@ def attend_limbs(
     unit = tl.where(line == 0, 1.0, tl.where(line == 1, 1.0 / 254.0, 0.0))
     q_scale = largest * (log2_scale / 127.0)
 
-    kv_head = row * (tl.num_programs(1) // (GROUP * COUNT)) + head // GROUP
-    ring = kv_head * CAPACITY
-    k_at = k_ptr + ring * WIDTH + column[None, :]
-    v_at = (
-        v_ptr + kv_head * tl.cdiv(CAPACITY, PAGE) * (WIDTH * PAGE) + column[:, None] * PAGE + slots[None, :]
-    )
+    kv_heads, kv_head = tl.num_programs(1) // (GROUP * COUNT), head // GROUP
+    # All pages of the split at once: an address that waits for a load is not asked for ahead.
+    number = begin // PAGE + tl.arange(0, SPLIT // PAGE)
+    pages = tl.load(pages_ptr + row * PAGES + number, mask=number < PAGES, other=0)
+    k_tile = slots[:, None] * WIDTH + column[None, :]
+    v_tile = column[:, None] * PAGE + slots[None, :]
     newest_slot = (newest % CAPACITY).to(tl.int32)
     highest = tl.full((), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
     total = tl.full((), 0.0, tl.float32)
@@ -110,11 +112,12 @@ def attend_limbs(
     for start in range(begin, tl.minimum(begin + SPLIT, filled), PAGE):
         slot = start + slots
         is_seen = slot < filled
-        at = tl.minimum(slot, CAPACITY - 1)  # cheaper than a mask; unseen slots weigh 0
-        k = tl.load(k_at + at[:, None] * WIDTH)
+        page = tl.sum(tl.where(number == start // PAGE, pages, 0), 0)
+        held = ((page * kv_heads + kv_head) * PAGE).to(tl.int64)
+        k = tl.load(k_ptr + held * WIDTH + k_tile)  # a whole page is there; unseen slots weigh 0
         scores = tl.sum(tl.dot(limbs, tl.trans(k), out_dtype=tl.int32).to(tl.float32) * unit[:, None], 0)
-        scores *= tl.load(k_scale_ptr + ring + at) * q_scale
-        v_scale = tl.where(is_seen, tl.load(v_scale_ptr + ring + at), 0.0)
+        scores *= tl.load(k_scale_ptr + held + slots) * q_scale
+        v_scale = tl.where(is_seen, tl.load(v_scale_ptr + held + slots), 0.0)
         if COUNT > 1:
             age = newest_slot - slot
             age = tl.where(age < 0, age + CAPACITY, age)
@@ -126,7 +129,7 @@ def attend_limbs(
         total = total * shrink + tl.sum(weights, 0)
         weights = weights * v_scale
         heaviest = tl.maximum(tl.max(weights, 0), 1e-20)
-        v = tl.load(v_at + (start // PAGE) * (WIDTH * PAGE))
+        v = tl.load(v_ptr + held * WIDTH + v_tile)
         products = tl.dot(as_limbs(weights, heaviest, line), tl.trans(v), out_dtype=tl.int32)
         mixed = mixed * shrink + products.to(tl.float32) * (unit * (heaviest / 127.0))[:, None]
         highest = higher

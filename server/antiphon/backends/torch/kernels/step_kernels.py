@@ -60,6 +60,7 @@ def turn_and_write(
     sin_ptr,
     slot_ptr,
     rows_ptr,
+    pages_ptr,
     q_ptr,
     k_ptr,
     v_ptr,
@@ -74,13 +75,15 @@ def turn_and_write(
     WIDTH: tl.constexpr,
     IS_TURNED: tl.constexpr,
     IS_INTERLEAVED: tl.constexpr,
+    IS_INT8: tl.constexpr,
+    PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
     """One head of one position of a place, of queries, then keys, then values: bounded, turned, and where it
     belongs. A place has COUNT positions, one behind the other.
 
-    A place without a row writes nothing. ``PAGE`` is how many slots a page of an INT8 ring's values has, and
-    0 where the ring is not INT8.
+    A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or with 0 its ring in
+    one piece; an INT8 ring is in pages, its values across.
     """
     head, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     place, turn = line // COUNT, line % COUNT
@@ -109,10 +112,15 @@ def turn_and_write(
         tl.store(q_ptr + ((place * HEADS + head) * COUNT + turn) * WIDTH + column, x.to(dtype))
         return
     kv_head = (head - HEADS) % KV_HEADS
-    number, ring = tl.load(slot_ptr + line), row * KV_HEADS + kv_head
-    slot = ring * CAPACITY + number
+    number = tl.load(slot_ptr + line)
+    if PAGES > 0:
+        page = tl.load(pages_ptr + row * PAGES + number // PAGE).to(tl.int64)
+        held, number = page * KV_HEADS + kv_head, number % PAGE
+        slot = held * PAGE + number
+    else:
+        slot = (row * KV_HEADS + kv_head) * CAPACITY + number
     is_key = head < HEADS + KV_HEADS
-    if PAGE > 0:
+    if IS_INT8:
         step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
         kept = rounded(x, step)
         if is_key:
@@ -120,8 +128,7 @@ def turn_and_write(
             tl.store(k_ptr + slot * WIDTH + column, kept)
         else:
             tl.store(v_scale_ptr + slot, step)
-            page = ring * tl.cdiv(CAPACITY, PAGE) + number // PAGE
-            tl.store(v_ptr + (page * WIDTH + column) * PAGE + number % PAGE, kept)
+            tl.store(v_ptr + (held * WIDTH + column) * PAGE + number, kept)
     else:
         if is_key:
             tl.store(k_ptr + slot * WIDTH + column, x.to(dtype))

@@ -24,6 +24,7 @@ import triton
 from torch import Tensor, nn
 from torch.nn import functional
 
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.torch.kernels.attention_kernels import attend_split, join_splits
 from antiphon.backends.torch.kernels.int8_attention import attend_limbs
 from antiphon.backends.torch.kernels.rows import (
@@ -40,7 +41,6 @@ from antiphon.backends.torch.kernels.rows import (
 from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write, write_window
 from antiphon.backends.torch.modules.attention import (
     LARGEST,
-    PAGE_SLOTS,
     VOICE_PARTS,
     Chooser,
     Compute,
@@ -103,13 +103,15 @@ def decode_attention(
     ``rows`` int64 ``[n]``, contiguous, says where in the ring each is; -1 is no row, and gets zeros.
     ``length``: no row has filled more slots. D is a power of two and at least 16;
     ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card; of an INT8 ring always
-    PAGE_SLOTS). Query t sees what the ring holds up to its own position, as with :meth:`KVRing.read` and the
-    mask of a Window (``transformer.py``). Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for
-    ``H * T`` queries (None: made here, a launch), and ``rounded`` is where one query's output ``[n, H * D]``
-    goes in INT8 too, its scales ``[n]`` with it.
+    PAGE_SLOTS), and of a ring in pages a power of two and at least PAGE_SLOTS. Query t sees what the ring
+    holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``).
+    Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries (None: made here, a
+    launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too, its scales ``[n]``
+    with it.
     """
     places, heads, count, width = q.shape
-    kv_heads, capacity = ring.k.shape[1:3]
+    kv_heads, capacity = ring.k.shape[1], ring.capacity
+    pages, row_pages = (rows, 0) if ring.pages is None else (ring.pages, ring.pages.shape[1])
     splits = -(-min(length, capacity) // split_slots)
     out = q.new_empty(places, count, heads, width).transpose(1, 2)
     parts = q.new_empty(places, heads, count, splits, width, dtype=torch.float32)
@@ -117,23 +119,24 @@ def decode_attention(
     log2_scale = math.log2(math.e) / math.sqrt(width)
     of_ring = {"COUNT": count, "CAPACITY": capacity, "WIDTH": width, "SPLIT": split_slots}
     if ring.k_scale is not None:
+        assert ring.pages is not None, "an INT8 ring is in pages"
         if tickets is None:
             tickets = new_tickets(places, heads * count, q.device)
         values, scale = (out, sums) if rounded is None else rounded
         attend_limbs[(splits, heads * count, places)](
-            q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, parts, sums, tickets, out,
+            q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, pages, parts, sums, tickets, out,
             values, scale, log2_scale, *q.stride(), sums.stride(0), *out.stride()[:3],
-            GROUP=heads // kv_heads, PAGE=PAGE_SLOTS, SPLITS=triton.next_power_of_2(splits),
+            GROUP=heads // kv_heads, PAGES=row_pages, PAGE=PAGE_SLOTS, SPLITS=triton.next_power_of_2(splits),
             IS_ROUNDED=rounded is not None, ROUNDED_WIDTH=heads * width,
             ROUNDED_BLOCK=triton.next_power_of_2(heads * width), **of_ring, enable_fp_fusion=True,
         )  # fmt: skip
     else:
         group, is_whole = heads // kv_heads, splits == 1
         attend_split[(splits, kv_heads, places)](
-            q, ring.k, ring.v, first, rows, parts, sums, out, log2_scale, *q.stride(), sums.stride(0),
+            q, ring.k, ring.v, first, rows, pages, parts, sums, out, log2_scale, *q.stride(), sums.stride(0),
             *out.stride(), GROUP=group, QUERIES=max(LEAST_QUERIES, triton.next_power_of_2(group * count)),
-            BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), IS_WHOLE=is_whole, **of_ring,
-            enable_fp_fusion=True,
+            BLOCK=block_slots or block_slots_of(width, ring.k.element_size()), IS_WHOLE=is_whole,
+            PAGES=row_pages, PAGE=PAGE_SLOTS, **of_ring, enable_fp_fusion=True,
         )  # fmt: skip
         if is_whole:
             return out
@@ -223,12 +226,14 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
     places, count = window.slots.shape
     shape = (places, config.heads, count, config.head_dim)
     q = projected.new_empty(shape, dtype=attention.compute.attention_dtype)
+    pages, row_pages = (step.rows, 0) if ring.pages is None else (ring.pages, ring.pages.shape[1])
     turn_and_write[(config.heads + 2 * config.kv_heads, places * count)](
         projected,
         q if turn is None else turn.cos,
         q if turn is None else turn.sin,
         window.slots,
         step.rows,
+        pages,
         q,
         ring.k,
         ring.v,
@@ -243,7 +248,9 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
         WIDTH=config.head_dim,
         IS_TURNED=turn is not None,
         IS_INTERLEAVED=turn is not None and turn.interleaved,
-        PAGE=0 if ring.k_scale is None else PAGE_SLOTS,
+        IS_INT8=ring.k_scale is not None,
+        PAGES=row_pages,
+        PAGE=PAGE_SLOTS,
         num_warps=1,
         enable_fp_fusion=False,
     )
@@ -254,8 +261,9 @@ def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor
     """``[n, dim]`` to what it sees of the source, ``[n, dim]``, not yet projected."""
     projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
     q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
-    voice = RingView(*(step.whole(f"{attention.name}.{part}") for part in VOICE_PARTS))
     positions = attention.config.cross_positions
+    k, v = (step.whole(f"{attention.name}.{part}") for part in VOICE_PARTS)
+    voice = RingView(k, v, positions)
     last = torch.full_like(step.rows, positions - 1)  # a ring that is full, its newest entry the last
     return decode_attention(q, voice, last, step.rows, positions).transpose(1, 2).flatten(1)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.modules.layers import (
     GatedFeedForward,
@@ -24,22 +25,22 @@ from antiphon.backends.torch.modules.layers import (
 from antiphon.backends.torch.state import PackedStep, Run, Step
 from antiphon.models.architecture import DepformerConfig, TransformerConfig
 
-PAGE_SLOTS = 64
-"""Slots of a page of INT8 values: those of a tile of the attention's kernel."""
-
 
 @dataclass(frozen=True, slots=True)
 class RingView:
     """A ring as it is kept, for all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    Of an INT8 ring, ``v`` is ``[S, H, pages, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are float32
-    ``[S, H, capacity]``; else they are None.
+    With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. An
+    INT8 ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
+    float32 ``[pages, H, PAGE_SLOTS]``; else they are None.
     """
 
     k: Tensor
     v: Tensor
+    capacity: int
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    pages: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,22 @@ class KVRing:
 
     def view(self, step: PackedStep) -> RingView:
         """The ring of all rows, nothing of it converted or copied."""
-        names = ("k", "v", "k_scale", "v_scale") if self.int8 else ("k", "v")
-        return RingView(*(step.whole(f"{self.name}.{part}") for part in names))
+        k, v = (step.whole(f"{self.name}.{part}") for part in ("k", "v"))
+        pages = step.pages(f"{self.name}.k")
+        if not self.int8:
+            return RingView(k, v, self.capacity, pages=pages)
+        k_scale, v_scale = (step.whole(f"{self.name}.{part}_scale") for part in ("k", "v"))
+        return RingView(k, v, self.capacity, k_scale, v_scale, pages)
 
     def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
         """The keys ("k") or values ("v") of :meth:`read`."""
-        values = step.ring(f"{self.name}.{part}", run)
+        values = step.ring(f"{self.name}.{part}", run, length)
         if self.int8 and part == "v":
             values = values[:, :, : -(-length // PAGE_SLOTS)].transpose(-1, -2).flatten(2, 3)
         values = values[:, :, :length]
         if not self.int8:
             return values
-        scale = step.ring(f"{self.name}.{part}_scale", run)[:, :, :length, None]
+        scale = step.ring(f"{self.name}.{part}_scale", run, length)[:, :, :length, None]
         return (values.float() * scale).to(self.dtype)
 
 
@@ -276,7 +281,7 @@ class CrossAttention(nn.Module):
         runs = step.runs
 
         def attend(queries: Tensor, number: int) -> Tensor:
-            k, v = (step.ring(f"{self.name}.{part}", runs[number]) for part in VOICE_PARTS)
+            k, v = (step.ring(f"{self.name}.{part}", runs[number], 0) for part in VOICE_PARTS)
             return functional.scaled_dot_product_attention(queries, k, v)
 
         return merge_heads(attend_by_runs(q, runs, attend), self.out_proj)

@@ -1,0 +1,88 @@
+"""Rings in pages: the memory of a row lies in pages of one pool, not side by side.
+
+A page holds PAGE_SLOTS slots of every pooled ring, so one table of pages a row serves all layers. Snapshots
+do not show it: they are by slots, as those of a row that has its rings in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from antiphon.backends.page_pool import PAGE_SLOTS
+from antiphon.backends.snapshots import TensorSpec
+
+
+def page_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """What a page holds of a pooled ring: its shape with PAGE_SLOTS slots."""
+    shape = list(spec.shape)
+    if spec.page_slots > 1:
+        del shape[spec.slot_axis]
+    else:
+        shape[spec.slot_axis] = PAGE_SLOTS
+    return tuple(shape)
+
+
+def page_bytes(specs: Iterable[TensorSpec]) -> int:
+    """Bytes of a page of all these rings."""
+    return sum(spec.dtype.itemsize * prod(page_shape(spec)) for spec in specs)
+
+
+def row_pages(spec: TensorSpec) -> int:
+    """Pages that hold a whole ring."""
+    return -(-spec.shape[spec.slot_axis] * spec.page_slots // PAGE_SLOTS)
+
+
+def by_slots(spec: TensorSpec, pages: Tensor) -> Tensor:
+    """Pages ``[n, *page_shape]`` of a row to its ring ``spec.shape``, of ``n`` pages; a view or a copy."""
+    ring = pages.movedim(0, spec.slot_axis)
+    return ring if spec.page_slots > 1 else ring.flatten(spec.slot_axis, spec.slot_axis + 1)
+
+
+def by_pages(spec: TensorSpec, ring: Tensor) -> Tensor:
+    """The reverse of :func:`by_slots`, of a ring cut to any length; zeros fill the last page."""
+    if spec.page_slots == 1:
+        axis, slots = spec.slot_axis, ring.shape[spec.slot_axis]
+        shape = list(ring.shape)
+        shape[axis] = -(-slots // PAGE_SLOTS) * PAGE_SLOTS
+        whole = ring.new_zeros(shape)
+        whole.narrow(axis, 0, slots).copy_(ring)
+        ring = whole.unflatten(axis, (-1, PAGE_SLOTS))
+    return ring.movedim(spec.slot_axis, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """Which pages rows have: ``pages`` int32 ``[rows, row_pages]``, in the order of their slots.
+
+    ``rings`` are those that lie in pages, by name.
+    """
+
+    pages: Tensor
+    rings: Mapping[str, TensorSpec]
+
+    def places(self, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots ``[n, T]`` of rows ``[n]`` to their pages and the slots within, both ``[n, T]``."""
+        pages = self.pages[rows[:, None], torch.div(slots, PAGE_SLOTS, rounding_mode="floor")]
+        return pages, slots % PAGE_SLOTS
+
+    def read(self, name: str, pool: Tensor, rows: slice, slots: int) -> Tensor:
+        """At least the first ``slots`` of a ring of neighbouring rows, ``[count, *shape]``: a copy."""
+        pages = self.pages[rows, : -(-slots // PAGE_SLOTS)]
+        spec = self.rings[name]
+        of_rows = replace(spec, slot_axis=spec.slot_axis + 1)
+        return by_slots(of_rows, pool[pages].movedim(1, 0))
+
+    def pairs(self) -> PageTable:
+        """Of rings whose rows are pairs, ``[2, ...]``: the table of each row of a pair."""
+        half = torch.arange(2, dtype=torch.int32, device=self.pages.device)[:, None]
+        pages = (2 * self.pages[:, None] + half).flatten(0, 1)
+        halves = {
+            name: replace(spec, shape=spec.shape[1:], slot_axis=spec.slot_axis - 1)
+            for name, spec in self.rings.items()
+        }
+        return PageTable(pages, halves)

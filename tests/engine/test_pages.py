@@ -1,0 +1,104 @@
+"""Rows that share pages of keys and values: who is admitted, and who ends where none is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from antiphon.backends.base import BoolArray, IntArray, PageCount, StepInputs, StepOutputs
+from antiphon.backends.page_pool import PAGE_SLOTS, PagePool
+from antiphon.errors import ServerFullError
+from antiphon.ipc.session import Session
+from antiphon.ipc.values import SessionState
+from tests.engine.bench import Bench, heard
+from tests.engine.fakes import FakeBackend
+
+MOST = 3
+
+
+class PagedBackend(FakeBackend):
+    """Rows of up to three pages; a step of a row without its page fails the test."""
+
+    def __init__(self, slots: int, pages: int) -> None:
+        super().__init__(slots=slots)
+        self.pool = PagePool(slots, MOST, pages)
+
+    def _ages(self, rows: IntArray, reset: BoolArray) -> NDArray[np.int64]:
+        ages = np.array([row.taken for row in self.rows])
+        ages[rows[reset]] = 0
+        return ages
+
+    def page_count(self) -> PageCount:
+        return PageCount(self.pool.free, self.pool.pages)
+
+    def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
+        ages = self._ages(rows, reset)
+        ended = self.pool.youngest(rows, ages[rows] + 1, ages)
+        self.pool.release(ended)
+        return ended
+
+    def release(self, row: int) -> None:
+        self.pool.release([row])
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        self.pool.hold(inputs.rows, self._ages(inputs.rows, inputs.reset)[inputs.rows] + 1)
+        return super().step(inputs)
+
+
+def talk(bench: Bench, sessions: list[Session], count: int) -> list[list[float]]:
+    """Frames of all that are open, one a tick; what each heard back."""
+    said: list[list[float]] = [[] for _ in sessions]
+    for index in range(count):
+        for session in sessions:
+            if session.state is SessionState.ACTIVE:
+                bench.push(session, float(index))
+        bench.ticks()
+        for session, replies in zip(sessions, said, strict=True):
+            replies += heard(session.take())
+    return said
+
+
+def test_while_pages_last_no_session_ends_and_then_the_youngest_does() -> None:
+    backend = PagedBackend(slots=3, pages=4)
+    bench = Bench(backend)
+    old, middle, young = (bench.submit() for _ in range(3))
+    talk(bench, [old], PAGE_SLOTS)
+    talk(bench, [middle], 2)
+    talk(bench, [young], 1)
+    assert (backend.pool.free, bench.read("ring_pages"), bench.read("ring_pages_free")) == (1, 4, 1)
+    old_said, middle_said, _ = talk(bench, [old, middle, young], PAGE_SLOTS)
+    assert old_said == middle_said == list(map(float, range(PAGE_SLOTS))), "no frame of theirs was lost"
+    assert young.error is not None
+    assert "the server admits more than its GPU holds (overcommit), and the youngest" in str(young.error)
+    assert bench.read("evicted_sessions_total") == 1
+    assert [old.error, middle.error] == [None, None]
+    for session in (old, middle):
+        session.close()
+    bench.ticks()
+    assert backend.pool.free == 4
+
+
+def test_a_newcomer_is_not_admitted_at_the_cost_of_the_others() -> None:
+    bench = Bench(PagedBackend(slots=4, pages=4))
+    first, second = bench.submit(), bench.submit()
+    talk(bench, [first, second], 1)
+    wanted = (
+        "2 of 4 rows are free, but 2 of 4 pages of keys and values are, and admission stops at one for "
+        r"each of 2 sessions \(overcommit\)"
+    )
+    with pytest.raises(ServerFullError, match=wanted):
+        bench.submit()
+    third = bench.submit(wait_s=60.0)
+    states = [third.state]
+    second.close()
+    for _ in range(2):
+        bench.ticks()
+        states.append(third.state)
+    assert (states[0], states[-1]) == (SessionState.QUEUED, SessionState.ACTIVE)
+
+
+def test_rows_that_have_their_own_pages_show_none() -> None:
+    bench = Bench()
+    assert bench.registry.get_sample_value("antiphon_ring_pages", {"model": "fake"}) is None
+    assert bench.read("evicted_sessions_total") == 0
