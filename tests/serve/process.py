@@ -61,10 +61,12 @@ if role == "serve":
     options = ["--port", "0", "--backend", "null", "--slots", "1", *{calm}, *{room}]
     sys.exit(cli.run(["serve", *options, *arguments]))
 elif role == "engine":
-    from antiphon.serve.hosting.engine_process import main
+    from antiphon.serve.hosting.engine_process import run_engines as work
 else:
-    from antiphon.serve.hosting.front_end import main
-sys.exit(main(arguments))
+    from antiphon.serve.hosting.front_end import run_front_end as work
+
+from antiphon.supervisor.child import run_child
+sys.exit(run_child(arguments, work))
 """
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from antiphon.errors import AntiphonError, ProtocolError
@@ -48,20 +48,23 @@ def control_socket(arguments: Sequence[str]) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def receive_begin(control: socket.socket) -> tuple[Begin, list[int]]:
-    """Wait for the supervisor's first message, before there is an event loop.
+def run_child(arguments: Sequence[str], work: Callable[[socket.socket, Begin, Sequence[int]], None]) -> int:
+    """Do ``work`` with the control socket, the supervisor's first message and its descriptors.
+
+    Returns the exit code. The supervisor gets the reason why the work cannot begin.
 
     Raises:
-        ProtocolError: it says something else, or has ended.
+        ProtocolError: it says something else first, or has ended.
     """
+    control = control_socket(arguments)
     data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)
-    _, message = CONTROL.decode(data[1:])
-    if not isinstance(message, Begin):
-        raise ProtocolError(f"the supervisor began with {type(message).__name__}")
-    return message, descriptors
-
-
-def say_failed(control: socket.socket, error: AntiphonError) -> None:
-    """Report to the supervisor why this process cannot begin."""
-    control.setblocking(True)
-    control.sendall(IS_INLINE + CONTROL.encode(0, Failed(str(error))))
+    _, begin = CONTROL.decode(data[1:])
+    if not isinstance(begin, Begin):
+        raise ProtocolError(f"the supervisor began with {type(begin).__name__}")
+    try:
+        work(control, begin, descriptors)
+    except AntiphonError as error:
+        control.setblocking(True)
+        control.sendall(IS_INLINE + CONTROL.encode(0, Failed(str(error))))
+        return 2
+    return 0

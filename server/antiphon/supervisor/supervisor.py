@@ -321,7 +321,6 @@ class Supervisor:
         The first signal begins it, a second one ends it. Callers who come meanwhile are still answered.
         """
         self._is_leaving = True
-        self._log.info("draining", limit_s=self._plan.drain_s)
         for child in self._children():
             child.peer.send(Drain(self._plan.drain_s, self._target or ""))
         await self._until(
@@ -330,7 +329,6 @@ class Supervisor:
         for child in self._front_ends.values():
             child.peer.send(Cut())
         await self._until(self._are_drained, CUT_S)
-        self._log.info("drained", signals=len(self._signals))
 
     async def _save_trace(self) -> None:
         """Write what the children have recorded, if that was requested."""

@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict
 from functools import partial
 from typing import Final
@@ -32,8 +33,8 @@ from antiphon.serve.operator.metrics import watch_engine_process
 from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
-from antiphon.supervisor.child import control_socket, receive_begin, say_failed
-from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
+from antiphon.supervisor.child import run_child
+from antiphon.supervisor.messages import Connect, ControlReply, Message
 
 HEALTH_S: Final = 0.25
 """How often front ends get the state of the engines."""
@@ -51,6 +52,7 @@ class Engines:
         running: Sequence[RunningEngine],
         families: MetricFamilies,
         tracer: Tracer | None,
+        lost: Future[AntiphonError],
         *,
         is_alone: bool = False,
     ) -> None:
@@ -58,7 +60,7 @@ class Engines:
 
         ``is_alone`` for a server of one process, whose only front end calls and drains the engines itself.
         """
-        self._tracer = tracer
+        self._tracer, self._lost = tracer, lost
         self._engines = {each.name: each.engine for each in running}
         self._lines = [
             describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
@@ -81,6 +83,8 @@ class Engines:
     async def run(self) -> None:
         """Serve front ends until the supervisor says otherwise."""
         self.peer.send(messages.Ready(tuple(self._lines), self._models))
+        lost = asyncio.wrap_future(self._lost)
+        lost.add_done_callback(lambda it: self.peer.send(messages.Lost(str(it.result()))))
         watching = [asyncio.ensure_future(it) for it in (self._watch_trace(), self._watch_front_ends())]
         await self._leaving.wait()
         for watch in watching:
@@ -132,63 +136,35 @@ class Engines:
         return json.dumps(healths).encode()
 
 
-class Losses:
-    """Tells the supervisor of a lost device, which may be lost before the supervisor is connected."""
-
-    def __init__(self) -> None:
-        """Nothing is lost."""
-        self._words: list[str] = []
-        self._process: tuple[asyncio.AbstractEventLoop, ControlSocket] | None = None
-
-    def lost(self, error: AntiphonError) -> None:
-        """A device is lost; called from any thread."""
-        self._words.append(str(error))
-        if self._process is not None:
-            loop, _ = self._process
-            with contextlib.suppress(RuntimeError):  # the loop is closed: we are leaving anyway
-                loop.call_soon_threadsafe(self._tell)
-
-    def tell(self, peer: ControlSocket) -> None:
-        """Notify ``peer``, on the running loop."""
-        self._process = asyncio.get_running_loop(), peer
-        self._tell()
-
-    def _tell(self) -> None:
-        assert self._process is not None
-        while self._words:
-            self._process[1].send(messages.Lost(self._words.pop(0)))
+def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
+    """A device is lost; of several the first is reported. Called from any thread."""
+    with contextlib.suppress(InvalidStateError):
+        lost.set_result(error)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the engines until the supervisor ends."""
-    control = control_socket(argv)
-    begin, _ = receive_begin(control)
-    config, front_ends, _ = pickle.loads(begin.task)
+def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int]) -> None:
+    """Run the engines until the supervisor ends.
+
+    Raises:
+        AntiphonError: one of them cannot be served.
+    """
+    config, front_ends, _secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
     set_up_logging(config.log_level, process="engine")
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
-    try:
-        _run(control, config, front_ends)
-    except AntiphonError as error:
-        say_failed(control, error)
-        return 2
-    return 0
-
-
-def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
-    families = MetricFamilies(CollectorRegistry())
+    families, lost = MetricFamilies(CollectorRegistry()), Future[AntiphonError]()
     watch_engine_process(families.registry)
-    tracer, losses = make_tracer(config), Losses()
-    progress = show_progress(sys.stderr.isatty())
+    tracer, progress = make_tracer(config), show_progress(sys.stderr.isatty())
+    on_lost = partial(report_loss, lost)
     with running_engines(
-        config, families, on_lost=losses.lost, tracer=tracer, progress=progress, pools=front_ends
+        config, families, on_lost=on_lost, tracer=tracer, progress=progress, pools=front_ends
     ) as running:
         gc.collect()
         gc.freeze()
 
         async def serve() -> FrontEndServer | None:
-            engines = Engines(partial(MessageSocket, control, messages.CONTROL), running, families, tracer)
-            losses.tell(engines.peer)
+            connect = partial(MessageSocket, control, messages.CONTROL)
+            engines = Engines(connect, running, families, tracer, lost)
             await engines.run()
             return engines.front_ends
 
@@ -198,4 +174,4 @@ def _run(control: socket.socket, config: ServerConfig, front_ends: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child(sys.argv[1:], run_engines))

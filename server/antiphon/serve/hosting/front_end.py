@@ -42,7 +42,7 @@ from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
-from antiphon.supervisor.child import control_socket, receive_begin, say_failed
+from antiphon.supervisor.child import run_child
 from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
@@ -189,11 +189,11 @@ class FrontEnd:
         asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
         for context in self._tls.contexts:
             app[FAULTS].watch_tls(context)
-        counting: list[Connections] = []
 
         @web.middleware
         async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await counting[0].count(request, handler)
+            assert self.connections is not None
+            return await self.connections.count(request, handler)
 
         app.middlewares.insert(0, count)
         await runner.setup()
@@ -201,7 +201,6 @@ class FrontEnd:
         app[SERVICES].begin_drain = lambda target: self.peer.send(messages.BeginDrain(target))
         limit_s = self._config.limits.connect_timeout_s
         self.connections = Connections(self.peer, runner.server, limit_s)
-        counting.append(self.connections)
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
         # here now stays anyway.
         gc.collect()
@@ -324,36 +323,31 @@ def _announce(call: Call, limit_s: float, log: Log) -> None:
         log.error("notifying a call of draining failed", exc_info=error)
 
 
-async def _run(
-    control: socket.socket, begin: messages.Begin, config: ServerConfig, link: int, secret: bytes
-) -> None:
-    families = MetricFamilies(CollectorRegistry())
-    front_end = FrontEnd(partial(MessageSocket, control, messages.CONTROL), config, families, secret=secret)
-    engines = await connect(socket.socket(fileno=link))
-    named, running = name_models(config.served), dict(begin.models)
-    for _, name, checkpoint in named:
-        check_unchanged(name, checkpoint, running)
-    await front_end.run(
-        [serve_model(entry, name, checkpoint, engines[name], families) for entry, name, checkpoint in named]
-    )
+def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Sequence[int]) -> None:
+    """Serve conversations until the supervisor ends.
 
-
-def main(argv: Sequence[str]) -> int:
-    """Serve conversations until the supervisor ends."""
-    control = control_socket(argv)
-    begin, descriptors = receive_begin(control)
+    Raises:
+        AntiphonError: the configuration, or a model's files, cannot be used.
+    """
     config, _, secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
     set_up_logging(config.log_level, process=f"front-end-{begin.number}")
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     raise_open_file_limit()
-    try:
-        run(_run(control, begin, config, descriptors[0], secret))
-    except AntiphonError as error:
-        say_failed(control, error)
-        return 2
-    return 0
+
+    async def serve() -> None:
+        families = MetricFamilies(CollectorRegistry())
+        to_supervisor = partial(MessageSocket, control, messages.CONTROL)
+        front_end = FrontEnd(to_supervisor, config, families, secret=secret)
+        engines = await connect(socket.socket(fileno=descriptors[0]))
+        named, running = name_models(config.served), dict(begin.models)
+        for _, name, checkpoint in named:
+            check_unchanged(name, checkpoint, running)
+        models = [serve_model(*each, engines[each[1]], families) for each in named]
+        await front_end.run(models)
+
+    run(serve())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_child(sys.argv[1:], run_front_end))

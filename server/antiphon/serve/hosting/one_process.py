@@ -6,16 +6,19 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
+from antiphon.errors import AntiphonError
 from antiphon.ipc.health import Health, together
 from antiphon.ipc.message_socket import Handle, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
-from antiphon.serve.hosting.engine_process import Engines, Losses
+from antiphon.serve.hosting.engine_process import Engines, report_loss
 from antiphon.serve.hosting.engines import RunningEngine, running_engines, serve_here, show_progress
 from antiphon.serve.hosting.event_loop import run
 from antiphon.serve.hosting.front_end import FrontEnd
@@ -37,11 +40,12 @@ def serve(config: ServerConfig) -> int:
     # from an engine's thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take their time
-    families, losses = MetricFamilies(CollectorRegistry()), Losses()
+    families, lost = MetricFamilies(CollectorRegistry()), Future[AntiphonError]()
     tracer, progress = make_tracer(config), show_progress(sys.stderr.isatty())
-    engines = running_engines(config, families, on_lost=losses.lost, tracer=tracer, progress=progress)
+    on_lost = partial(report_loss, lost)
+    engines = running_engines(config, families, on_lost=on_lost, tracer=tracer, progress=progress)
     with bound_ports(config) as listeners, engines as running:
-        return run(_serve(running, config, families, listeners, access, tracer, losses))
+        return run(_serve(running, config, families, listeners, access, tracer, lost))
 
 
 async def _serve(
@@ -51,16 +55,14 @@ async def _serve(
     listeners: Sequence[socket.socket],
     access: Access,
     tracer: Tracer | None,
-    losses: Losses,
+    lost: Future[AntiphonError],
 ) -> int:
     (engine_end, to_engine), (front_end_end, to_front_end) = local_pair(), local_pair()
-    engines = Engines(engine_end.connect, running, families, tracer, is_alone=True)
+    engines = Engines(engine_end.connect, running, families, tracer, lost, is_alone=True)
     front_end = FrontEnd(front_end_end.connect, config, families, access=access, tracer=tracer)
 
     async def start_engine(hear: Handle[Message]) -> Child:
-        child = Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
-        losses.tell(engines.peer)
-        return child
+        return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
 
     async def converse() -> None:
         try:
