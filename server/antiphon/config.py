@@ -277,6 +277,12 @@ class ServerConfig:
         group=Group.ACCESS,
         is_basic=True,
     )
+    twilio_token: str | None = option(
+        None,
+        "Twilio's auth token: calls of /twilio without its signature are refused; default: not checked",
+        metavar="FILE",
+        group=Group.ACCESS,
+    )
     protect: tuple[str, ...] = option(
         (),
         "what else needs a key: health, metrics, page; repeat for several",

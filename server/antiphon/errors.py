@@ -27,7 +27,7 @@
         ├── UnknownSessionError      no such session of this key here
         ├── SessionLimitError        the key or address has reached its limit of sessions
         │   └── UsageLimitError      the key has used its seconds of the day
-        ├── KeyRevokedError          the key of a running call is no longer valid
+        ├── KeyRevokedError          the key of a call is not, or no longer, valid
         ├── SessionTimeoutError      the peer fell silent, or never began
         ├── ReplacedError            the call continues through another connection
         ├── MovedError               the call continues at another worker (carries its name)
@@ -203,7 +203,7 @@ class UsageLimitError(SessionLimitError):
 
 
 class KeyRevokedError(SessionError):
-    """The key of a running call was removed from the file."""
+    """The key of a call is not in the file, or was removed from it."""
 
 
 class SessionTimeoutError(SessionError):

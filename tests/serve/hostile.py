@@ -192,6 +192,27 @@ REALTIME_TYPES = (
 )
 
 
+def telephone_messages(random: Random) -> list[Message]:
+    """Events of wrong fields, in no order, among some that are right."""
+    values: list[object] = [
+        None,
+        "",
+        1,
+        [],
+        {},
+        "x" * 5000,
+        {"payload": "?"},
+        {"payload": "AAAA", "chunk": -1},
+    ]
+    kinds = ("connected", "start", "media", "mark", "dtmf", "stop", "x")
+    found: list[Message] = [
+        json.dumps({"event": kind, kind: values[int(at)], "streamSid": "MZ1"})
+        for kind in kinds
+        for at in random.integers(0, len(values), size=3)
+    ]
+    return [*found, "", "[]", '{"event":' * 1000, "\x00", b"", b"\x01abc"]
+
+
 def realtime_messages(random: Random) -> list[Message]:
     """Events of wrong fields, in no order, among some that are right."""
     names = (
@@ -335,6 +356,8 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /v1/realtime/translations": Upgraded(
         ("/v1/realtime/translations",), realtime_messages, (bytes(1_048_577),)
     ),
+    "GET /twilio": Upgraded(("/twilio",), telephone_messages, (b"binary",)),
+    "GET /telnyx": Upgraded(("/telnyx", "/m/null-echo/telnyx"), telephone_messages, (b"binary",)),
     "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),

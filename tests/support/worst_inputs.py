@@ -24,7 +24,16 @@ import msgpack
 from antiphon.audio.ogg import OggDecoder, OggOpusWriter
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
-from antiphon.protocol import kyutai, kyutai_tts, live, moshi, realtime, speech_request, translation
+from antiphon.protocol import (
+    kyutai,
+    kyutai_tts,
+    live,
+    media_streams,
+    moshi,
+    realtime,
+    speech_request,
+    translation,
+)
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.multipart import FormReader
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
@@ -115,6 +124,17 @@ def cases() -> Iterator[Case]:
         yield Case(
             "speech request", shape, speech_request.parse_speech_request, text.encode()[:MAX_JSON_BYTES]
         )
+    for shape, text in json_texts(media_streams.MAX_MESSAGE_BYTES, "x"):
+        message = text.replace('"type":"x"', '"event":"media"', 1)[: media_streams.MAX_MESSAGE_BYTES]
+        yield Case("media stream", shape, media_streams.decode, message)
+    room = media_streams.MAX_MESSAGE_BYTES - 60
+    payload = base64.b64encode(bytes(room // 4 * 3)).decode()
+    yield Case(
+        "media stream",
+        "audio",
+        media_streams.decode,
+        f'{{"event":"media","media":{{"payload":"{payload}"}}}}',
+    )
     yield from _msgpack_cases()
     yield from _bytes_cases()
     yield from _form_cases()

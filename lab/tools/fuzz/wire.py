@@ -9,7 +9,17 @@ from urllib.parse import parse_qsl
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError, FieldError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
-from antiphon.protocol import kyutai, kyutai_tts, live, live_events, moshi, realtime, resume, translation
+from antiphon.protocol import (
+    kyutai,
+    kyutai_tts,
+    live,
+    live_events,
+    media_streams,
+    moshi,
+    realtime,
+    resume,
+    translation,
+)
 from antiphon.protocol.chat import parse_chat_query, parse_set
 from antiphon.protocol.events import Sender, check_event
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
@@ -21,6 +31,7 @@ from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import chosen_subprotocol, presented_key
 from antiphon.serve.access.security import host_allowed, origin_allowed, page_headers
+from antiphon.serve.dialects.media_stream import Chunks
 from lab.tools.fuzz.target import Target, require
 
 DEFAULTS = SamplingParameters()
@@ -99,6 +110,15 @@ def read_live(data: bytes) -> None:
         live_events.encode(
             live_events.SessionStarted(event.session.shown(session_id="s", expires_at=0)), "event_1"
         )
+
+
+def read_media_stream(data: bytes) -> None:
+    """A message of a telephone's media stream, and what goes back once it has begun."""
+    event = media_streams.decode(data.decode("utf-8", "replace"))
+    if isinstance(event, media_streams.StreamStart):
+        media_streams.encode_media(event, b"\xff")
+    if isinstance(event, media_streams.Media):
+        Chunks().put(event)
 
 
 def read_realtime(data: bytes) -> None:
@@ -198,6 +218,7 @@ TARGETS = {
     "stt": Target(read_stt, (ProtocolError,)),
     "tts": Target(read_tts, (ProtocolError,)),
     "live": Target(read_live, (FieldError,)),
+    "media_stream": Target(read_media_stream, (ProtocolError,)),
     "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),
     "rest_json": Target(read_rest_json, (FieldError,)),

@@ -100,13 +100,27 @@ class Access:
         shown = presented_key(request.headers, request.query) or cookie_key(request)
         return self._keys is not None and shown is None
 
-    def identify(self, request: web.Request) -> Caller:
-        """Who sends a request.
+    def identify(self, request: web.Request, *, may_lack_key: bool = False) -> Caller:
+        """Who sends a request; with ``may_lack_key`` it may show one later, to :meth:`known_by`.
 
         Raises:
             web.HTTPUnauthorized: it shows no key, or one that is not in the file.
         """
-        return Caller(self._key_of(request), self.address_of(request))
+        is_later = may_lack_key and self.needs_key(request)
+        return Caller(None if is_later else self._key_of(request), self.address_of(request))
+
+    def known_by(self, key: str | None, caller: Caller) -> Caller:
+        """A caller that has shown a ``key`` in its first message, where it needed one and had shown none.
+
+        Raises:
+            KeyRevokedError: it shows none, or one that is not in the file.
+        """
+        if self._keys is None or caller.key is not None:
+            return caller
+        found = None if key is None else self._keys.find(key)
+        if found is None:
+            raise KeyRevokedError("the key is missing, or not known here")
+        return Caller(found, caller.address)
 
     def knows(self, key: str) -> bool:
         """Whether a key is in the file."""

@@ -16,6 +16,7 @@ from antiphon.errors import ConfigError
 from antiphon.option import AUTO, Group, OptionInfo, Parser, constants, options, refusal_of, right_name
 from antiphon.serve.access.keys import KeyFile
 from antiphon.serve.access.shared_secret import SharedSecret
+from antiphon.serve.access.twilio_signature import read_token
 from antiphon.serve.hosting.ports import port_tls
 
 DESCRIPTION: Final = "Serve speech models over Moshi's, Kyutai's and OpenAI's protocols, and the page at /."
@@ -141,6 +142,8 @@ def check_files(config: ServerConfig) -> None:
     port_tls(config)
     if config.hand_over_secret is not None:
         SharedSecret.read(Path(config.hand_over_secret))
+    if config.twilio_token is not None:
+        read_token(Path(config.twilio_token))
     if config.api_keys is not None:
         KeyFile(Path(config.api_keys))
     for entry in config.served:

@@ -16,14 +16,15 @@ from antiphon.serve.routes import (
     openai_speech,
     openai_transcription,
     realtime,
+    telephone,
     tts,
 )
 from antiphon.serve.routes.routing import Route
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
-        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
-        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES),
+        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *telephone.ROUTES),
+        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *telephone.ROUTES),
         PipelineKind.STT: (*asr.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
         PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES),
     }

@@ -97,6 +97,7 @@ class Route:
 
     ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
     upgraded the connection. ``resumes`` says of a query whether its session continues another's call.
+    ``shows_key_later``: a request may lack the key; its handler asks for one before it takes a row.
     """
 
     method: str
@@ -104,6 +105,7 @@ class Route:
     handler: Handler
     refuse: Refusal = field(default=refuse_over_http)
     resumes: Callable[[Mapping[str, str]], bool] = field(default=never)
+    shows_key_later: bool = False
 
 
 def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> tuple[PipelineKind, ...]:
@@ -148,7 +150,7 @@ def _guarded(
         is_logged = False
         try:
             check_origin(request, services.config.allow_origin)
-            caller = services.access.identify(request)
+            caller = services.access.identify(request, may_lack_key=route.shows_key_later)
             try:
                 resumes = route.resumes(request.query)
                 model = services.model_for(named_model(request), caller, kinds, resumes=resumes)

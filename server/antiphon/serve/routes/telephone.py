@@ -1,0 +1,128 @@
+"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for models that talk.
+
+Both paths take the messages of either service. The address in a call's instructions keeps no query and no
+header, so the key, the model and the persona come as parameters of the ``start`` message: ``key``, ``model``,
+``voice``, ``instructions``. What is refused after the upgrade closes the connection with a code and a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
+from antiphon.models.spec import LIVE_KINDS
+from antiphon.protocol import media_streams as wire
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.twilio_signature import HEADER, is_signed, read_token
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import upgrade_then_admit
+from antiphon.serve.calls.participant import Place, Talker
+from antiphon.serve.dialects.media_stream import MediaStreamDialect
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
+
+
+async def handle_twilio(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One call, whose request is signed where the server has Twilio's token.
+
+    Raises:
+        web.HTTPForbidden: the signature is missing or wrong.
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    token = services.config.twilio_token
+    if token is not None and not is_signed(request, await services.helper.run(read_token, Path(token))):
+        raise web.HTTPForbidden(text=f"{HEADER} is missing, or not that of this address\n")
+    return await handle_stream(request, services, model, caller)
+
+
+async def handle_stream(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One call, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    await check_upgrade(request, model, wait_s=0.0)
+    async with AsyncExitStack() as held:
+
+        async def begin(socket: Socket) -> Call | None:
+            start = await _start_of(socket, services.config.limits.handshake_timeout_s)
+            if start is None:
+                return None
+            known = services.access.known_by(start.parameters.get("key"), caller)
+            if known is not caller:
+                await services.access.admit(known)
+                await held.enter_async_context(services.access.ledger.hold(Caller(known.key, "")))
+            return await _begin(services, named_model(request), start, known)
+
+        return await upgrade_then_admit(
+            request, services, model.metrics, begin, refusal, max_message_bytes=wire.MAX_MESSAGE_BYTES
+        )
+
+
+def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
+    """The close code of an error; the protocol has no message for it."""
+    return (), wire_form(error).close
+
+
+refuse_call = refuse_in(lambda _: refusal)
+
+ROUTES = (
+    Route("GET", "/twilio", handle_twilio, refuse_call, shows_key_later=True),
+    Route("GET", "/telnyx", handle_stream, refuse_call, shows_key_later=True),
+)
+
+
+async def _start_of(socket: Socket, timeout_s: float) -> wire.StreamStart | None:
+    """The message that begins a stream; None when the peer has left.
+
+    Raises:
+        ProtocolError: another one than ``connected`` comes before it.
+        SessionTimeoutError: there is none.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (message := await socket.receive_any()) is not None:
+                event = socket.timed(wire.decode, message)
+                if isinstance(event, wire.StreamStart):
+                    return event
+                if event is not None:
+                    raise ProtocolError("the first event after connected has to be start")
+    except TimeoutError:
+        raise SessionTimeoutError(f"no start for {timeout_s:g} s") from None
+    return None
+
+
+async def _begin(services: Services, named: str | None, start: wire.StreamStart, caller: Caller) -> Call:
+    """The call that a stream asks for, with its row.
+
+    Raises:
+        AntiphonError: it cannot be had.
+    """
+    wishes = start.parameters
+    model = services.model_for(wishes.get("model", named), caller, LIVE_KINDS)
+    prompt = await prompt_of_session(
+        services, model, wishes.get("instructions", ""), wishes.get("voice"), None
+    )
+    call = Call(
+        services,
+        model,
+        MediaStreamDialect(start, model, services.clock),
+        Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=True),
+        caller=caller,
+    )
+    await call.admit(format=start.codec)
+    return call

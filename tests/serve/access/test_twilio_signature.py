@@ -1,0 +1,49 @@
+"""Twilio's signature: the values of its own package, and the addresses that a proxy changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from antiphon.errors import ConfigError
+from antiphon.serve.access.twilio_signature import HEADER, is_signed, read_token, signature
+
+TOKEN = "12345678901234567890123456789012"
+SIGNED = {
+    "wss://voice.example.com/twilio": "YuW7ZNDezumiKHOLO6sRVeUPptE=",
+    "wss://voice.example.com:8443/m/tiny/twilio/": "s2IJF6t1rO1ggDBv9YO3IpM4GyU=",
+    "https://voice.example.com/twilio?a=b": "uIe2zhsOjTqOJ/BW23tKXufHloI=",
+}
+"""By RequestValidator of the twilio package 9.13.0, with TOKEN."""
+
+
+@pytest.mark.parametrize(("url", "value"), SIGNED.items())
+def test_it_is_what_the_package_makes(url: str, value: str) -> None:
+    assert signature(url, TOKEN).decode() == value
+
+
+@pytest.mark.parametrize(("url", "value"), SIGNED.items())
+def test_a_request_behind_a_proxy_is_checked_by_the_address_that_was_signed(url: str, value: str) -> None:
+    host, _, path = url.partition("://")[2].partition("/")
+    for seen in (f"/{path}", f"/{path}".rstrip("/")):
+        request = make_mocked_request("GET", seen, headers={"Host": host, HEADER: value})
+        assert is_signed(request, TOKEN)
+        assert not is_signed(request, TOKEN[::-1])
+    elsewhere = make_mocked_request("GET", f"/{path}", headers={"Host": "elsewhere", HEADER: value})
+    assert not is_signed(elsewhere, TOKEN)
+    assert not is_signed(make_mocked_request("GET", f"/{path}", headers={"Host": host}), TOKEN)
+    latin = make_mocked_request("GET", f"/{path}", headers={"Host": host, HEADER: "\xe9"})
+    assert not is_signed(latin, TOKEN)
+
+
+def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(ConfigError, match=r"twilio_token = '.*token': .*No such file"):
+        read_token(file)
+    file.write_text("short\n")
+    with pytest.raises(ConfigError, match="5 characters, a token has 16 at least"):
+        read_token(file)
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(file) == TOKEN
