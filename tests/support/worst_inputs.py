@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgpack
 
+from antiphon.audio.codecs import make_decoder
 from antiphon.audio.ogg import OggDecoder, OggOpusWriter
 from antiphon.config import Limits
 from antiphon.errors import AntiphonError
@@ -37,6 +39,7 @@ from antiphon.protocol import (
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.multipart import FormReader
 from antiphon.protocol.payload import MAX_JSON_BYTES, MAX_STRUCTURE_BYTES, MAX_VALUES
+from antiphon.serve.hosting.app import MAX_FORM_BYTES
 from antiphon.serve.transport.frames import FRAGMENTS, FrameReader
 from antiphon.serve.transport.socket import AHEAD_S, FRAGMENT_MESSAGES
 
@@ -138,6 +141,28 @@ def cases() -> Iterator[Case]:
     yield from _msgpack_cases()
     yield from _bytes_cases()
     yield from _form_cases()
+    for codec, data in (
+        ("pcm_f32le", bytes(Limits().max_message_bytes)),
+        ("pcmu", bytes(Limits().max_message_bytes)),
+        ("opus", b"\xe3\x30" + bytes(range(48)) * 1000),  # 48 frames of 2.5 ms, the longest packet
+    ):
+        yield Case("a message of audio", f"{codec}, {len(data):,} bytes", partial(_decode_audio, codec), data)
+    for shape, unit in (("fields", b"a=b&"), ("escapes", b"%e4"), ("separators", b"&")):
+        yield Case("a form for a key", shape, _read_key, unit * (MAX_FORM_BYTES // len(unit)))
+
+
+def _decode_audio(codec: str, data: bytes) -> None:
+    decoder = make_decoder(codec)
+    try:
+        decoder.put(data)
+        while decoder.step() is not None:
+            pass
+    finally:
+        decoder.close()
+
+
+def _read_key(body: bytes) -> None:
+    dict(parse_qsl(body.decode("utf-8", "replace")))
 
 
 def _msgpack_cases() -> Iterator[Case]:
