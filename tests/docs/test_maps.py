@@ -9,6 +9,8 @@ from tests.repo.tracked import ROOT, tracked_files
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DECISIONS = ROOT / "docs" / "adr"
+MOST_WORDS = 650
+"""Of a decision without its tables: a page."""
 
 
 def test_every_folder_with_code_has_its_sentence() -> None:
@@ -48,7 +50,8 @@ def test_every_decision_is_listed_and_numbered_once() -> None:
     assert {name for _, name in listed} == files
     assert [number for number, _ in listed] == sorted({name[:4] for name in files})
     for number, name in listed:
-        assert name.startswith(number)
+        title = (DECISIONS / name).read_text().partition("\n")[0].removeprefix(f"# {number}. ")
+        assert f"| [{number}]({name}) | {title} | " in listing
 
 
 def test_every_decision_has_a_status_and_the_usual_headings() -> None:
@@ -56,6 +59,11 @@ def test_every_decision_has_a_status_and_the_usual_headings() -> None:
         text = path.read_text()
         assert re.match(rf"# {path.name[:4]}\. \S", text), path.name
         assert re.search(r"^Status: (accepted|replaced by \d{4})", text, re.MULTILINE), path.name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE)[:3] == ["Question", "Options", "Decision"], (
+            path.name
+        )
+        prose = [line for line in text.splitlines() if not line.startswith("|")]
+        assert len(" ".join(prose).split()) <= MOST_WORDS, f"{path.name}: a decision is a page at most"
 
 
 def test_every_verb_has_a_help_text() -> None:
