@@ -15,14 +15,18 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from antiphon.agent.config import MODEL_NAME, AgentConfig, TextModelConfig, read_agents, tables
+from antiphon.backends.machine import list_gpus
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import AUTO, Group, apply, constant, option, options, tune
+
+ALL_GPUS: Final = "cuda:all"
+"""An engine for each GPU that the driver offers."""
 
 WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -216,7 +220,11 @@ class ServerConfig:
         is_basic=True,
     )
     device: str | None = option(
-        None, "device, such as cpu, cuda, cuda:1", metavar="DEVICE", group=Group.MODELS, is_basic=True
+        None,
+        "device: cpu, cuda, cuda:1; cuda:all: every GPU",
+        metavar="DEVICE",
+        group=Group.MODELS,
+        is_basic=True,
     )
     backend_option: tuple[str, ...] = option(
         (),
@@ -428,6 +436,37 @@ class ServerConfig:
             llm=self.llm or "", llm_model=self.llm_model, llm_key_env=self.llm_key_env
         )
         return (*self.agents, AgentConfig(name=self.agent, text_models=(text_model,)))
+
+    @property
+    def devices(self) -> tuple[str | None, ...]:
+        """The devices of an engine each; one, which may be left to the backend, but for a list or cuda:all.
+
+        Raises:
+            ConfigError: there is no GPU, one is named twice, or an entry of ``models`` has its own device.
+        """
+        found: tuple[str | None, ...] = (self.device,)
+        if self.device == ALL_GPUS:
+            found = tuple(f"cuda:{number}" for number in range(len(list_gpus())))
+        elif self.device is not None:
+            found = tuple(self.device.split(","))
+        if not found:
+            raise ConfigError(f"device {ALL_GPUS} was requested, but the driver offers no GPU")
+        if len(set(found)) < len(found):
+            raise ConfigError(f"device = {self.device!r} names one twice")
+        own = next((entry.model for entry in self.models if entry.device != self.device), None)
+        if len(found) > 1 and own is not None:
+            raise ConfigError(
+                f"device = {self.device!r} is an engine for each device, but {own} has a device of its own"
+            )
+        return found
+
+    def of_engine(self, number: int) -> ServerConfig:
+        """The configuration of one engine of several, by its device."""
+        device = self.devices[number]
+        entries = (
+            replace(entry, device=device) if entry.device == self.device else entry for entry in self.models
+        )
+        return replace(self, device=device, models=tuple(entries))
 
     @property
     def served(self) -> tuple[ModelConfig, ...]:

@@ -24,6 +24,7 @@ from antiphon.config import Limits, ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
@@ -318,8 +319,8 @@ async def serving(
         core.start()
         cores[name] = core
         front_end = LocalFrontEnd({name: core}, asyncio.get_running_loop())
-        port = front_end.client.engines[name]
-        served.append(serve_model(config.served[0], name, files, port, families))
+        group = EngineGroup([front_end.client.engines[name]])
+        served.append(serve_model(config.served[0], name, files, group, families))
     app = build_app(served, config, families, page=page, access=Access(config, client))
     runner = make_runner(app, shutdown_timeout=1.0)
     await runner.setup()

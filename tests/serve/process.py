@@ -36,11 +36,11 @@ if role != "serve" or {is_alone}:  # a supervisor has no model, and half a secon
 
     served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
 
-def make_backend(*_, slots, **__):
+def make_backend(*_, slots, device=None, **__):
     # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
     os.write(1, b"making the backend\\n")
     time.sleep({make_s})
-    return NullBackend(SPEC, slots, step_ms=2, faults={faults!r})
+    return NullBackend(SPEC, slots, device=device or "cpu", step_ms=2, faults={faults!r})
 
 if role == "engine" or (role == "serve" and {is_alone}):
     import antiphon.serve.hosting.engines as engines

@@ -181,6 +181,7 @@ class NullRows(HostArrays):
         self,
         spec: ModelSpec,
         *,
+        device: str = "cpu",
         step_ms: float = 0.0,
         hold_gil: bool = False,
         faults: NullFaults | None = None,
@@ -194,7 +195,7 @@ class NullRows(HostArrays):
                 f"this model has {spec.frame_samples}"
             )
         self.facts = BackendInfo(
-            "null", "cpu", spec, versions={"numpy": np.__version__}, memory={"weights": 0}
+            "null", device, spec, versions={"numpy": np.__version__}, memory={"weights": 0}
         )
         self.step_s = step_ms / 1000.0
         self._spec, self._hold_gil = spec, hold_gil
@@ -426,10 +427,13 @@ def make(
     step_ms: float = 0.0,
     hold_gil: bool = False,
 ) -> HostBackend | TtsBackend:
-    """Make a null backend with a checkpoint's shape; its weights are not read."""
-    if device not in (None, "cpu"):
-        raise UnsupportedError(f"the null backend runs on cpu, not on {device}")
+    """Make a null backend with a checkpoint's shape; its weights are not read.
+
+    ``device`` may be null:N: a device by name only, as one of several.
+    """
+    if device not in (None, "cpu") and not device.startswith("null:"):
+        raise UnsupportedError(f"the null backend runs on cpu or null:N, not on {device}")
     spec = checkpoint.spec
-    rows = NullRows(spec, step_ms=step_ms, hold_gil=hold_gil)
+    rows = NullRows(spec, device=device or "cpu", step_ms=step_ms, hold_gil=hold_gil)
     host = TtsBackend if spec.kind is PipelineKind.TTS else HostBackend
     return host(spec, rows, slots=slots)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,15 @@ class Health:
     def is_healthy(self) -> bool:
         """Whether the process should be left running."""
         return self.alive and self.stuck_s == 0.0
+
+
+def as_one(each: Mapping[str, Health]) -> Health:
+    """Engines of one model by device as one: alive, and not stuck, when one is."""
+    if len(each) == 1:
+        return next(iter(each.values()))
+    whole = together(each)
+    able = [health for health in each.values() if health.is_healthy]
+    return replace(whole, alive=bool(able), stuck_s=0.0 if able else whole.stuck_s)
 
 
 def together(each: Mapping[str, Health]) -> Health:

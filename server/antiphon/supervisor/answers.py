@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
 
 import msgpack
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from antiphon.ipc.health import Health, as_one
 from antiphon.metrics import merge_of, read_family
 from antiphon.supervisor.children import Child
 from antiphon.supervisor.dispatcher import FrontEndShare
@@ -67,13 +68,17 @@ class Totals:
         self._latest: dict[str, Families] = {}
         self._past: Families = {}
 
-    def heard(self, process: str, data: bytes) -> None:
-        """Take the newest values of a process, as :func:`read_registry` packs them."""
+    def heard(self, process: str, data: bytes, device: str = "") -> None:
+        """Take the newest values of a process, as :func:`read_registry` packs them.
+
+        Those of one of several engines get its ``device`` as a label ``engine``.
+        """
+        own = (("engine", device),) if device else ()
         families: Families = {}
         for name, kind, help_text, samples in msgpack.unpackb(data, use_list=False):
             family = families.setdefault(name, Family(kind, help_text))
             for sample, labels, value in samples:
-                family.add((sample, labels), value)
+                family.add((sample, (*labels, *own)), value)
         self._latest[process] = families
 
     def ended(self, process: str) -> None:
@@ -133,17 +138,17 @@ class Answers(Collector):
         self,
         registry: CollectorRegistry,
         *,
-        engine: Callable[[], Child],
+        engines: Callable[[], Sequence[Child]],
         shares: Callable[[], Sequence[FrontEndShare]],
         wanted: int,
     ) -> None:
         """The supervisor's own metrics are on ``registry``; ``wanted`` front ends should run."""
         self.totals = Totals()
         self._registry = registry
-        self._engine = engine
+        self._engines = engines
         self._shares = shares
         self._wanted = wanted
-        self._engine_health: Any = {}
+        self._known: dict[str, Any] = {}  # what each engine said last of its models
         registry.register(self)
 
     async def of(self, what: str) -> Body:
@@ -153,15 +158,23 @@ class Answers(Collector):
         return Body(json.dumps(await self.health()).encode())
 
     async def health(self) -> dict[str, Any]:
-        """How the engine is, as it says itself, and what the supervisor sees of its children."""
-        engine = self._engine()
-        answer = await engine.answer("health")
-        if answer is not None:
-            self._engine_health = json.loads(answer)
+        """How the engines are, as they say themselves, and what the supervisor sees of its children."""
+        engines = self._engines()
+        said = await asyncio.gather(*(engine.answer("health") for engine in engines))
+        answers = {it.name: answer for it, answer in zip(engines, said, strict=True) if answer is not None}
+        self._known |= {name: json.loads(answer) for name, answer in answers.items()}
+        if engines:  # one that has ended answers for nothing any more
+            self._known = {it.name: self._known[it.name] for it in engines if it.name in self._known}
+        several = {
+            it.device: {"answers": it.name in answers, "models": self._known.get(it.name, {})}
+            for it in engines
+            if it.device
+        }
         return {
-            "models": self._engine_health,
-            "engine_answers": answer is not None,
-            "engine_silent_s": engine.silent_s,
+            "models": self._models(),
+            **({"engines": several} if several else {}),
+            "engine_answers": bool(answers),
+            "engine_silent_s": min((engine.silent_s for engine in engines), default=0.0),
             "front_ends_wanted": self._wanted,
             "front_ends": [
                 {
@@ -174,13 +187,31 @@ class Answers(Collector):
             ],
         }
 
+    def _models(self) -> Any:
+        """What the engines said last of each model, as one."""
+        if len(self._known) == 1:
+            return next(iter(self._known.values()))
+        names = {name for models in self._known.values() for name in models}
+        return {
+            name: asdict(
+                as_one(
+                    {
+                        engine: Health(**models[name])
+                        for engine, models in self._known.items()
+                        if name in models
+                    }
+                )
+            )
+            for name in names
+        }
+
     async def _metrics(self) -> bytes:
-        children = [self._engine(), *(share.child for share in self._shares())]
+        children = [*self._engines(), *(share.child for share in self._shares())]
         answers = await asyncio.gather(*(child.answer("metrics") for child in children))
         self.totals.heard("supervisor", read_registry(self._registry))
         for child, answer in zip(children, answers, strict=True):
             if answer is not None and child.is_alive:
-                self.totals.heard(child.name, answer)
+                self.totals.heard(child.name, answer, child.device)
         return self.totals.text()
 
     def collect(self) -> Iterable[Metric]:

@@ -112,6 +112,11 @@ class Child:
         self.peer = connect(self._heard, lost=lambda _: None)
         self.ended = asyncio.ensure_future(self._reap())
 
+    @property
+    def device(self) -> str:
+        """Of one of several engines; "" of any other child."""
+        return self.name.partition(" ")[2]
+
     @classmethod
     async def start(
         cls,
@@ -214,30 +219,39 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ChildProcesses:
-    """Starts children by the commands ``engine`` and ``front_end``; each gets ``task`` first."""
+    """Starts children by the commands ``engine`` and ``front_end``; each gets ``task`` first.
+
+    ``devices`` are those of several engines, a process each.
+    """
 
     engine: Sequence[str]
     front_end: Sequence[str]
     task: bytes
+    devices: Sequence[str] = ("",)
 
-    async def start_engine(self, hear: Handle[Message]) -> Child:
-        """Start the engine's process.
+    async def start_engine(self, number: int, hear: Handle[Message]) -> Child:
+        """Start the process of the engine of this number, from 0 on.
 
         Raises:
             OSError: the system has no process, file or memory left.
         """
-        return await Child.start("engine", self.engine, Begin(0, self.task), hear)
+        name = f"engine {self.devices[number]}".strip()
+        return await Child.start(name, self.engine, Begin(number, self.task), hear)
 
-    async def start_front_end(self, number: int, engine: Child, hear: Handle[Message]) -> Child:
-        """Start a front end with a link to an engine that is ready; raises as :meth:`start_engine`."""
-        theirs, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, engines:
+    async def start_front_end(self, number: int, engines: Sequence[Child], hear: Handle[Message]) -> Child:
+        """Start a front end with a link to each engine, all ready; raises as :meth:`start_engine`."""
+        with contextlib.ExitStack() as stack:
+            links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
+            for pair in links:
+                for end in pair:
+                    stack.enter_context(end)
             child = await Child.start(
                 f"front-end-{number}",
                 self.front_end,
-                Begin(number, self.task, engine.ready.result().models),
+                Begin(number, self.task, engines[0].ready.result().models),
                 hear,
-                [theirs.fileno()],
+                [theirs.fileno() for theirs, _ in links],
             )
-            engine.peer.send(NewFrontEnd(number, child.pid), [engines.fileno()])
+            for engine, (_, ours) in zip(engines, links, strict=True):
+                engine.peer.send(NewFrontEnd(number, child.pid), [ours.fileno()])
         return child

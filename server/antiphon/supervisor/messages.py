@@ -1,7 +1,7 @@
 """Messages between the supervisor and its children over control sockets.
 
-Descriptors travel with a message: with ``Begin`` the front end's link to the engine, with ``NewFrontEnd``
-the engine's end of it, and with ``Connection`` an accepted connection.
+Descriptors travel with a message: with ``Begin`` the front end's links to the engines, with ``NewFrontEnd``
+an engine's end of one, and with ``Connection`` an accepted connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Message(MessageBase, frozen=True):
 class Begin(Message, frozen=True):
     """To a child, first of all: its number, and what it is to do, in bytes that its own main understands.
 
-    A front end gets the fingerprints of the ``models`` that the engine runs, by name.
+    A front end gets the fingerprints of the ``models`` that the engines run, by name.
     """
 
     number: int
@@ -107,9 +107,13 @@ class Drain(Message, frozen=True):
 
 
 class BeginDrain(Message, frozen=True):
-    """From a front end: an operator wants all to drain, and calls to go to the worker at ``target``."""
+    """From a front end: an operator wants all to drain, and calls to go to the worker at ``target``.
+
+    With the device of an ``engine`` only that one, whose calls may go to others of this worker.
+    """
 
     target: str
+    engine: str = ""
 
 
 class Reread(Message, frozen=True):

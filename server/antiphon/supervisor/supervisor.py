@@ -1,7 +1,7 @@
-"""The life of a server: engine first, then front ends, and the end of all together.
+"""The life of a server: engines first, then front ends, and the end of all together.
 
-They are processes, or tasks of this one. A front end that ends or falls silent is replaced; without the
-engine nothing can continue.
+They are processes, or tasks of this one. A front end that ends or falls silent is replaced. Of several
+engines, one for each device, one that ends ends its calls; without any nothing can continue.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class SupervisorPlan:
     """What is to run, and for how long anything may take.
 
     ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is for a
-    child to end. ``announce`` gets the engine's description once callers can come. What the children have
+    child to end. ``announce`` gets the engines' description once callers can come. What the children have
     recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial. ``families`` get
     what is counted of connections; None for metrics of the supervisor's own.
     """
 
-    start_engine: Callable[[Handle[Message]], Awaitable[Child]]
-    start_front_end: Callable[[int, Child, Handle[Message]], Awaitable[Child]]
+    start_engine: Callable[[int, Handle[Message]], Awaitable[Child]]
+    start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]]
     front_ends: int
+    engines: int = 1
     listeners: Sequence[socket.socket]
     limits: ConnectionLimits
     counted_address: Callable[[str], str]
@@ -109,12 +110,12 @@ class Supervisor:
         self._restarts = make_metric(Counter, "front_end_restarts", registry)
         self.answers = Answers(
             registry,
-            engine=self._running_engine,
+            engines=lambda: self._running_engines,
             shares=lambda: self._dispatcher.shares,
             wanted=plan.front_ends,
         )
         self._shared.answer = self.answers.of
-        self._engine: Child | None = None
+        self._engines: list[Child] = []
         self._front_ends: dict[int, Child] = {}
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
@@ -145,13 +146,15 @@ class Supervisor:
                 return EXIT_CODES[self._signals[0]]
             tasks += await starting
             await self._until(
-                lambda: bool(self._signals or self._lost or self._target is not None or not self._has_engine)
+                lambda: (
+                    bool(self._signals or self._lost or self._target is not None) or not self._running_engines
+                )
             )
             has_target = self._target is not None
             code = EXIT_CODES[self._signals[0]] if self._signals else 0 if has_target else EXIT_DEVICE_LOST
             await self._drain()
             await (self._saving or self._save_trace())
-            return code if self._has_engine and not self._lost else EXIT_DEVICE_LOST
+            return code if self._running_engines and not self._lost else EXIT_DEVICE_LOST
         finally:
             starting.cancel()
             await asyncio.wait([starting])
@@ -161,29 +164,36 @@ class Supervisor:
 
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and let callers come; the tasks that replace front ends."""
-        self._engine = await self._plan.start_engine(self._hear_engine)
-        described = await asyncio.shield(self._engine.ready)  # a signal cancels only this task
-        self._engine.ended.add_done_callback(lambda _: self._changed.set())
+        for number in range(self._plan.engines):
+            hear = functools.partial(self._hear_engine, number)
+            self._engines.append(await self._plan.start_engine(number, hear))
+        # A signal cancels only this task.
+        described = await asyncio.gather(*(asyncio.shield(engine.ready) for engine in self._engines))
+        for engine in self._engines:
+            engine.ended.add_done_callback(functools.partial(self._engine_ended, engine))
         numbers = range(1, self._plan.front_ends + 1)
         first = [await self._start_front_end(number) for number in numbers]
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
         self._dispatcher.open()
         self._is_open = True
-        self._plan.announce(described.lines)
+        self._plan.announce([line for ready in described for line in ready.lines])
         return [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
 
     @property
-    def _has_engine(self) -> bool:
-        return self._engine is not None and self._engine.is_alive
+    def _running_engines(self) -> list[Child]:
+        return [engine for engine in self._engines if engine.is_alive]
 
-    def _running_engine(self) -> Child:
-        assert self._engine is not None
-        return self._engine
+    def _engine_ended(self, engine: Child, ended: asyncio.Future[int]) -> None:
+        """The calls of an engine ended with it; those of others continue."""
+        self._changed.set()
+        self.answers.totals.ended(engine.name)
+        if self._running_engines and not self._is_leaving:
+            self._log.error("engine ended", engine=engine.device, code=ended.result())
 
     async def _start_front_end(self, number: int) -> Child:
         """Start a front end; connections go to it when it is ready."""
         hear = functools.partial(self._hear_front_end, number)
-        child = await self._plan.start_front_end(number, self._running_engine(), hear)
+        child = await self._plan.start_front_end(number, self._running_engines, hear)
         self._front_ends[number] = child
         if (trial := self._shared.trial) is not None:
             child.peer.send(CanaryPhase(trial.trial.phase))
@@ -201,7 +211,7 @@ class Supervisor:
             lived_s = loop.time() - began_s
             self._bury(number, child)
             pause_s = next_pause_s(pause_s, lived_s)
-            if self._is_leaving or not self._has_engine:
+            if self._is_leaving or not self._running_engines:
                 return
             log = self._log.bind(reason=child.failure) if child.failure else self._log
             log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
@@ -214,7 +224,7 @@ class Supervisor:
         """Replace a front end after a pause; None when the server shuts down meanwhile."""
         while True:
             await asyncio.sleep(pause_s)
-            if self._is_leaving or not self._has_engine:
+            if self._is_leaving or not self._running_engines:
                 return None
             try:
                 return await self._start_front_end(number)
@@ -227,7 +237,8 @@ class Supervisor:
         self._dispatcher.remove(number)
         self._shared.gone(number)
         self.answers.totals.ended(child.name)
-        self._running_engine().peer.send(GoneFrontEnd(number))
+        for engine in self._running_engines:
+            engine.peer.send(GoneFrontEnd(number))
         self._changed.set()
 
     async def _watch(self) -> None:
@@ -243,7 +254,7 @@ class Supervisor:
             for child in self._children():
                 child.beat(min(elapsed_s, 2 * PING_PERIOD_S))
                 limit_s = SILENT_S if child.is_ready else START_S
-                if child is not self._engine and child.silent_s > limit_s:
+                if child not in self._engines and child.silent_s > limit_s:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
 
@@ -260,11 +271,13 @@ class Supervisor:
         return [child for child in self._front_ends.values() if child.is_alive]
 
     def _children(self) -> Iterable[Child]:
-        engine = [self._engine] if self._engine is not None else []
-        return [child for child in (*self._front_ends.values(), *engine) if child.is_alive]
+        return [child for child in (*self._front_ends.values(), *self._engines) if child.is_alive]
 
-    def _hear_engine(self, message: Message, _: Sequence[int]) -> ControlReply:
+    def _hear_engine(self, number: int, message: Message, _: Sequence[int]) -> ControlReply:
         match message:
+            case Lost() if len(self._running_engines) > 1:
+                self._log.error("device lost", engine=self._engines[number].device, reason=message.words)
+                self._engines[number].kill()
             case Lost():
                 self._lost = message.words
                 self._changed.set()
@@ -283,12 +296,21 @@ class Supervisor:
             case Drained():
                 self._drained.add(number)
                 self._changed.set()
-            case BeginDrain():
-                self._target = message.target
+            case BeginDrain(target, ""):
+                self._target = target
                 self._changed.set()
+            case BeginDrain(target, device):
+                self._drain_engine(device, target)
             case _:
                 return self._shared.handle(number, message)
         return None
+
+    def _drain_engine(self, device: str, target: str) -> None:
+        """Let the calls of one engine go to others, or end."""
+        for engine in self._running_engines:
+            if engine.device == device:
+                self._log.info("engine drains", engine=device, target=target)
+                engine.peer.send(Drain(self._plan.drain_s, target))
 
     def _announce_phase(self, phase: Phase) -> None:
         for child in self._running_front_ends():
@@ -324,7 +346,8 @@ class Supervisor:
         for child in self._children():
             child.peer.send(Drain(self._plan.drain_s, self._target or ""))
         await self._until(
-            lambda: self._are_drained() or len(self._signals) > 1 or not self._has_engine, self._plan.drain_s
+            lambda: self._are_drained() or len(self._signals) > 1 or not self._running_engines,
+            self._plan.drain_s,
         )
         for child in self._front_ends.values():
             child.peer.send(Cut())
@@ -341,11 +364,10 @@ class Supervisor:
         self._log.info("trace written", file=file)
 
     async def _end_all(self) -> None:
-        """End the front ends and after them the engine; what does not end in time is killed."""
+        """End the front ends and after them the engines; what does not end in time is killed."""
         self._is_leaving = True
         self._dispatcher.close()
-        engine = [self._engine] if self._engine is not None else []
-        for children in (list(self._front_ends.values()), engine):
+        for children in (list(self._front_ends.values()), self._engines):
             for child in children:
                 if child.is_ready:
                     child.peer.send(Leave())

@@ -55,7 +55,7 @@ async def draining(a: Server, b: Server, folder: Path, limit_s: float) -> AsyncI
     """``antiphon drain --hand-over`` has been typed for the first of two; the task is its end."""
     begun: list[asyncio.Task[None]] = []
 
-    def begin(target: str) -> None:
+    def begin(target: str, _engine: str) -> None:
         leaving = front_end.drain(a.app, limit_s, is_cut=lambda: False, log=Log(), target=target)
         begun.append(asyncio.create_task(leaving))
 

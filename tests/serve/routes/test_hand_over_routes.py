@@ -125,7 +125,7 @@ async def test_a_call_that_takes_too_long_may_be_sent_again(
 async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address(tmp_path: Path) -> None:
     async with worker(tmp_path) as server:
         began: list[str] = []
-        server.services.begin_drain = began.append
+        server.services.begin_drain = lambda target, engine: began.append(target)
         asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
         facts = await asyncio.to_thread(asked.facts)
         assert facts["worker"] == "b"
@@ -160,7 +160,7 @@ async def test_a_worker_that_came_back_with_another_name_is_asked_for_it_once_mo
 
     monkeypatch.setattr(HTTPConnection, "putrequest", sent)
     async with worker(tmp_path) as server:
-        server.services.begin_drain = lambda _: None
+        server.services.begin_drain = lambda *_: None
         asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
         for name, wanted in (("b", "GET POST"), ("b", "POST"), ("c", "POST GET POST"), ("c", "POST")):
             server.services.config = replace(server.services.config, worker=name)

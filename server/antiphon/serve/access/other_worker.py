@@ -86,13 +86,13 @@ class OtherWorker:
         self._name = str(facts.get("worker", ""))
         return facts
 
-    def drain(self, target: str) -> Mapping[str, Any]:
-        """Let it drain, and its calls go to the worker at ``target``.
+    def drain(self, target: str, engine: str = "") -> Mapping[str, Any]:
+        """Let it drain, or only its engine on a device, and its calls go to the worker at ``target``.
 
         Raises:
             HandOverError: it does not.
         """
-        return self._ask("POST", DRAIN_PATH, json.dumps({"target": target}).encode())
+        return self._ask("POST", DRAIN_PATH, json.dumps({"target": target, "engine": engine}).encode())
 
     def set_canary(self, phase: str) -> Mapping[str, Any]:
         """Set the phase of its canary; returns the state after it.

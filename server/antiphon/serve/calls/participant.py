@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 from antiphon.audio.clock import InputClock
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
-from antiphon.ipc.engine_client import CallSession, EnginePort, Notify
+from antiphon.ipc.engine_client import CallSession, Notify
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.ipc.values import FrameReply, SessionState, SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -135,7 +136,7 @@ class Participant(ABC, Generic[R]):
 class Place:
     """A row of a model that is requested, or a place in the queue for ``wait_s``."""
 
-    engine: EnginePort
+    engine: EngineGroup
     parameters: SamplingParameters
     wait_s: float = 0.0
     prompt: Prompt | None = None

@@ -150,7 +150,9 @@ def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int])
     """
     config, front_ends, _secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
-    set_up_logging(config.log_level, process="engine")
+    is_one_of_several, config = len(config.devices) > 1, config.of_engine(begin.number)
+    name = f"engine {config.device}" if is_one_of_several else "engine"
+    set_up_logging(config.log_level, process=name)
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     families, lost = MetricFamilies(CollectorRegistry()), Future[AntiphonError]()
     watch_engine_process(families.registry)

@@ -22,6 +22,7 @@ from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.ipc.client_context import Loop
 from antiphon.ipc.engine_client import ModelFacts
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.log import ERASE, Log
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
@@ -99,7 +100,8 @@ def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop:
     """Engines of this process as the models of its conversations, on an event loop."""
     ports = LocalFrontEnd({each.name: each.engine for each in running}, loop).client.engines
     return [
-        serve_model(each.config, each.name, each.checkpoint, ports[each.name], families) for each in running
+        serve_model(each.config, each.name, each.checkpoint, EngineGroup([ports[each.name]]), families)
+        for each in running
     ]
 
 

@@ -27,6 +27,7 @@ from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, ConfigError, DrainingError, SessionFailedError
 from antiphon.ipc.engine_client import connect
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.metrics import MetricFamilies
@@ -198,7 +199,7 @@ class FrontEnd:
         app.middlewares.insert(0, count)
         await runner.setup()
         assert runner.server is not None
-        app[SERVICES].begin_drain = lambda target: self.peer.send(messages.BeginDrain(target))
+        app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
         limit_s = self._config.limits.connect_timeout_s
         self.connections = Connections(self.peer, runner.server, limit_s)
         # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
@@ -339,12 +340,12 @@ def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Se
         families = MetricFamilies(CollectorRegistry())
         to_supervisor = partial(MessageSocket, control, messages.CONTROL)
         front_end = FrontEnd(to_supervisor, config, families, secret=secret)
-        engines = await connect(socket.socket(fileno=descriptors[0]))
+        engines = [await connect(socket.socket(fileno=link)) for link in descriptors]
         named, running = name_models(config.served), dict(begin.models)
         for _, name, checkpoint in named:
             check_unchanged(name, checkpoint, running)
-        models = [serve_model(*each, engines[each[1]], families) for each in named]
-        await front_end.run(models)
+        groups = {name: EngineGroup([ports[name] for ports in engines]) for _, name, _ in named}
+        await front_end.run([serve_model(*each, groups[each[1]], families) for each in named])
 
     run(serve())
 

@@ -72,17 +72,19 @@ def first_signals() -> Iterator[None]:
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:
     """Number of front-end processes; 0: one process for everything.
 
-    ``auto`` is the cores that the engines' threads leave, one a model, and at least one.
+    ``auto`` is the cores that the engines' threads leave, one a model and device, and at least one. Engines
+    of several devices have processes of their own, so 0 is ``auto`` there.
 
     Raises:
         ConfigError: this system cannot have any.
     """
+    several = len(config.devices) > 1
     if platform != "linux":
-        if config.front_ends:
+        if config.front_ends or several:
             raise ConfigError(
                 f"front_ends = {config.front_ends}: processes need Linux; use --front-ends 0 on {platform}"
             )
         return 0
-    if config.front_ends is not None:
+    if config.front_ends is not None and not (several and config.front_ends == 0):
         return config.front_ends
-    return max(1, (cpus or usable_cores()) - len(config.served))
+    return max(1, (cpus or usable_cores()) - len(config.served) * len(config.devices))

@@ -61,7 +61,7 @@ async def _serve(
     engines = Engines(engine_end.connect, running, families, tracer, lost, is_alone=True)
     front_end = FrontEnd(front_end_end.connect, config, families, access=access, tracer=tracer)
 
-    async def start_engine(hear: Handle[Message]) -> Child:
+    async def start_engine(_number: int, hear: Handle[Message]) -> Child:
         return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
 
     async def converse() -> None:
@@ -70,7 +70,7 @@ async def _serve(
         finally:
             engines.leave()  # one task is not replaced: its end is the end of both
 
-    async def start_front_end(_number: int, _engine: Child, hear: Handle[Message]) -> Child:
+    async def start_front_end(_number: int, _engines: Sequence[Child], hear: Handle[Message]) -> Child:
         return Child("front-end", LocalTask(converse(), front_end.peer), to_front_end.connect, hear)
 
     async def health() -> Health:

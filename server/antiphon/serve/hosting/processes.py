@@ -9,6 +9,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -49,10 +50,12 @@ def serve_apart(config: ServerConfig, front_ends: int) -> int:
         ConfigError: a process cannot begin, or nothing can listen.
     """
     task = pickle.dumps((config, front_ends, secrets.token_bytes(32)))  # it signs ephemeral keys
-    children = ChildProcesses(ENGINE, FRONT_END, task)
+    devices = [device or "" for device in config.devices]
+    children = ChildProcesses(ENGINE, FRONT_END, task, devices if len(devices) > 1 else ("",))
 
     async def run(listeners: Sequence[socket.socket]) -> int:
         plan = make_plan(config, front_ends, listeners, children.start_engine, children.start_front_end)
+        plan = replace(plan, engines=len(devices))
         supervisor = Supervisor(plan)
         return await supervise(supervisor, config, partial(overall, supervisor.answers))
 
@@ -64,8 +67,8 @@ def make_plan(
     config: ServerConfig,
     front_ends: int,
     listeners: Sequence[socket.socket],
-    start_engine: Callable[[Handle[Message]], Awaitable[Child]],
-    start_front_end: Callable[[int, Child, Handle[Message]], Awaitable[Child]],
+    start_engine: Callable[[int, Handle[Message]], Awaitable[Child]],
+    start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]],
     families: MetricFamilies | None = None,
 ) -> SupervisorPlan:
     """What the supervisor is to run; 0 ``front_ends`` are one in its own process.

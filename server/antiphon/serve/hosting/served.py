@@ -12,7 +12,7 @@ from typing import Final
 from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
 from antiphon.errors import ConfigError, UnknownModelError, nearest
-from antiphon.ipc.engine_client import EnginePort
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.ipc.health import Health, together
 from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import load_checkpoint
@@ -42,7 +42,7 @@ class ServedModel:
 
     name: str
     config: ModelConfig
-    engine: EnginePort
+    engine: EngineGroup
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
     defaults: SamplingParameters
@@ -70,7 +70,7 @@ def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
 
 
 def serve_model(
-    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EnginePort, families: MetricFamilies
+    config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EngineGroup, families: MetricFamilies
 ) -> ServedModel:
     """A started engine with all else that request handlers need.
 

@@ -32,9 +32,10 @@ class Services:
     ``metrics`` counts what happens before a model was found; ``calls`` are those under way, of all models,
     each an :class:`antiphon.serve.calls.call.Call`, which stands on this module, and ``changed`` is set when
     one has ended; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are
-    calls of other workers under way. ``begin_drain`` drains the server, and its calls go to an address.
-    ``canary`` is there while two versions of a model are on trial. ``agents`` are the voice agents by name,
-    each an :class:`antiphon.serve.calls.agent.AgentParts`, which stands on this module too.
+    calls of other workers under way. ``begin_drain`` drains the server, or one engine by its device, and the
+    calls go to an address. ``canary`` is there while two versions of a model are on trial. ``agents`` are the
+    voice agents by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, which stands on this module
+    too.
     """
 
     config: ServerConfig
@@ -56,7 +57,7 @@ class Services:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0
-    begin_drain: Callable[[str], None] = field(default=lambda _target: None)
+    begin_drain: Callable[[str, str], None] = field(default=lambda _target, _engine: None)
     canary: CanaryRouter | None = None
     agents: Mapping[str, Any] = field(default_factory=dict)
 

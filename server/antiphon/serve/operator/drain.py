@@ -16,6 +16,7 @@ EXAMPLES = """\
 examples:
   antiphon drain https://a.example:8998 --hand-over https://b.example:8998 --secret secret.txt
   antiphon drain http://127.0.0.1:8998 --hand-over http://127.0.0.1:9998 --secret secret.txt --wait 60
+  antiphon drain http://127.0.0.1:8998 --hand-over http://127.0.0.1:8998 --secret secret.txt --engine cuda:3
 """
 
 ASK_S: Final = 15.0
@@ -40,20 +41,23 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("url", metavar="URL", help="the worker that leaves")
     parser.add_argument("--hand-over", required=True, metavar="TARGET", help="the worker that gets its calls")
+    parser.add_argument("--engine", default="", metavar="DEVICE", help="that of one GPU; TARGET may be URL")
     parser.add_argument("--secret", required=True, metavar="FILE", help="what both have as hand_over_secret")
     parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait for it to exit [0]")
     options = parser.parse_args(list(argv))
     secret = SharedSecret.read(Path(options.secret))
     leaving = OtherWorker(options.url, secret, timeout_s=ASK_S)
     target = OtherWorker(options.hand_over, secret, timeout_s=ASK_S)
-    name = check_pair(leaving.facts(), target.facts())
-    leaving.drain(options.hand_over)
+    name = check_pair(leaving.facts(), target.facts(), is_whole=not options.engine)
+    leaving.drain(options.hand_over, options.engine)
     print(f"draining; calls that can be resumed go to {name}")  # noqa: T201
     return wait_for_end(leaving, options.wait) if options.wait else 0
 
 
-def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whole: bool = True) -> str:
     """Check that two workers can exchange the calls of every model of the first; the name of the second.
+
+    They may be one worker where not the whole of the first leaves.
 
     Raises:
         ConfigError: they cannot; the message has what differs, with both values.
@@ -69,7 +73,7 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any]) -> str:
                 raise ConfigError(
                     f"calls of {model} are of {name} {value}, the other worker has {theirs.get(name)}"
                 )
-    if leaving["worker"] == target["worker"]:
+    if is_whole and leaving["worker"] == target["worker"]:
         raise ConfigError(
             f"both workers have the name {leaving['worker']!r}, so no load balancer can tell them apart: "
             "give each its own --worker"

@@ -87,19 +87,23 @@ async def say_facts(_request: web.Request, services: Services, _secret: SharedSe
 
 
 async def begin_drain(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
-    """Leave, and let calls go to another worker."""
+    """Leave, or let one engine leave, and let calls go to another worker; those of one engine may stay."""
     body = await read_body(request, secret, MAX_DRAIN_BYTES, services.config.limits.hand_over_timeout_s)
     try:
-        target = str(decode_object(body, "the body")["target"])
+        asked = decode_object(body, "the body")
+        target, engine = str(asked["target"]), str(asked.get("engine", ""))
     except (ProtocolError, KeyError) as error:
         raise ConfigError('the body is not {"target": "https://HOST:PORT"}') from error
     check_target(target)
-    if urlsplit(target).netloc == request.host:
+    devices = [device for device in services.config.devices if device]
+    if engine and (engine not in devices or len(devices) < 2):
+        raise ConfigError(f"no engine of its own has the device {engine!r}; there are: {', '.join(devices)}")
+    if not engine and urlsplit(target).netloc == request.host:
         raise ConfigError(f"{target} is this worker, which leaves; name the one that its calls go to")
     if any(model.engine.health().draining for model in services.models):
         raise DrainingError("this worker is leaving already: what began that says where its calls go")
-    services.log.info("drain asked for", target=target)
-    services.begin_drain(target)
+    services.log.info("drain asked for", target=target, engine=engine)
+    services.begin_drain(target, engine)
     return {"worker": services.config.worker}
 
 
