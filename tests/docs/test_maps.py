@@ -9,7 +9,7 @@ from tests.repo.tracked import ROOT, tracked_files
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 DECISIONS = ROOT / "docs" / "adr"
-MOST_WORDS = 650
+MOST_WORDS = 720
 """Of a decision without its tables: a page."""
 
 
