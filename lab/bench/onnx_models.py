@@ -13,8 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,7 +24,6 @@ from antiphon.backends.onnx.autotune import cut
 from antiphon.backends.onnx.sessions import SplitSession
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
-from antiphon.models.manifest import graph_to_json
 from antiphon_quantize.onnx_export import export_stage
 from antiphon_quantize.onnx_int8 import round_convolutions, round_rings
 from antiphon_quantize.onnx_modules import DecodeStage, EncodeStage, ExportedStage, LanguageStage
@@ -105,7 +103,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
     for stage in stages:
         file = GraphFile.exported(folder, form.split()[0], stage)
         graph = file.rows(file.session(setting.threads, spin=form.endswith(SPINNING)), rows)
-        calls[f"{form} {stage}"] = partial(graph.run, range(rows))
+        calls[f"{form} {stage}"] = graph.prepare(range(rows))
     return calls
 
 
@@ -117,7 +115,7 @@ def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int,
         file = GraphFile.exported(folder, IN_PARTS.split()[0], stage)
         session = file.session(1)
         graph = file.rows(session, rows, SplitSession(session, pool, threads))
-        calls[f"{IN_PARTS} {stage}"] = partial(graph.run_split, cut([range(rows)], threads))
+        calls[f"{IN_PARTS} {stage}"] = graph.prepare_split(cut([range(rows)], threads))
     return calls
 
 
@@ -138,7 +136,7 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
         for name, stage in seeded_stages(seeded, form):
             tell(f"exporting {folder.name} {name}")
             source = whole / f"{name}.onnx"
-            table = json.dumps(graph_to_json(export_stage(stage, source, name)))
+            table = json.dumps(asdict(export_stage(stage, source, name)))
             for recipe_name, recipe in recipes.items():
                 if made_from[recipe_name] == form:
                     target = part / recipe_name / source.name

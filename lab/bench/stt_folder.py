@@ -25,7 +25,14 @@ import torch
 from safetensors.torch import save_file
 
 from antiphon.models.checkpoint import read_checkpoint
-from antiphon.models.manifest import MANIFEST_NAME, Manifest, file_entry, graph_from_json, write_manifest
+from antiphon.models.manifest import (
+    MANIFEST_NAME,
+    CodecEntry,
+    Manifest,
+    file_entry,
+    graph_from_json,
+    write_manifest,
+)
 from antiphon.models.source import Folder
 from antiphon_quantize.onnx_target import backend_format, graph_files
 from antiphon_quantize.recipe import load_recipe
@@ -70,8 +77,7 @@ def make_folder(out: Path, graphs: Path, recipe_name: str) -> Manifest:
         name=out.name,
         family="stt",
         files={**sources, **files},
-        codebooks=listener.codebooks,
-        mimi_config=listener.config,
+        mimi=CodecEntry(listener.codebooks, listener.config),
         lm=lm.config,
         generation={"stt_config": TIMING, "lm_gen_config": {"temp": 0.0, "temp_text": 0.0}},
         backends={"onnx": backend_format(files, load_recipe("onnx", recipe_name))},

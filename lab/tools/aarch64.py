@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.manifest import Array, GraphFormat, TensorFormat, graph_to_json
+from antiphon.models.manifest import Array, GraphFormat, TensorFormat
 
 MODELS: Final = ("tiny", "tiny-stt", "tiny-tts")
 FRAMES, ROWS = 25, 2
@@ -240,7 +240,7 @@ def write_questions(folder: Path, graphs: Mapping[str, tuple[Path, GraphFormat]]
     for seed, (name, (path, form)) in enumerate(graphs.items()):
         given |= {f"{name}/{key}": values for key, values in make_inputs(form, seed).items()}
         leave_inputs(path, folder / f"{name}.onnx")
-        entries[name] = {"path": str(path), "form": graph_to_json(form)}
+        entries[name] = {"path": str(path), "form": asdict(form)}
         exact[name] = {**entries[name], "path": str(folder / f"{name}.onnx")}
     np.savez(folder / "given.npz", **given)
     (folder / "graphs.json").write_text(json.dumps(entries))

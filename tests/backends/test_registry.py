@@ -25,9 +25,13 @@ from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
 from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.manifest import BackendFormat, GraphFormat, Manifest
+from antiphon.models.manifest import BackendFormat, CodecEntry, GraphFormat, Manifest
 from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
+
+
+def codec_manifest(**parts: Any) -> Manifest:
+    return Manifest(name="m", family="mimi", files={}, mimi=CodecEntry(8), **parts)
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ def test_a_manifests_options_are_the_backends_until_others_are_given(checkpoint:
         "null": BackendFormat((), options={"step_ms": 7.0}),
         "torch": BackendFormat((), options={"x": 1}),
     }
-    manifest = Manifest("m", "mimi", {}, 8, backends=formats)
+    manifest = codec_manifest(backends=formats)
     checkpoint = replace(checkpoint, manifest=manifest)
     assert step_s(make_backend("null", checkpoint, slots=1)) == 0.007
     own = make_backend("null", checkpoint, slots=1, options={"step_ms": 2.0})
@@ -112,7 +116,7 @@ PLAIN, GPU, APPLE = Machine(), Machine(has_cuda=True), Machine(is_apple_silicon=
 
 def with_graphs(checkpoint: Checkpoint) -> Checkpoint:
     graphs = {"encode": GraphFormat("onnx.encode", 20, (), ())}
-    return replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, graphs=graphs))
+    return replace(checkpoint, manifest=codec_manifest(graphs=graphs))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_auto_takes_what_suits_the_machine_and_the_model(
 def test_what_was_rounded_for_one_backend_is_for_that_one(
     checkpoint: Checkpoint, name: str, machine: Machine
 ) -> None:
-    rounded = replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, backends={name: BackendFormat(())}))
+    rounded = replace(checkpoint, manifest=codec_manifest(backends={name: BackendFormat(())}))
     assert resolve_auto(rounded, find=lambda module: object(), machine=machine) == name
 
 
@@ -204,7 +208,7 @@ def test_a_backend_for_another_pipeline_names_the_one_that_runs_it(
 
 
 def with_format(checkpoint: Checkpoint, name: str, wanted: BackendFormat) -> Checkpoint:
-    return replace(checkpoint, manifest=Manifest("m", "mimi", {}, 8, backends={name: wanted}))
+    return replace(checkpoint, manifest=codec_manifest(backends={name: wanted}))
 
 
 def test_what_a_manifest_requires_is_checked(checkpoint: Checkpoint) -> None:

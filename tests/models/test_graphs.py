@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 
 from antiphon.errors import CheckpointFormatError
-from antiphon.models.manifest import graph_from_json, graph_to_json
+from antiphon.models.manifest import graph_from_json
 
 GRAPH: dict[str, Any] = {
     "file": "onnx.encode",
@@ -37,7 +38,7 @@ def test_state_that_is_only_read_has_no_next_value() -> None:
     values["outputs"] = []
     graph = graph_from_json(values, "g")
     assert graph.state[0].output is None
-    assert graph_to_json(graph)["state"][0]["output"] is None
+    assert asdict(graph)["state"][0]["output"] is None
     values["state"][0]["name"] = "pas"
     with pytest.raises(CheckpointFormatError, match="inputs lack 'pas'"):
         graph_from_json(values, "g")
@@ -47,7 +48,7 @@ def test_state_that_is_only_read_has_no_next_value() -> None:
     ("part", "key", "value", "sentence"),
     [
         ("inputs", "dtype", "float8", "g.inputs.pcm: dtype is 'float8', known: bool, float16, float32"),
-        ("inputs", "shape", ["rows", 3], r"g.inputs.pcm: shape is \['rows', 3\], expected whole numbers"),
+        ("inputs", "shape", ["rows", 3], "g.inputs.shape is 'rows', a whole number is needed"),
         ("inputs", "nname", "x", r"g.inputs has an unknown key 'nname' \(did you mean 'name'\?\)"),
         ("state", "name", "pas", r"graph onnx.encode: inputs lack 'pas' \(did you mean 'past'\?\)"),
         ("state", "output", "next", "graph onnx.encode: outputs lack 'next'.*there are past.next"),

@@ -84,7 +84,7 @@ def test_every_argument_upstream_takes_is_known() -> None:
 
 
 def test_moshi_7b_is_what_no_config_means() -> None:
-    config = parse_config(None, "nowhere")
+    config = parse_config({}, "nowhere")
     assert config.names == {
         "lm": "model.safetensors",
         "mimi": "tokenizer-e351c8d8-checkpoint125.safetensors",

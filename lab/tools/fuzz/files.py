@@ -8,6 +8,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from antiphon.engine import call_state as row_state
 from antiphon.errors import AntiphonError, CheckpointError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import read_checkpoint
 from antiphon.models.conditioning import SpeakerShape, read_speaker
-from antiphon.models.manifest import manifest_from_json, manifest_to_json
+from antiphon.models.manifest import manifest_from_json
 from antiphon.models.onnx_file import read_opset
 from antiphon.models.pocket import PocketShape, read_pocket
 from antiphon.models.published import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME
@@ -77,7 +78,7 @@ def read_networks(data: bytes) -> None:
 def read_manifest(path: Path) -> None:
     """A manifest, which is written and read again as the same."""
     manifest = manifest_from_json(read_json_object(path), "antiphon.json")
-    again = json.loads(json.dumps(manifest_to_json(manifest)))
+    again = json.loads(json.dumps(asdict(manifest)))
     require(manifest_from_json(again, "antiphon.json") == manifest, "a manifest is not read back")
 
 

@@ -171,7 +171,10 @@ class DepformerConfig:
         gating = config.get("depformer_gating", config.get("gating", "none"))
         if gating == "none":
             raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")
-        schedule = weight_sets(config, steps)
+        schedule, width = weight_sets(config, steps), config.get("depformer_dim_feedforward")
+        if width is None:
+            width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
+        sets = max(schedule) + 1
         return cls(
             steps,
             schedule,
@@ -179,7 +182,7 @@ class DepformerConfig:
             config["depformer_dim"],
             config["depformer_num_heads"],
             config["depformer_num_layers"],
-            _widths(config, max(schedule) + 1),
+            tuple(width)[:sets] if isinstance(width, list | tuple) else (width,) * sets,
             config["card"],
             config["text_card"],
             multi_linear=config.get("depformer_multi_linear", False),
@@ -204,14 +207,6 @@ def weight_sets(config: Mapping[str, Any], steps: int) -> tuple[int, ...]:
 def stored_sets(config: Mapping[str, Any]) -> int:
     """How many sets of depformer weights a file in PyTorch's layout holds."""
     return max(weight_sets(config, config["dep_q"]), default=0) + 1
-
-
-def _widths(config: Mapping[str, Any], sets: int) -> tuple[int, ...]:
-    """The nominal width of each set's feed-forward."""
-    width = config.get("depformer_dim_feedforward")
-    if width is None:
-        width = int(config.get("hidden_scale", 4) * config["depformer_dim"])
-    return tuple(width)[:sets] if isinstance(width, list | tuple) else (width,) * sets
 
 
 def _demuxes(config: Mapping[str, Any]) -> bool:

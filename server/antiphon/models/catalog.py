@@ -56,14 +56,12 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
         config = None if published else find_config(folder)
         if config is not None:
             return read_pocket(config, ref, folder.resolve().name)
-        return read_checkpoint(Folder(folder, _bound(folder) if is_confined else None), ref)
+        assets = (Path(str(resources.files("antiphon"))) / "assets").resolve()
+        bound = (
+            assets if folder.resolve().is_relative_to(assets) else folder
+        )  # the package's share some files
+        return read_checkpoint(Folder(folder, bound if is_confined else None), ref)
     near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
         f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
     )
-
-
-def _bound(folder: Path) -> Path:
-    """Where the files of a folder have to lie; those of the package share some."""
-    assets = (Path(str(resources.files("antiphon"))) / "assets").resolve()
-    return assets if folder.resolve().is_relative_to(assets) else folder

@@ -14,6 +14,7 @@ from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
+    CodecEntry,
     FileEntry,
     GraphFormat,
     Manifest,
@@ -209,9 +210,9 @@ def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
     spec = build_spec(
         manifest.name,
         config,
-        manifest.mimi_config,
+        manifest.mimi.config,
         _headers(files),
-        codebooks=manifest.codebooks,
+        codebooks=manifest.mimi.codebooks,
         parameters=manifest.parameters,
     )
     raw_config = read_json_object(files["config"]) if "config" in files else {}
@@ -293,8 +294,7 @@ def describe(
         name=name or spec.name,
         family=spec.family,
         files=files,
-        codebooks=spec.mimi.codebooks,
-        mimi_config=spec.mimi.config,
+        mimi=CodecEntry(spec.mimi.codebooks, spec.mimi.config),
         lm=None if spec.lm is None else spec.lm.config,
         generation=spec.generation,
         parameters=spec.parameters,

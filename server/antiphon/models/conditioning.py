@@ -54,7 +54,10 @@ def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
             raise CheckpointFormatError(f"{path.name} has {size} bytes, a voice has at most {MAX_BYTES}")
         with safe_open(path, framework="np") as file, np.errstate(over="ignore"):
             names = list(file.keys())
-            taken_bytes = sum(_taken_bytes(file.get_slice(name)) for name in names)
+            parts = [file.get_slice(name) for name in names]
+            taken_bytes = sum(
+                math.prod(it.get_shape()) * (8 if it.get_dtype() in _INTEGERS else 4) for it in parts
+            )
             if taken_bytes > MAX_BYTES:
                 raise CheckpointFormatError(
                     f"the tensors of {path.name} take {taken_bytes} bytes, a voice's at most {MAX_BYTES}"
@@ -62,12 +65,6 @@ def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
             return {name: _read(file, name, path) for name in names}
     except (SafetensorError, OSError) as error:
         raise CheckpointFormatError(f"{path.name} is no file of a voice: {error}") from error
-
-
-def _taken_bytes(part: Any) -> int:
-    """What :func:`_read` returns of a tensor takes."""
-    size: int = math.prod(part.get_shape())
-    return size * (8 if part.get_dtype() in _INTEGERS else 4)
 
 
 def _read(file: Any, name: str, path: Path) -> NDArray[Any]:
@@ -101,10 +98,9 @@ class SpeakerShape:
         Raises:
             CheckpointFormatError: a configuration without the width.
         """
-        conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
-        if CONDITION not in conditioners:
+        if CONDITION not in spec.conditioners:
             return None
-        width = conditioners[CONDITION].get("tensor", {}).get("dim")
+        width = spec.conditioners[CONDITION].get("tensor", {}).get("dim")
         frames = spec.generation.get("tts_config", {}).get("speaker_frames", SPEAKER_FRAMES)
         check_type(width, int, f"conditioners.{CONDITION}.tensor.dim")
         check_type(frames, int, "tts_config.speaker_frames")
@@ -247,8 +243,7 @@ def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
     guidance = float(published if asked is None else asked)
     if not UNGUIDED <= guidance <= MAX_GUIDANCE:
         raise UnsupportedError(f"guidance is {guidance:g}, it can be {UNGUIDED:g} to {MAX_GUIDANCE:g}")
-    conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
-    if guidance != UNGUIDED and conditioners.get(_TOLD, {}).get("lut", {}).get("possible_values"):
+    if guidance != UNGUIDED and spec.conditioners.get(_TOLD, {}).get("lut", {}).get("possible_values"):
         raise UnsupportedError(
             f"{spec.name} has its guidance as a trained input; guidance of {guidance:g} on top of "
             "that would be another model"

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, hint
 from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
-from antiphon.models.strict import check_keys, check_type, read_json_object
-from antiphon.values import Types
+from antiphon.models.strict import check_keys, read_json_object, read_record
 
 ROWS: Final = "rows"
 """The name of the first axis of every tensor: how many rows a tick runs over."""
@@ -105,84 +104,36 @@ def _named(name: str, tensors: tuple[TensorFormat, ...], where: str) -> TensorFo
     raise CheckpointFormatError(f"{where} lack '{name}'{hint(name, names)}, there are {', '.join(names)}")
 
 
-def graph_to_json(graph: GraphFormat) -> dict[str, Any]:
-    """The graph as JSON values."""
-    return asdict(graph)
-
-
 def graph_from_json(values: Any, where: str) -> GraphFormat:
     """The graph that JSON values describe. Raises CheckpointFormatError naming the faulty key."""
-    read = check_keys(
-        values,
-        where,
-        required={"file": str, "opset": int, "inputs": list, "outputs": list},
-        optional={"state": list},
-    )
-    inputs, outputs = (
-        tuple(_tensor(tensor, f"{where}.{part}") for tensor in read[part]) for part in ("inputs", "outputs")
-    )
-    state = tuple(_state(entry, f"{where}.state") for entry in read.get("state", []))
-    graph = GraphFormat(read["file"], read["opset"], inputs, outputs, state)
-    for entry in state:
-        if entry.output is None:
-            graph.input(entry.name)
-            continue
-        given, taken = graph.input(entry.name), graph.output(entry.output)
+    graph = read_record(GraphFormat, values, where)
+    _check_graph(graph, where)
+    return graph
+
+
+def _check_graph(graph: GraphFormat, where: str) -> None:
+    for part, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        for tensor in tensors:
+            if tensor.dtype not in DTYPES:
+                raise CheckpointFormatError(
+                    f"{where}.{part}.{tensor.name}: dtype is '{tensor.dtype}', known: {', '.join(DTYPES)}"
+                )
+            if min(tensor.shape, default=0) < 0:
+                raise CheckpointFormatError(
+                    f"{where}.{part}.{tensor.name}: shape is {list(tensor.shape)}, expected whole numbers"
+                )
+    for entry in graph.state:
+        given = graph.input(entry.name)
+        taken = given if entry.output is None else graph.output(entry.output)
         if (given.dtype, given.shape) != (taken.dtype, taken.shape):
             raise CheckpointFormatError(
                 f"{where}: state {entry.name} is {given}, but its next value {entry.output} is {taken}"
             )
-    return graph
 
-
-def _tensor(values: Any, where: str) -> TensorFormat:
-    read = check_keys(values, where, required={"name": str, "dtype": str, "shape": list})
-    if read["dtype"] not in DTYPES:
-        raise CheckpointFormatError(
-            f"{where}.{read['name']}: dtype is '{read['dtype']}', known: {', '.join(DTYPES)}"
-        )
-    if not all(type(size) is int and size >= 0 for size in read["shape"]):
-        raise CheckpointFormatError(
-            f"{where}.{read['name']}: shape is {read['shape']}, expected whole numbers"
-        )
-    return TensorFormat(read["name"], read["dtype"], tuple(read["shape"]))
-
-
-def _state(values: Any, where: str) -> StateFormat:
-    required: dict[str, Types] = {
-        "name": str,
-        "output": (str, type(None)),
-        "fill": float,
-        "aliased": bool,
-    }
-    return StateFormat(**check_keys(values, where, required=required))
-
-
-T = TypeVar("T")
 
 MANIFEST_NAME: Final = "antiphon.json"
 SCHEMA: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
-
-_TOP: Final[Mapping[str, Types]] = {
-    "schema": int,
-    "name": str,
-    "family": str,
-    "files": dict,
-    "mimi": dict,
-}
-_TOP_OPTIONAL: Final[Mapping[str, Types]] = {
-    "description": str,
-    "license": str,
-    "examples": list,
-    "voices": dict,
-    "lm": (dict, type(None)),
-    "generation": dict,
-    "parameters": (int, type(None)),
-    "backends": dict,
-    "graphs": dict,
-    "quantization": (dict, type(None)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,31 +196,38 @@ class QuantizationRecipe:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecEntry:
+    """The Mimi of a model: the RVQ levels in use, and its published arguments (None: the full-size Mimi)."""
+
+    codebooks: int
+    config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of an ``antiphon.json``.
+    """The content of an ``antiphon.json``, field by field in the order of the documentation.
 
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
-    "onnx.encoder") to entries. ``lm`` and ``mimi_config`` are the published arguments (``mimi_config``
-    None: the full-size Mimi), ``codebooks`` the RVQ levels in use. ``parameters`` None: count them.
+    "onnx.encoder") to entries. ``lm`` are the published arguments. ``parameters`` None: count them.
     ``examples`` are things to say to it, and ``voices`` names of its voices by their ids, for people.
     ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
     """
 
+    schema: int = SCHEMA
     name: str
+    description: str = ""
+    license: str = ""
+    examples: tuple[str, ...] = ()
+    voices: Mapping[str, str] = field(default_factory=dict)
     family: str
     files: Mapping[str, FileEntry]
-    codebooks: int
-    mimi_config: Mapping[str, Any] | None = None
+    mimi: CodecEntry
     lm: Mapping[str, Any] | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
     parameters: int | None = None
     backends: Mapping[str, BackendFormat] = field(default_factory=dict)
     graphs: Mapping[str, GraphFormat] = field(default_factory=dict)
     quantization: QuantizationRecipe | None = None
-    description: str = ""
-    license: str = ""
-    examples: tuple[str, ...] = ()
-    voices: Mapping[str, str] = field(default_factory=dict)
 
 
 def sha256(path: Path) -> str:
@@ -294,131 +252,47 @@ def read_manifest(path: Path) -> Manifest:
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write an ``antiphon.json`` that :func:`read_manifest` reads back as an equal manifest."""
-    text = json.dumps(manifest_to_json(manifest), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON values, keys in the order of the documentation."""
-    return {
-        "schema": SCHEMA,
-        "name": manifest.name,
-        "description": manifest.description,
-        "license": manifest.license,
-        "examples": list(manifest.examples),
-        "voices": dict(manifest.voices),
-        "family": manifest.family,
-        "files": {role: asdict(entry) for role, entry in manifest.files.items()},
-        "mimi": {"codebooks": manifest.codebooks, "config": manifest.mimi_config},
-        "lm": manifest.lm,
-        "generation": manifest.generation,
-        "parameters": manifest.parameters,
-        "backends": {name: asdict(entry) for name, entry in manifest.backends.items()},
-        "graphs": {name: graph_to_json(graph) for name, graph in manifest.graphs.items()},
-        "quantization": None if manifest.quantization is None else asdict(manifest.quantization),
-    }
 
 
 def manifest_from_json(values: Any, where: str) -> Manifest:
     """The manifest that JSON values describe. Raises CheckpointFormatError naming the faulty key."""
-    if isinstance(values, Mapping) and values.get("schema") not in (None, SCHEMA):
-        raise CheckpointFormatError(f"{where} has schema {values['schema']}, this version reads {SCHEMA}")
-    top = check_keys(values, where, required=_TOP, optional=_TOP_OPTIONAL)
-    if top["family"] not in FAMILIES:
+    if isinstance(values, Mapping):
+        if "schema" not in values:
+            raise CheckpointFormatError(f"{where} lacks schema")
+        if values["schema"] != SCHEMA:
+            raise CheckpointFormatError(f"{where} has schema {values['schema']}, this version reads {SCHEMA}")
+    found = read_record(Manifest, values, where, ": ")
+    family, lm, files = found.family, found.lm, found.files
+    if family not in FAMILIES:
         raise CheckpointFormatError(
-            f"{where}: unknown family '{top['family']}'{hint(top['family'], FAMILIES)}, "
-            f"known: {', '.join(FAMILIES)}"
+            f"{where}: unknown family '{family}'{hint(family, FAMILIES)}, known: {', '.join(FAMILIES)}"
         )
-    lm = top.get("lm")
-    if (lm is None) != (top["family"] == "mimi"):
+    if (lm is None) != (family == "mimi"):
         raise CheckpointFormatError(
-            f"{where}: family '{top['family']}' with{'out' if lm is None else ''} the arguments of an LM"
+            f"{where}: family '{family}' with{'out' if lm is None else ''} the arguments of an LM"
         )
     check_lm_keys(lm or {}, f"{where}: lm")
-    generation = check_keys(
-        top.get("generation", {}),
-        f"{where}: generation",
-        required={},
-        optional=dict.fromkeys(GENERATION_KEYS, dict),
-    )
-    files = _each(top["files"], f"{where}: files", _file_entry)
+    kinds = dict.fromkeys(GENERATION_KEYS, dict)
+    check_keys(found.generation, f"{where}: generation", required={}, optional=kinds)
+    for role, entry in files.items():
+        at = f"{where}: files.{role}"
+        if len(entry.sha256) != 64 or set(entry.sha256) - set("0123456789abcdef"):
+            raise CheckpointFormatError(f"{at}.sha256 is '{entry.sha256}', expected 64 lower-case hex digits")
+        if entry.bytes < 0:
+            raise CheckpointFormatError(f"{at}.bytes is {entry.bytes}")
+        if Path(entry.path).is_absolute():
+            raise CheckpointFormatError(f"{at}.path is '{entry.path}', expected one relative to the manifest")
     if "mimi" not in files:
         raise CheckpointFormatError(f"{where}: files lacks the role mimi")
-    mimi = check_keys(
-        top["mimi"],
-        f"{where}: mimi",
-        required={"codebooks": int},
-        optional={"config": (dict, type(None))},
-    )
-    backends = _each(top.get("backends", {}), f"{where}: backends", _backend_format)
-    graphs = _each(top.get("graphs", {}), f"{where}: graphs", graph_from_json)
-    roles = [(f"backends.{name}", role) for name, backend in backends.items() for role in backend.files]
-    roles += [(f"graphs.{name}", graph.file) for name, graph in graphs.items()]
+    roles = [(f"backends.{name}", role) for name, it in found.backends.items() for role in it.files]
+    for name, graph in found.graphs.items():
+        _check_graph(graph, f"{where}: graphs.{name}")
+        roles.append((f"graphs.{name}", graph.file))
     for asking, role in roles:
         if role not in files:
             raise CheckpointFormatError(
                 f"{where}: {asking} wants the file '{role}'{hint(role, files)}, files has {', '.join(files)}"
             )
-    recipe = top.get("quantization")
-    return Manifest(
-        name=top["name"],
-        family=top["family"],
-        files=files,
-        codebooks=mimi["codebooks"],
-        mimi_config=mimi.get("config"),
-        lm=lm,
-        generation=generation,
-        parameters=top.get("parameters"),
-        backends=backends,
-        graphs=graphs,
-        quantization=None if recipe is None else _recipe(recipe, f"{where}: quantization"),
-        description=top.get("description", ""),
-        license=top.get("license", ""),
-        examples=_strings(top.get("examples", []), f"{where}: examples"),
-        voices=_names(top.get("voices", {}), f"{where}: voices"),
-    )
-
-
-def _each(values: Mapping[str, Any], where: str, read: Callable[[Any, str], T]) -> dict[str, T]:
-    return {name: read(value, f"{where}.{name}") for name, value in values.items()}
-
-
-def _file_entry(values: Any, where: str) -> FileEntry:
-    entry = FileEntry(**check_keys(values, where, required={"path": str, "sha256": str, "bytes": int}))
-    if len(entry.sha256) != 64 or set(entry.sha256) - set("0123456789abcdef"):
-        raise CheckpointFormatError(f"{where}.sha256 is '{entry.sha256}', expected 64 lower-case hex digits")
-    if entry.bytes < 0:
-        raise CheckpointFormatError(f"{where}.bytes is {entry.bytes}")
-    if Path(entry.path).is_absolute():
-        raise CheckpointFormatError(f"{where}.path is '{entry.path}', expected one relative to the manifest")
-    return entry
-
-
-def _strings(values: list[Any], where: str) -> tuple[str, ...]:
-    for value in values:
-        check_type(value, str, where)
-    return tuple(values)
-
-
-def _names(values: dict[str, Any], where: str) -> dict[str, str]:
-    _strings(list(values.values()), where)
-    return values
-
-
-def _backend_format(values: Any, where: str) -> BackendFormat:
-    optional: dict[str, Types] = {"dtype": (str, type(None)), "requires": dict, "options": dict}
-    read = check_keys(values, where, required={"files": list}, optional=optional)
-    _strings(list(read.get("requires", {}).values()), f"{where}.requires")
-    return BackendFormat(**read | {"files": _strings(read["files"], f"{where}.files")})
-
-
-def _recipe(values: Any, where: str) -> QuantizationRecipe:
-    optional: dict[str, Types] = {
-        "group_size": (int, type(None)),
-        "keep": list,
-        "source_sha256": str,
-        "tool": str,
-        "options": dict,
-    }
-    read = check_keys(values, where, required={"scheme": str, "bits": int}, optional=optional)
-    return QuantizationRecipe(**read | {"keep": _strings(read.get("keep", []), f"{where}.keep")})
+    return found

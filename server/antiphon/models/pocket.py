@@ -32,7 +32,6 @@ from antiphon.models.source import HUB_PREFIX, Folder, get_reference
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import check_type
 from antiphon.models.weights import count_parameters, read_header
-from antiphon.values import Types
 
 FAMILY: Final = "pocket"
 PREFIX: Final = "pocket://"
@@ -109,7 +108,10 @@ class PocketShape:
         cache, offset, end = (parts.get(f"{stem}/{key}") for key in ("cache", "offset", "current_end"))
         if cache is None or (offset is None and end is None):
             raise CheckpointFormatError(f"{name} lacks {stem}/cache or offset; it has {sorted(parts)[:3]}")
-        count = _positions(offset, end)
+        if offset is not None:  # either of the two tensors may say how long the voice is
+            count = int(offset.flat[0]) if offset.size and offset.dtype == np.int64 else 0
+        else:
+            count = len(end) if end is not None and end.ndim else 0
         wanted = (2, 1, self.heads, self.head_dim)
         is_float = cache.dtype == np.float32
         if not is_float or cache.ndim != 5 or (*cache.shape[:2], *cache.shape[3:]) != wanted:
@@ -140,13 +142,6 @@ class PocketShape:
             raise UnsupportedError(f"a recording of {len(pcm)} samples, {spec.frame_samples} are needed")
         voice = pcm[: frames * spec.frame_samples].astype(np.float32).reshape(frames, spec.frame_samples)
         return Prompt(np.zeros((0, 0), np.int32), voice=voice)
-
-
-def _positions(offset: NDArray[Any] | None, end: NDArray[Any] | None) -> int:
-    """How long a voice is, by either of the two tensors that may say so; 0 where neither does."""
-    if offset is not None:
-        return int(offset.flat[0]) if offset.size and offset.dtype == np.int64 else 0
-    return len(end) if end is not None and end.ndim else 0
 
 
 def find_config(folder: Path) -> Path | None:
@@ -277,8 +272,7 @@ def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
 
 
 def _number(values: Mapping[str, Any], key: str, where: str) -> int:
-    types: Types = int
-    check_type(values.get(key), types, f"{where}.{key}")
+    check_type(values.get(key), int, f"{where}.{key}")
     if values[key] < 1:
         raise CheckpointFormatError(f"{where}.{key} is {values[key]}, expected at least 1")
     return int(values[key])

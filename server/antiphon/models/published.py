@@ -156,13 +156,12 @@ class PublishedConfig:
     generation: Mapping[str, Any]
 
 
-def parse_config(raw: Mapping[str, Any] | None, where: str) -> PublishedConfig:
-    """Sort out a published ``config.json``; None stands for a repository without one (Moshi 7B).
+def parse_config(raw: Mapping[str, Any], where: str) -> PublishedConfig:
+    """Sort out a published ``config.json``; an empty one stands for a repository without it (Moshi 7B).
 
     A config with no LM argument at all names a plain codec when ``model_type`` is "mimi", and a model
     with Moshi 7B's arguments otherwise. Raises CheckpointFormatError for an unknown key or model type.
     """
-    raw = raw or {}
     family = raw.get("model_type", "moshi")
     check_type(family, str, f"{where}: model_type")
     if family not in FAMILIES:

@@ -336,9 +336,8 @@ class TextReader:
         """Begin with no text."""
         self._encode, self._speller = encode, speller
         self._frame_rate = spec.mimi.frame_rate
-        conditioners = {} if spec.lm is None else spec.lm.config.get("conditioners") or {}
         self._replaced = {} if spec.lm is None else _REPLACED  # only those were trained on text without them
-        self._announces = "speaker_wavs" in conditioners
+        self._announces = "speaker_wavs" in spec.conditioners
 
     def read(self, text: str) -> list[TextEntry]:
         """The entries of a piece of text.

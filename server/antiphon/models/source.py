@@ -169,20 +169,16 @@ class FileSource(Protocol):
     @property
     def name(self) -> str:
         """What to call a checkpoint that does not say its own name."""
-        ...
 
     @property
     def revision(self) -> str | None:
         """The commit everything comes from, where there is one."""
-        ...
 
     def find(self, name: str) -> Path | None:
         """The file's path here, or None when the checkpoint has no such file."""
-        ...
 
     def get(self, name: str) -> Path:
         """The file's path here. Raises CheckpointNotFoundError, with what to do about it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

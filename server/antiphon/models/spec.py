@@ -132,6 +132,11 @@ class ModelSpec:
         return 1000.0 / self.mimi.frame_rate
 
     @property
+    def conditioners(self) -> Mapping[str, Any]:
+        """What the language model takes besides audio and text, as published, by name."""
+        return {} if self.lm is None else self.lm.config.get("conditioners") or {}
+
+    @property
     def heads(self) -> int:
         """Pause probabilities that come with each frame."""
         return self.lm.extra_heads if self.kind.has_heads and self.lm is not None else 0

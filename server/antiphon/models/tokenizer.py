@@ -29,15 +29,12 @@ class Tokenizer(Protocol):
 
     def piece(self, token_id: int) -> str:
         """The text of one token, with spaces; "" for what is never sent."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of several tokens, without the space before the first."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text."""
-        ...
 
 
 def open_tokenizer(path: Path, *, padding_id: int = 3) -> Tokenizer:

@@ -62,8 +62,11 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 )
             header = json.loads(file.read(header_bytes))
             header.pop("__metadata__", None)
-            tensors = {name: _tensor(entry) for name, entry in header.items()}
-            data_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            tensors = {
+                name: TensorInfo(str(entry["dtype"]), tuple(map(_size, entry["shape"])))
+                for name, entry in header.items()
+            }
+            data_bytes = max((_size(entry["data_offsets"][1]) for entry in header.values()), default=0)
     except OSError as error:
         raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
@@ -73,11 +76,6 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             f"{path} has {file_bytes} bytes, its header says {8 + header_bytes + data_bytes}: fetch it again"
         )
     return tensors
-
-
-def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
-    _size(entry["data_offsets"][1])
-    return TensorInfo(str(entry["dtype"]), tuple(map(_size, entry["shape"])))
 
 
 def _size(value: object) -> int:
