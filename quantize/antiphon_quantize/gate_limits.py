@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import CheckpointFormatError, ConfigError
-from antiphon.models.strict import check_keys, check_type
+from antiphon.models.strict import read_record
+from antiphon_quantize.advice.show import table
 from antiphon_quantize.gate_measures import SPEED
 
 if TYPE_CHECKING:
@@ -73,28 +74,26 @@ def judge_measures(measures: Iterable[Measure], limits: Sequence[Limit]) -> tupl
     )
 
 
-def read_limits(tables: Any, where: str) -> tuple[Limit, ...]:
-    """The limits of a ``[[gate]]`` array of tables.
+def check_limits(limits: Iterable[Limit], where: str) -> None:
+    """Raise CheckpointFormatError for a limit that limits nothing."""
+    for limit in limits:
+        if limit.most is None and limit.least is None:
+            raise CheckpointFormatError(f"{where}: '{limit.measure}' has neither 'most' nor 'least'")
 
-    Raises:
-        CheckpointFormatError: an unknown or missing key, a limit that limits nothing, or one that is NaN.
-    """
-    check_type(tables, list, where)
-    limits = []
-    for table in tables:
-        check_type(table, dict, where)
-        found = check_keys(
-            table,
-            where,
-            required={"measure": str, "why": str},
-            optional={"most": float, "least": float},
-        )
-        if not {"most", "least"} & found.keys():
-            raise CheckpointFormatError(f"{where}: '{found['measure']}' has neither 'most' nor 'least'")
-        if any(math.isnan(found.get(key, 0)) for key in ("most", "least")):
-            raise CheckpointFormatError(f"{where}: the limit of '{found['measure']}' is nan")
-        limits.append(Limit(**found))
-    return tuple(limits)
+
+@dataclass(frozen=True, slots=True)
+class _LimitsFile:
+    gate: tuple[Limit, ...]
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file, ``what`` it should be. Raises ConfigError: unreadable, or no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def read_limits_file(path: Path) -> tuple[Limit, ...]:
@@ -102,15 +101,11 @@ def read_limits_file(path: Path) -> tuple[Limit, ...]:
 
     Raises:
         ConfigError: it cannot be read.
-        CheckpointFormatError: as :func:`read_limits`.
+        CheckpointFormatError: an unknown or missing key, or as :func:`check_limits`.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the limits {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    return read_limits(check_keys(table, str(path), required={"gate": list}, optional={})["gate"], str(path))
+    limits = read_record(_LimitsFile, read_toml(path, "limits"), str(path)).gate
+    check_limits(limits, str(path))
+    return limits
 
 
 def common_limits() -> tuple[Limit, ...]:
@@ -186,34 +181,22 @@ def slower(verdict: Verdict) -> str | None:
 def render(verdict: Verdict) -> str:
     """The table, the reasons of the limits that were missed, and the verdict."""
     head = ("measure", "baseline", "candidate", "value", "limit", "", "")
-    lines = [head, *(_cells(row) for row in verdict.rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
-    table = [
-        "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]
-        ).rstrip()
-        for line in lines
-    ]
     title = f"{verdict.candidate} compared with {verdict.baseline}: {verdict.material}"
     reasons = {
         f"{row.limit.measure} {row.limit}: {row.limit.why}": None for row in verdict.failed if row.limit
     }
-    return "\n".join([title, "", *table, "", *reasons, verdict.summary])
+    return "\n".join([title, "", table([head, *map(_cells, verdict.rows)]), "", *reasons, verdict.summary])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     measure = row.measure
-    numbers = [
-        "" if value is None else _number(value)
-        for value in (measure.baseline, measure.candidate, measure.value)
-    ]
+    numbers = []
+    for value in (measure.baseline, measure.candidate, measure.value):
+        if value is None or not math.isfinite(value) or float(value).is_integer():
+            numbers.append("" if value is None else f"{value:,.0f}")
+        else:
+            numbers.append(f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}")
     return (measure.name, *numbers, "" if row.limit is None else str(row.limit), row.word, measure.detail)
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value) or float(value).is_integer():
-        return f"{value:,.0f}"
-    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:

@@ -154,8 +154,14 @@ def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
     """Delays, arguments and text tokenizer: how many differ."""
     if a.spec.lm is None or b.spec.lm is None:
         return
-    yield _counted("delays", list(_delays(a.spec.lm, b.spec.lm)))
-    yield _counted("arguments", list(_arguments(a.spec.lm, b.spec.lm)))
+    delays = enumerate(zip(a.spec.lm.delays, b.spec.lm.delays, strict=True))
+    yield _counted(
+        "delays", [f"stream {it} has {other}, not {one}" for it, (one, other) in delays if one != other]
+    )
+    one, other = a.spec.lm.config, b.spec.lm.config
+    changed = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
+    named = [key for key in changed if key not in ("delays", "quantize")]
+    yield _counted("arguments", [f"{key} is {other.get(key)!r}, not {one.get(key)!r}" for key in named])
     if "tokenizer" in a.files and "tokenizer" in b.files:
         differs = not same_file(a.file("tokenizer"), b.file("tokenizer"))
         yield _counted("tokenizer", ["another file"] if differs else [])
@@ -165,19 +171,6 @@ def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
 
 def _counted(name: str, changes: list[str]) -> Measure:
     return Measure(name, float(len(changes)), detail="; ".join(changes[:NAMED]))
-
-
-def _delays(a: LMSpec, b: LMSpec) -> Iterator[str]:
-    for stream, (one, other) in enumerate(zip(a.delays, b.delays, strict=True)):
-        if one != other:
-            yield f"stream {stream} has {other}, not {one}"
-
-
-def _arguments(a: LMSpec, b: LMSpec) -> Iterator[str]:
-    for key in sorted(a.config.keys() | b.config.keys()):
-        one, other = a.config.get(key), b.config.get(key)
-        if one != other and key not in ("delays", "quantize"):
-            yield f"{key} is {other!r}, not {one!r}"
 
 
 def same_file(a: Path, b: Path) -> bool:
@@ -217,10 +210,14 @@ def measure_weights(a: Path, b: Path) -> Iterator[Measure]:
             pair = _pair(here, there, name)
             if pair is None:
                 continue
-            if pair[1].isfinite().all():
-                changes.append((*_change(*pair), name))
-            else:
+            before, after = pair
+            if not after.isfinite().all():
                 broken.append(name)
+            elif size := float((before * before).sum()):
+                change = float((after - before).norm()) / math.sqrt(size)
+                changes.append((change, float((before * after).sum()) / size, name))
+            else:
+                changes.append((math.inf if after.any() else 0.0, 1.0, name))
     yield Measure("weights nonfinite", float(len(broken)), detail=", ".join(broken[:NAMED]))
     if not changes:
         yield not_measured("weights change", "no tensor has the same form in both")
@@ -259,11 +256,3 @@ def _pair(a: Mapping[str, Tensor], b: Mapping[str, Tensor], name: str) -> tuple[
     if one.shape != other.shape or not (one.is_floating_point() and other.is_floating_point()):
         return None
     return one.double(), other.double()
-
-
-def _change(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Relative change and gain."""
-    size = float((a * a).sum())
-    if not size:
-        return (math.inf if b.any() else 0.0), 1.0
-    return float((b - a).norm()) / math.sqrt(size), float((a * b).sum()) / size

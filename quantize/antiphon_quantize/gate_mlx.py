@@ -14,8 +14,7 @@ from antiphon.backends.mlx.executor import Frames, MlxFrames
 from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Packed
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spec import LMSpec
-from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class MlxTeacherForcing:
@@ -42,13 +41,9 @@ class MlxEvalModel:
 
     def __init__(self, backend: Backend) -> None:
         """Take over a backend that was just made."""
-        self._backend = backend
+        self.backend = backend
         self._executor = cast("MlxFrames", cast("HostBackend", backend).executor)
-
-    @property
-    def backend(self) -> Backend:
-        """See the protocol."""
-        return self._backend
+        self._spec = self._executor.spec.lm
 
     def _fresh(self, rows: int) -> IntArray:
         """The first rows, as fresh ones."""
@@ -75,17 +70,17 @@ class MlxEvalModel:
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See the protocol."""
         for row, own in enumerate(parameters):
-            self._backend.set_parameters(row, own)
+            self.backend.set_parameters(row, own)
         rows, executor = self._fresh(len(heard)), self._executor
         with executor.on_device():
             parts = enumerate(heard.swapaxes(0, 1).astype(np.int32))
             said = [executor.run_lm(rows, at(frame, rows), part)[0] for frame, part in parts]
-        return np.maximum(np.stack(said[self._lm.max_delay :], axis=1), 0).astype(np.int64)
+        return np.maximum(np.stack(said[known(self._spec).max_delay :], axis=1), 0).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
-        rows, executor, collector = self._fresh(len(heard)), self._executor, StepCollector(self._lm)
-        nothing = np.zeros((len(heard), 0, self._lm.card), np.float32)
+        rows, executor, spec = self._fresh(len(heard)), self._executor, known(self._spec)
+        collector, nothing = StepCollector(spec), np.zeros((len(heard), 0, spec.card), np.float32)
         with executor.on_device():
             for index, frame in enumerate(heard.swapaxes(0, 1).astype(np.int32)):
                 chooser = MlxTeacherForcing(collector.forced(said, index))
@@ -95,11 +90,6 @@ class MlxEvalModel:
                     pauses = np.zeros((len(heard), 0), np.float32)
                 collector.add(text, np.stack(voice, axis=1) if voice else nothing, pauses)
         return collector.thoughts()
-
-    @property
-    def _lm(self) -> LMSpec:
-        assert self._executor.spec.lm is not None
-        return self._executor.spec.lm
 
 
 def at(frame: int, rows: IntArray) -> Frames:

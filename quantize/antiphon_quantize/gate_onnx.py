@@ -26,8 +26,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.delays import DelayRings
 from antiphon.models.manifest import GraphFormat, TensorFormat
 from antiphon.models.sampling import SamplingParameters
-from antiphon.models.spec import LMSpec
-from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 SURE: Final = np.float32(1e30)
 """Noise with which a token wins against all others."""
@@ -38,20 +37,15 @@ class OnnxEvalModel:
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take over a backend that was just made of ``checkpoint``."""
-        self._backend, self._spec = backend, checkpoint.spec
+        self.backend, self._spec = backend, checkpoint.spec
         self._stages = cast("OnnxFrames", cast("HostBackend", backend).executor).stages
         self._open: Stage | None = None
         if "depformer" in self._stages:
             form = checkpoint.graphs["depformer"]
             self._open = open_depformer(checkpoint.file(form.file), form, backend)
 
-    @property
-    def backend(self) -> Backend:
-        """See the protocol."""
-        return self._backend
-
     def _fresh(self, stage: str) -> Stage:
-        self._stages[stage].state.reset(range(self._backend.info.slots))
+        self._stages[stage].state.reset(range(self.backend.info.slots))
         return self._stages[stage]
 
     def encode(self, pcm: FloatArray) -> Codes:
@@ -68,7 +62,7 @@ class OnnxEvalModel:
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See the protocol."""
-        spec, rows, watch, said = self._lm(), first(len(heard)), Stopwatch(), []
+        spec, rows, watch, said = known(self._spec.lm), first(len(heard)), Stopwatch(), []
         language = Language(spec, self._fresh("lm"), self._stages.get("depformer"))
         for row, own in enumerate(parameters):
             language.sampler.set_parameters(row, own)
@@ -80,7 +74,7 @@ class OnnxEvalModel:
 
     def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
-        spec, rows = self._lm(), first(len(heard))
+        spec, rows = known(self._spec.lm), first(len(heard))
         stage, delays, collector = self._fresh("lm"), DelayRings(spec, rows.size), StepCollector(spec)
         for index, frame in enumerate(heard.swapaxes(0, 1)):
             outputs = stage.run(rows, {"tokens": delays.inputs(rows, frame.astype(np.int32))})
@@ -93,7 +87,7 @@ class OnnxEvalModel:
 
     def _voice(self, hidden: FloatArray, tokens: IntArray) -> FloatArray:
         """Logits ``[n, dep_q, card]`` of a frame in which ``tokens [n, 1 + dep_q]`` are said."""
-        rows, spec = first(len(hidden)), self._lm()
+        rows, spec = first(len(hidden)), known(self._spec.lm)
         if self._open is None:
             return np.zeros((rows.size, 0, spec.card), np.float32)
         noise = np.zeros((rows.size, spec.dep_q, spec.card), np.float32)
@@ -101,10 +95,6 @@ class OnnxEvalModel:
         given = {"hidden": hidden, "text": tokens[:, 0], "noise": noise}
         outputs = self._open.run(rows, {**given, "inverse_temperature": 1, "topk": spec.card})
         return np.stack([outputs[_logits(k)] for k in range(spec.dep_q)], axis=1)
-
-    def _lm(self) -> LMSpec:
-        assert self._spec.lm is not None
-        return self._spec.lm
 
 
 def first(count: int) -> IntArray:

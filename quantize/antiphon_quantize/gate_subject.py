@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.models.tokenizer import Tokenizer
 
 Codes: TypeAlias = NDArray[np.int64]
+T = TypeVar("T")
 
 KINDS: Final = (PipelineKind.CODEC, PipelineKind.DUPLEX, PipelineKind.STT, PipelineKind.TTS)
 BACKENDS: Final = ("torch", "onnx", "mlx")
@@ -47,6 +48,12 @@ class Logits:
             yield stream_name(1 + index), self.voice[:, :, index]
 
 
+def known(part: T | None) -> T:
+    """A part that every model under evaluation has, though not every model."""
+    assert part is not None
+    return part
+
+
 def stream_name(stream: int) -> str:
     """ "text", "semantic", "acoustic 2", ... for the streams of a model's own voice, text being 0."""
     return ("text", "semantic")[stream] if stream < 2 else f"acoustic {stream}"
@@ -58,23 +65,18 @@ class EvalModel(Protocol):
     @property
     def backend(self) -> Backend:
         """What serves it."""
-        ...
 
     def encode(self, pcm: FloatArray) -> Codes:
         """PCM ``[n, T * frame_samples]`` to codes ``[n, T, codebooks]``."""
-        ...
 
     def decode(self, codes: Codes) -> FloatArray:
         """Codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
-        ...
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """Hear ``[n, T, n_q - dep_q]``; what is said, ``[n, T - max_delay, 1 + dep_q]``, text first."""
-        ...
 
     def think(self, heard: Codes, said: Codes) -> Logits:
         """Hear the same and be made to say ``said``: what would have been said in its place (F frames)."""
-        ...
 
 
 class StepCollector:

@@ -26,7 +26,7 @@ from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import NEW_WORD, Script, ScriptRules, TextReader
-from antiphon_quantize.gate_subject import Codes, Logits, StepCollector
+from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class TorchTeacherForcing:
@@ -60,15 +60,10 @@ class TorchEvalModel:
 
     def __init__(self, backend: Backend) -> None:
         """Take over a backend that was just made."""
-        self._backend = backend
-
-    @property
-    def backend(self) -> Backend:
-        """See the protocol."""
-        return self._backend
+        self.backend = backend
 
     def _fresh(self) -> Pipeline:
-        pipeline = pipeline_of(self._backend)
+        pipeline = pipeline_of(self.backend)
         pipeline.state.reset(range(pipeline.state.rows))
         return pipeline
 
@@ -94,22 +89,19 @@ class TorchEvalModel:
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See the protocol."""
         pipeline = self._fresh()
-        assert pipeline.generator is not None
-        assert pipeline.sampler is not None
+        generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
-            self._backend.set_parameters(row, own)
+            self.backend.set_parameters(row, own)
         step = pipeline.state.step(range(len(heard)))
         frames = torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)
-        said = [pipeline.generator.step(frame, step, pipeline.sampler).tokens.cpu() for frame in frames]
-        return torch.stack(said[pipeline.generator.cache.max_delay :], dim=1).numpy()
+        said = [generator.step(frame, step, sampler).tokens.cpu() for frame in frames]
+        return torch.stack(said[generator.cache.max_delay :], dim=1).numpy()
 
     @torch.inference_mode()
     def think(self, heard: Codes, said: Codes) -> Logits:
         """See the protocol."""
         pipeline = self._fresh()
-        generator, spec = pipeline.generator, pipeline.spec.lm
-        assert generator is not None
-        assert spec is not None
+        generator, spec = known(pipeline.generator), known(pipeline.spec.lm)
         step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
         for index, frame in enumerate(torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)):
             chooser = TorchTeacherForcing(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
@@ -164,21 +156,20 @@ class TtsEvalModel(TorchEvalModel):
         """See the protocol; text is what was asked, and -1 is said in what comes before the audio's delay."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
-        assert pipeline.generator is not None
-        assert pipeline.sampler is not None
+        generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
         step, nothing = pipeline.state.step(range(rows)), pipeline.buffers.codes[:rows, : pipeline.heard]
         asked, voice = [], []
         for index in range(steps):
             choices = torch.tensor([script.choices for script in scripts], device=pipeline.device)
-            chooser = ScriptedChooser(pipeline.sampler, choices, choices[:, 0])
+            chooser = ScriptedChooser(sampler, choices, choices[:, 0])
             is_silent = index < self._rules.audio_delay
-            out = pipeline.generator.step(nothing, step, chooser, is_silent=is_silent)
+            out = generator.step(nothing, step, chooser, is_silent=is_silent)
             asked.append(chooser.asked.cpu())
             voice.append(out.tokens[:, 1:].cpu())
             advance(scripts, chooser.asked)
-        late = pipeline.generator.cache.max_delay
+        late = generator.cache.max_delay
         text = torch.stack(asked[: steps - late], dim=1)[:, :, None]
         return torch.cat([text, torch.stack(voice[late:], dim=1)], dim=2).numpy()
 
@@ -187,9 +178,7 @@ class TtsEvalModel(TorchEvalModel):
         """See the protocol."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
-        generator, spec = pipeline.generator, self._spec.lm
-        assert generator is not None
-        assert spec is not None
+        generator, spec = known(pipeline.generator), known(self._spec.lm)
         step, collector = pipeline.state.step(range(rows)), StepCollector(spec)
         nothing = pipeline.buffers.codes[:rows, : pipeline.heard]
         silence = np.zeros((rows, spec.dep_q, spec.card), np.float32)

@@ -9,24 +9,22 @@ become bfloat16, which moves them by at most 0.4 %; one tensor is in memory at a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from antiphon.backends.base import Progress
 from antiphon.errors import CheckpointFormatError, MissingExtraError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.weights import TensorInfo
 from antiphon_quantize.tensor_file import writing_tensors
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (done, total, what)."""
 
 _SLICE: Final = re.compile(r"^depformer\.(\d+)\.(.*)$")
 _LAYER: Final = re.compile(r"^transformer\.(layers\.\d+\.)(gating|self_attn|norm\d)\.?(.*)$")
@@ -67,7 +65,10 @@ def convert(source: Path, target: Path, show: Progress) -> None:
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     parts = sources_of(tensors)
     shapes = {name: tuple(int(size) for size in reversed(found.shape)) for name, found in tensors.items()}
-    plan = {name: TensorInfo("BF16", _stacked([shapes[part] for part in parts[name]])) for name in parts}
+    plan = {
+        name: TensorInfo("BF16", (sum(shapes[part][0] for part in names), *shapes[names[0]][1:]))
+        for name, names in parts.items()
+    }
     with writing_tensors(target, plan) as file:
         for done, (name, names) in enumerate(parts.items()):
             show(done, len(parts), name)
@@ -113,10 +114,6 @@ def published(step: int, rest: str) -> str:
     start, what, end = layer.groups()
     middle = f"{what}.{step}" if what == "gating" else what
     return f"depformer.{start}{middle}.{end}"
-
-
-def _stacked(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def _values(gguf: Any, tensor: Any) -> NDArray[np.float32]:

@@ -19,10 +19,10 @@ from antiphon_quantize.folder import Approve, approve_all, check_target, part_of
 from antiphon_quantize.recipe import load_recipe
 
 if TYPE_CHECKING:
+    from antiphon.backends.base import Progress
     from antiphon.models.checkpoint import Checkpoint
     from antiphon_quantize.recipe import Recipe
 
-    Progress = Callable[[int, int, str], None]
     Write = Callable[[Checkpoint, Recipe, str, Path, Progress, Approve], str]
 
 EXAMPLES = """\
@@ -176,7 +176,9 @@ def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
             began.clear()
             began[total] = (now, done)
         began_s, first = began[total]
-        left = "" if done in (first, total) else _left((now - began_s) * (total - done) / (done - first))
+        seconds = 0.0 if done == first else (now - began_s) * (total - done) / (done - first)
+        words = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        left = "" if done in (first, total) else f", {words} left"
         if is_terminal:
             stream.write(f"\r\x1b[K{done}/{total} {what}{left}" + ("\n" if done == total else ""))
         elif done * 8 // total > (done - 1) * 8 // total:
@@ -184,8 +186,3 @@ def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
         stream.flush()
 
     return show
-
-
-def _left(seconds: float) -> str:
-    """ ", 12 s left", ", 3 min left": to two digits at most where it matters."""
-    return f", {seconds:.0f} s left" if seconds < 90 else f", {seconds / 60:.0f} min left"

@@ -8,14 +8,15 @@ writes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
 
+from antiphon.backends.base import Progress
 from antiphon.backends.mlx.layers import BITS, GROUP_SIZES, load_arrays
 from antiphon.backends.mlx.lm import cut
 from antiphon.errors import UnsupportedError
@@ -32,25 +33,12 @@ from antiphon.models.source import Folder
 from antiphon.models.spec import LMSpec
 from antiphon.models.weights import Source, TensorInfo, find_sources, read_header
 from antiphon_quantize.folder import Approve, appearing, approve_all
-from antiphon_quantize.recipe import Recipe, quantization_of
-from antiphon_quantize.tensor_file import TensorFile, tensor_bytes, writing_tensors
+from antiphon_quantize.recipe import COPIED, Recipe, check_source, quantization_of
+from antiphon_quantize.tensor_file import DTYPES, TensorFile, tensor_bytes, writing_tensors
 
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (done, total, what)."""
-
-COPIED: Final[Mapping[str, str]] = {
-    "mimi": "mimi.safetensors",
-    "tokenizer": "tokenizer.model",
-    "mimi_config": "mimi_config.json",
-}
 LEAST_MLX: Final = "0.29"
 _WORD_BITS: Final = 32
 _WEIGHT: Final = ".weight"
-_DTYPES: Final[Mapping[str, tuple[str, mx.Dtype]]] = {
-    "F32": ("float32", mx.float32),
-    "F16": ("float16", mx.float16),
-    "BF16": ("bfloat16", mx.bfloat16),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +79,7 @@ def quantize(
             groups that mlx does not have.
         ConfigError: ``out`` cannot be written.
     """
-    spec = checkpoint.spec
-    if spec.lm is None:
-        raise UnsupportedError(f"{spec.name} has no language model; there is nothing to quantize")
-    if "lora" in checkpoint.files:
-        raise UnsupportedError(f"{spec.name} has a LoRA; merge it into the weights first")
-    plan = make_plan(checkpoint.file("lm"), spec.lm, recipe)
+    plan = make_plan(checkpoint.file("lm"), check_source(checkpoint), recipe)
     copied = {COPIED[role]: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
     before, after = (sum(map(tensor_bytes, part.values())) for part in (plan.before, plan.after))
     lm_name = f"model.q{recipe.bits}.safetensors"
@@ -145,8 +128,11 @@ def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
         if group_size is None:
             odd += 1
             continue
-        rounded[name] = Groups(bits, group_size)
-        after |= _rounded_infos(name, info, rounded[name])
+        rounded[name], (rows, columns) = Groups(bits, group_size), info.shape
+        scales = TensorInfo(info.dtype, (rows, columns // group_size))
+        base = name.removesuffix(_WEIGHT)
+        after[name] = TensorInfo("U32", (rows, columns * bits // _WORD_BITS))
+        after |= {f"{base}.scales": scales, f"{base}.biases": scales}
     if not rounded:
         raise UnsupportedError(f"the recipe chooses none of the {len(before)} tensors of {path}")
     return MlxPlan(before, sources, rounded, after, odd)
@@ -155,15 +141,6 @@ def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
 def widest_group(columns: int, most: int) -> int | None:
     """The widest group up to ``most`` that divides a row, or None."""
     return next((size for size in reversed(GROUP_SIZES) if size <= most and columns % size == 0), None)
-
-
-def _rounded_infos(name: str, info: TensorInfo, groups: Groups) -> dict[str, TensorInfo]:
-    """The three tensors that a rounded matrix becomes."""
-    rows, columns = info.shape
-    scales = TensorInfo(info.dtype, (rows, columns // groups.group_size))
-    base = name.removesuffix(_WEIGHT)
-    packed = TensorInfo("U32", (rows, columns * groups.bits // _WORD_BITS))
-    return {name: packed, f"{base}.scales": scales, f"{base}.biases": scales}
 
 
 def write_rounded(source: Path, target: Path, plan: MlxPlan, progress: Progress) -> dict[str, float]:
@@ -211,7 +188,7 @@ def _manifest(
     checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, lm_name: str
 ) -> Manifest:
     """The manifest of what lies in ``folder``. Reads and hashes every file."""
-    dtype, _ = _DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
+    dtype, _ = DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
     names = {"lm": lm_name, **COPIED}
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)
     source_sha256 = sha256(checkpoint.file("lm"))

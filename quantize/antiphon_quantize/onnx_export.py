@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +17,7 @@ from antiphon.models.manifest import ROWS, GraphFormat, StateFormat, TensorForma
 from antiphon_quantize.onnx_fusions import fuse_file
 from antiphon_quantize.onnx_int8 import OPSET, TRANSLATIONS
 from antiphon_quantize.onnx_modules import ExportedStage
+from antiphon_quantize.torch_rounding import quietly
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
 """Operators whose output may be their first input's memory: who reads it, reads the input."""
@@ -118,7 +118,8 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
     following = {name: name + NEXT for name in stage.written}
     outputs = [*stage.outputs, *following.values()]
     rows = torch.export.Dim(ROWS, min=1, max=4096)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quietly(), warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")  # it remarks on packages that are not there, and on its own parts
         program = torch.onnx.export(
             stage.eval(),
             arguments,
@@ -154,15 +155,3 @@ def _tensor(value: onnx.ValueInfoProto) -> TensorFormat:
     kind = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
     return TensorFormat(value.name, str(dtype), tuple(extent.dim_value for extent in kind.shape.dim[1:]))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks on packages that are not there, and on its own parts, to itself."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 DOMAIN: Final = "com.microsoft"
 """Of the operators that ONNX Runtime adds."""
@@ -40,7 +40,13 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node)
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         told = (*graph.value_info, *graph.input, *graph.output)
-        self._shapes = {value.name: _extents(value) for value in told}
+        self._shapes: dict[str, Shape] = {
+            value.name: tuple(
+                extent.dim_value if extent.HasField("dim_value") else None
+                for extent in value.type.tensor_type.shape.dim
+            )
+            for value in told
+        }
         self._replaced: dict[int, list[NodeProto]] = {}
 
     def maker(self, name: str, operator: str) -> NodeProto | None:
@@ -131,12 +137,6 @@ def _copy(message: Any) -> Any:
     copied = type(message)()
     copied.CopyFrom(message)
     return copied
-
-
-def _extents(value: ValueInfoProto) -> Shape:
-    return tuple(
-        entry.dim_value if entry.HasField("dim_value") else None for entry in value.type.tensor_type.shape.dim
-    )
 
 
 INTERLEAVED = 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import torch
 
+from antiphon.backends.base import Progress
 from antiphon.backends.torch.quantised import int8_linears
 from antiphon.backends.torch.weights import load_conditions, load_lm, load_mimi
 from antiphon.errors import UnsupportedError
@@ -37,17 +38,7 @@ from antiphon_quantize.onnx_modules import (
     LanguageStage,
     VoiceStage,
 )
-from antiphon_quantize.recipe import Recipe, quantization_of
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (done, total, what)."""
-
-COPIED: Final[Mapping[str, str]] = {
-    "mimi": "mimi.safetensors",
-    "tokenizer": "tokenizer.model",
-    "mimi_config": "mimi_config.json",
-}
-"""Files of the source that a model of graphs has too: all but the language model's weights."""
+from antiphon_quantize.recipe import COPIED, Recipe, quantization_of
 
 FLOAT_BITS: Final = 32
 LEAST_RUNTIME: Final = "1.25"

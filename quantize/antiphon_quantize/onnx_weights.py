@@ -253,20 +253,16 @@ class _Rewriter:
         self.halved.append(name)
         wide = False
         for use in uses:
+            wide = wide or use.kind is not Kind.LOOKUP
             if use.kind is Kind.LOOKUP:
-                self._widen_after(use.node, f"{tensor.name}.half")
-            else:
-                wide = True
+                output = use.node.output[0]
+                use.node.input[0], use.node.output[0] = f"{tensor.name}.half", f"{output}.half"
+                cast = helper.make_node("Cast", [f"{output}.half"], [output], to=TensorProto.FLOAT)
+                position = next(index for index, it in enumerate(self.graph.node) if it is use.node)
+                self.before_node.setdefault(position + 1, []).append(cast)
         if wide:
             cast = helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=TensorProto.FLOAT)
             self.before_node.setdefault(0, []).append(cast)
-
-    def _widen_after(self, node: NodeProto, table: str) -> None:
-        output = node.output[0]
-        node.input[0], node.output[0] = table, f"{output}.half"
-        cast = helper.make_node("Cast", [node.output[0]], [output], to=TensorProto.FLOAT)
-        position = next(index for index, other in enumerate(self.graph.node) if other is node)
-        self.before_node.setdefault(position + 1, []).append(cast)
 
     def _put_nodes(self) -> None:
         """Insert the new nodes where they belong and leave out transpositions that have no reader left."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,25 +10,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon import __version__
-from antiphon.errors import CheckpointFormatError, ConfigError, hint
+from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError, hint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import QuantizationRecipe, sha256
-from antiphon.models.strict import check_keys, check_type
-from antiphon_quantize.gate_limits import Limit, read_limits
+from antiphon.models.spec import LMSpec
+from antiphon.models.strict import read_record
+from antiphon_quantize.gate_limits import Limit, check_limits, read_toml
 
 POSITIONS: Final = "int8_convolution_positions"
-OPTIONAL: Mapping[str, type] = {
-    "keep": list,
-    "options": dict,
-    "block": int,
-    "search": bool,
-    "format": str,
-    "method": str,
-    "int8_ring_bytes": int,
-    POSITIONS: dict,
-    "gate": list,
-}
 CODEC_PARTS: Final = ("encoder", "decoder")
+
+COPIED: Final[Mapping[str, str]] = {
+    "mimi": "mimi.safetensors",
+    "tokenizer": "tokenizer.model",
+    "mimi_config": "mimi_config.json",
+}
+"""The files that a new checkpoint has of its source, by role: all but the language model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,8 @@ class Recipe:
     scheme: str
     bits: int
     quantize: tuple[Rule, ...]
-    keep: tuple[Rule, ...]
-    options: Mapping[str, Any]
+    keep: tuple[Rule, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
     block: int = 128
     search: bool = False
     format: str = "int8"
@@ -125,6 +121,15 @@ def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> di
     return options
 
 
+def check_source(checkpoint: Checkpoint) -> LMSpec:
+    """The language model that is to be rounded. Raises UnsupportedError: there is none, or it has a LoRA."""
+    if checkpoint.spec.lm is None:
+        raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
+    if "lora" in checkpoint.files:
+        raise UnsupportedError(f"{checkpoint.spec.name} has a LoRA; merge it into the weights first")
+    return checkpoint.spec.lm
+
+
 def load_recipe(target: str, ref: str) -> Recipe:
     """A recipe of ours by its name, or a TOML file by its path.
 
@@ -154,38 +159,16 @@ def _folder() -> Path:
 
 def read_recipe(path: Path) -> Recipe:
     """Read and check a recipe file. Raises as :func:`load_recipe`."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    required = {"description": str, "scheme": str, "bits": int, "quantize": list}
-    found = check_keys(table, str(path), required=required, optional=OPTIONAL)
-    rules = {part: _rules(found.get(part, []), f"{path}: {part}") for part in ("quantize", "keep")}
-    gate = read_limits(found.get("gate", []), f"{path}: gate")
-    rounded = _positions(found.get(POSITIONS, {}), f"{path}: {POSITIONS}")
-    return Recipe(**{"options": {}, **found, **rules, "gate": gate, POSITIONS: rounded})
-
-
-def _positions(table: Mapping[str, Any], where: str) -> Mapping[str, int]:
-    unknown = [key for key in table if key not in CODEC_PARTS]
-    if unknown:
-        raise CheckpointFormatError(
-            f"{where} has an unknown key '{unknown[0]}'{hint(unknown[0], CODEC_PARTS)}; it may have "
-            f"{', '.join(CODEC_PARTS)}"
-        )
-    for key, value in table.items():
-        check_type(value, int, f"{where}.{key}")
-        if value < 0:
-            raise CheckpointFormatError(f"{where}.{key} is {value}; it can be 0 or more")
-    return table
-
-
-def _rules(tables: list[Any], where: str) -> tuple[Rule, ...]:
-    for table in tables:
-        check_type(table, dict, where)
-    required = {"tensors": str, "why": str}
-    return tuple(
-        Rule(**check_keys(table, where, required=required, optional={"bits": int})) for table in tables
-    )
+    table = read_toml(path, "recipe")
+    recipe = read_record(Recipe, table, str(path), ": ")
+    check_limits(recipe.gate, f"{path}: gate")
+    for part, positions in recipe.int8_convolution_positions.items():
+        where = f"{path}: {POSITIONS}"
+        if part not in CODEC_PARTS:
+            raise CheckpointFormatError(
+                f"{where} has an unknown key '{part}'{hint(part, CODEC_PARTS)}; it may have "
+                f"{', '.join(CODEC_PARTS)}"
+            )
+        if positions < 0:
+            raise CheckpointFormatError(f"{where}.{part} is {positions}; it can be 0 or more")
+    return recipe

@@ -11,34 +11,34 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from antiphon.models.weights import TensorInfo
 
 Buffer: TypeAlias = bytes | memoryview
 
-ITEM_BYTES: Mapping[str, int] = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I64": 8,
-    "U32": 4,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
-    "F8_E4M3": 1,
-    "BOOL": 1,
+DTYPES: Final[Mapping[str, tuple[str, int]]] = {
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "U32": ("uint32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
 }
-"""By dtype, as the format spells it."""
+"""By dtype, as the format spells it: what manifests and torch call it, and its bytes."""
 
 _ALIGNMENT_BYTES = 8
 
 
 def tensor_bytes(info: TensorInfo) -> int:
     """The size of a tensor's data."""
-    return info.elements * ITEM_BYTES[info.dtype]
+    return info.elements * DTYPES[info.dtype][1]
 
 
 class TensorFile:
@@ -51,7 +51,7 @@ class TensorFile:
         """
         self._file, self._plan = file, plan
         self._missing = set(plan).difference(done)
-        names = sorted(plan, key=lambda name: (-ITEM_BYTES[plan[name].dtype], name))
+        names = sorted(plan, key=lambda name: (-DTYPES[plan[name].dtype][1], name))
         header: dict[str, dict[str, object]] = {}
         starts: dict[str, int] = {}
         end = 0

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from antiphon.audio.files import read_audio
-from antiphon.backends.base import Backend, FloatArray, StepInputs
+from antiphon.backends.base import Backend, FloatArray, Progress, StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.architecture import stored_sets
@@ -41,9 +41,10 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.folder import Approve, Journal, approve_all, resuming
 from antiphon_quantize.gate_sound import built_in_clips
+from antiphon_quantize.gate_subject import known
 from antiphon_quantize.gate_torch import pipeline_of
-from antiphon_quantize.recipe import Recipe, quantization_of
-from antiphon_quantize.tensor_file import TensorFile, writing_tensors
+from antiphon_quantize.recipe import COPIED, Recipe, check_source, quantization_of
+from antiphon_quantize.tensor_file import DTYPES, TensorFile, writing_tensors
 from antiphon_quantize.torch_rounding import (
     Rounded,
     Rounding,
@@ -53,8 +54,6 @@ from antiphon_quantize.torch_rounding import (
     rounding_of,
     stacked,
 )
-
-Progress = Callable[[int, int, str], None]
 
 MOST_FRAMES = 3000
 """Frames that are listened to: four minutes, and as many rows of each linear (Moshi 7B: 4.5 GB in all)."""
@@ -137,8 +136,7 @@ def _frames(recordings: Sequence[FloatArray], samples: int) -> list[tuple[bool, 
 
 
 def _listen_in(backend: Backend, linears: Collection[str], files: RowFiles) -> list[Any]:
-    generator = pipeline_of(backend).generator
-    assert generator is not None
+    generator = known(pipeline_of(backend).generator)
 
     def hook_of(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda _, inputs: files.append(name, inputs[0])
@@ -149,31 +147,11 @@ def _listen_in(backend: Backend, linears: Collection[str], files: RowFiles) -> l
 
 LEAST_TORCH: Final = "2.9"
 
-DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+TORCH_DTYPES: Final = {getattr(torch, name): dtype for dtype, (name, _) in DTYPES.items()}
 """What safetensors calls torch's dtypes."""
 
-NAMES: Mapping[str, str] = {
-    "lm": "model.safetensors",
-    "mimi": "mimi.safetensors",
-    "tokenizer": "tokenizer.model",
-    "mimi_config": "mimi_config.json",
-}
+NAMES: Final = {"lm": "model.safetensors", **COPIED}
 """What the files of each role are called in OUT."""
-
-COMPUTED: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""The manifest's names of dtypes."""
 
 CALIBRATION = "calibration"
 """The folder of recorded rows within the one being written, and the note that it is complete."""
@@ -197,11 +175,7 @@ def quantize(
         ConfigError: ``out`` cannot be written, or is by a run with another recipe.
         AudioError: a recording cannot be read.
     """
-    if checkpoint.spec.lm is None:
-        raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
-    if "lora" in checkpoint.files:
-        raise UnsupportedError(f"{checkpoint.spec.name} has a LoRA; merge it into the weights first")
-    plan = make_plan(checkpoint.file("lm"), recipe, stored_sets(checkpoint.spec.lm.config))
+    plan = make_plan(checkpoint.file("lm"), recipe, stored_sets(check_source(checkpoint).config))
     copied = {role: checkpoint.files[role] for role in NAMES if role != "lm" and role in checkpoint.files}
     before, after = plan.bytes
     room_bytes = after + sum(path.stat().st_size for path in copied.values())
@@ -268,7 +242,8 @@ def _write_rounded(
 ) -> None:
     """Write the planned file, but for what is noted as done; one tensor in memory at a time."""
     done = {name for name in plan.before if name in journal.notes}
-    written = [name for name in plan.after if name in done or _beside(name, plan) in done]
+    rounded = done & plan.chosen.keys()  # what stands next to a matrix has its name and one word more
+    written = [name for name in plan.after if name in done or name.rpartition("_")[0] in rounded]
     target = journal.folder / NAMES["lm"]
     with writing_tensors(target, plan.after, written) as file:
         for index, name in enumerate(plan.before):
@@ -286,12 +261,6 @@ def _write_rounded(
             file.sync()
             journal.note(name, error=error)
     progress(len(plan.before), len(plan.before), target.name)
-
-
-def _beside(name: str, plan: TorchPlan) -> str | None:
-    """The matrix that a tensor stands next to, if there is one."""
-    base = name.rpartition("_")[0]
-    return base if base in plan.chosen else None
 
 
 def _write_matrix(
@@ -319,7 +288,7 @@ def _write_matrix(
 def put(file: TensorFile, name: str, tensor: Tensor) -> None:
     """Write one tensor into a file that planned it (a ValueError says what is not as planned)."""
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-    file.put(name, TensorInfo(DTYPES[tensor.dtype], tuple(tensor.shape)), data)
+    file.put(name, TensorInfo(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)), data)
 
 
 def error_line(errors: Mapping[str, float]) -> str:
@@ -340,7 +309,7 @@ def _manifest(
     heard: Sequence[Path],
 ) -> Manifest:
     """The manifest of what lies in ``folder``. Reads and hashes every file."""
-    dtype = COMPUTED[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
+    dtype, _ = DTYPES[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": LEAST_TORCH}, options=recipe.options)
     return describe(
         checkpoint,

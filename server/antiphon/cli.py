@@ -57,9 +57,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "compare a smaller checkpoint with its original"),
-    "bench": Command("antiphon_quantize.measured:bench", "measure models as they run: the benchmark card"),
+    "bench": Command("antiphon_quantize.bench.main:main", "measure models as they run: the benchmark card"),
     "verify": Command(
-        "antiphon_quantize.measured:verify",
+        "antiphon_quantize.bench.verify:main",
         "check a model: its files, parity with upstream, its gate and card",
     ),
 }

@@ -19,15 +19,16 @@ from antiphon.backends.base import FloatArray, StepInputs
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.spec import LMSpec, PipelineKind
+from antiphon.models.strict import read_record
 from antiphon_quantize import gate, gate_sound
 from antiphon_quantize.gate import limits_of
 from antiphon_quantize.gate_limits import (
     Limit,
     Verdict,
+    check_limits,
     common_limits,
     judge_measures,
     parse_limit,
-    read_limits,
     render,
     slower,
     to_json,
@@ -197,11 +198,11 @@ def test_limits_are_read_strictly_and_typed_plainly() -> None:
         with pytest.raises(ConfigError, match=r"is no limit; one is written 'text kl<=0\.01'"):
             parse_limit(text)
     with pytest.raises(CheckpointFormatError, match="here: 'a' has neither 'most' nor 'least'"):
-        read_limits([{"measure": "a", "why": "b"}], "here")
+        check_limits([Limit("a", "b")], "here")
     with pytest.raises(CheckpointFormatError, match=r"here\.least is nan, a finite number is needed"):
-        read_limits([{"measure": "a", "why": "b", "least": math.nan}], "here")
+        read_record(Limit, {"measure": "a", "why": "b", "least": math.nan}, "here")
     with pytest.raises(CheckpointFormatError, match="unknown key 'mots'"):
-        read_limits([{"measure": "a", "why": "b", "mots": 1}], "here")
+        read_record(Limit, {"measure": "a", "why": "b", "mots": 1}, "here")
 
 
 def test_every_limit_of_ours_has_a_reason() -> None:

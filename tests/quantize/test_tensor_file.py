@@ -13,13 +13,13 @@ from safetensors import safe_open
 
 from antiphon.models.weights import TensorInfo, read_header
 from antiphon_quantize.tensor_file import tensor_bytes, writing_tensors
-from antiphon_quantize.torch_target import DTYPES, put
+from antiphon_quantize.torch_target import TORCH_DTYPES, put
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-TORCH = {name: dtype for dtype, name in DTYPES.items()}
+TORCH = {name: dtype for dtype, name in TORCH_DTYPES.items()}
 PLANS = st.dictionaries(
     st.text("abc.é", min_size=1),
-    st.builds(TensorInfo, st.sampled_from(sorted(DTYPES.values())), SHAPES),
+    st.builds(TensorInfo, st.sampled_from(sorted(TORCH_DTYPES.values())), SHAPES),
     max_size=6,
 )
 

@@ -30,7 +30,6 @@ LIGHT = {
     "antiphon_quantize.main": (*FRAMEWORKS, *NETWORK),
     "antiphon_quantize.bench.main": FRAMEWORKS,
     "antiphon_quantize.bench.verify": FRAMEWORKS,
-    "antiphon_quantize.measured": FRAMEWORKS,
     "antiphon_client.talk": (*FRAMEWORKS, "sounddevice", "antiphon.engine", "antiphon.serve"),
 }
 

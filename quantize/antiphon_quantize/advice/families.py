@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import resources
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from antiphon.models.costs import TickWork
 from antiphon.models.spec import PipelineKind
+from antiphon.models.strict import read_record
 
 CARD: Final = 2048
 """Entries of a codebook of Mimi."""
@@ -260,29 +261,12 @@ class ModelFamilies:
 def load_families() -> ModelFamilies:
     """What the package's ``families.toml`` says."""
     text = resources.files("antiphon_quantize.advice").joinpath("families.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    return ModelFamilies(
-        data["read_on"],
-        tuple(_speech(dict(entry)) for entry in data["speech"]),
-        tuple(TextFamily(**entry) for entry in data["text"]),
-        tuple(_pocket(dict(entry)) for entry in data["pocket"]),
-    )
+    return read_record(ModelFamilies, tomllib.loads(text), "families.toml")
 
 
 def _kept_bytes(precision: str) -> float:
     """Of a key or a value, with its share of a scale."""
     return 1 + 4 / HEAD_DIM if precision == "int8" else 2.0
-
-
-def _speech(entry: dict[str, Any]) -> SpeechFamily:
-    if "depformer" in entry:
-        entry["depformer"] = DepformerShape(**entry["depformer"])
-    return SpeechFamily(**{**entry, "languages": tuple(entry["languages"])})
-
-
-def _pocket(entry: dict[str, Any]) -> PocketFamily:
-    configs = {language: tuple(names) for language, names in entry["configs"].items()}
-    return PocketFamily(**{**entry, "configs": configs})
 
 
 def _embedding(rows: int, depformer: DepformerShape) -> int:

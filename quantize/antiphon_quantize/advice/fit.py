@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from antiphon.backends.machine import Gpu
 from antiphon.engine.config import EngineConfig
@@ -18,6 +18,8 @@ from antiphon.models.costs import CARDS, GpuCard
 from antiphon.models.manifest import MANIFEST_NAME, Manifest, read_manifest
 from antiphon.models.source import BUILTIN
 from antiphon_quantize.advice.families import AudioFamily, SpeechFamily, TextFamily
+
+F = TypeVar("F")
 
 FRAME_MS = 80.0
 """Of every published speech model."""
@@ -82,10 +84,10 @@ class FitRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Generic[F]):
     """A model in a precision that fits: ``rows`` are the most, with a share of the memory kept free."""
 
-    family: AudioFamily
+    family: F
     precision: str
     facts: MemoryFacts
     rows: int
@@ -112,7 +114,7 @@ def matches(family: AudioFamily, request: FitRequest) -> bool:
     )
 
 
-def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit]:
+def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit[AudioFamily]]:
     """What fits, the best first: without conditions to accept, more parameters, then more precision."""
     fits = []
     for family in families:
@@ -165,17 +167,7 @@ def reason_against(families: Iterable[AudioFamily], request: FitRequest) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TextFit:
-    """A text model in a precision that fits, as :class:`Fit`."""
-
-    family: TextFamily
-    precision: str
-    facts: MemoryFacts
-    rows: int
-
-
-def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[TextFit]:
+def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[Fit[TextFamily]]:
     """Text models that fit with a full conversation for each session, the largest first."""
     fits = []
     for family in families:
@@ -184,7 +176,7 @@ def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[
             facts = MemoryFacts(request.memory_bytes, family.weight_bytes(precision), row)
             rows = most_rows(facts)
             if rows >= request.sessions and (family.is_commercial or not request.is_commercial):
-                fits.append(TextFit(family, precision, facts, rows))
+                fits.append(Fit(family, precision, facts, rows))
     return sorted(fits, key=lambda fit: (-fit.family.parameters_b, TEXT_PRECISIONS.index(fit.precision)))
 
 

@@ -14,7 +14,7 @@ from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
 from antiphon.models.spec import PipelineKind
 from antiphon.option import Parser
-from antiphon_quantize.advice.families import TRANSLATION, ModelFamilies, load_families
+from antiphon_quantize.advice.families import TRANSLATION, AudioFamily, ModelFamilies, load_families
 from antiphon_quantize.advice.fit import (
     Fit,
     FitRequest,
@@ -63,7 +63,7 @@ CPU_IMAGE = (
 """The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
 
 
-def compose_override(fit: Fit, request: FitRequest, gpus: int = 1) -> str:
+def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml automatically).
 
     A worker sees one GPU: of several each has a service, with the sessions of the request. Lists are written
@@ -189,7 +189,11 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
         if options.compose == "-":
             print(override, end="")  # noqa: T201
             return 0
-        _write(Path(options.compose), override)
+        try:
+            with Path(options.compose).open("x", encoding="utf-8") as file:  # never over somebody's own
+                file.write(override)
+        except OSError as error:
+            raise ConfigError(f"cannot write {options.compose}: {error.strerror}") from error
     print(speech_advice(fits[0], request, fits[1:6]))  # noqa: T201
     return 0
 
@@ -207,14 +211,6 @@ def _overview(families: ModelFamilies, today: date) -> str:
             families_table(families, memory, cached),
         )
     )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:  # never over somebody's own
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _nothing(request: FitRequest, reason: str) -> int:

@@ -12,13 +12,18 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import most_rows, slots_on
 from antiphon.models.costs import CARDS
 from antiphon.models.manifest import Manifest
-from antiphon_quantize.advice.families import AudioFamily, ModelFamilies, PocketFamily, SpeechFamily
+from antiphon_quantize.advice.families import (
+    AudioFamily,
+    ModelFamilies,
+    PocketFamily,
+    SpeechFamily,
+    TextFamily,
+)
 from antiphon_quantize.advice.fit import (
     FRAME_MS,
     Fit,
     FitRequest,
     Memory,
-    TextFit,
     fits_here,
     sessions_of,
 )
@@ -178,7 +183,7 @@ def licence_of(family: AudioFamily) -> str:
     )
 
 
-def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
+def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[Fit[AudioFamily]]) -> str:
     """The recommendation, term by term."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
@@ -206,7 +211,7 @@ def speech_advice(fit: Fit, request: FitRequest, others: Iterable[Fit]) -> str:
     return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
 
 
-def time_lines(family: SpeechFamily, fit: Fit, request: FitRequest) -> list[str]:
+def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest) -> list[str]:
     """For the GPU requested, or each known one: a tick's milliseconds, and the sessions that are in time."""
     known = CARDS if request.card is None else (request.card,)
     sessions = request.sessions
@@ -225,7 +230,7 @@ def time_lines(family: SpeechFamily, fit: Fit, request: FitRequest) -> list[str]
     return lines
 
 
-def text_advice(fit: TextFit, request: FitRequest, others: Iterable[TextFit]) -> str:
+def text_advice(fit: Fit[TextFamily], request: FitRequest, others: Iterable[Fit[TextFamily]]) -> str:
     """The recommendation of a text model."""
     lines = [
         f"{fit.family.name} in {fit.precision}, {sessions_of(request.sessions)}, "

@@ -13,7 +13,6 @@ from antiphon.errors import ConfigError
 from antiphon.option import Parser
 from antiphon_quantize.bench import slots
 from antiphon_quantize.bench.options import (
-    Gate,
     QualitySource,
     add_models_options,
     add_plan_options,
@@ -21,6 +20,7 @@ from antiphon_quantize.bench.options import (
     chosen_entries,
     make_subjects,
     plan_of,
+    run_gate,
 )
 from antiphon_quantize.bench.output import can_draw, free_place, summary, tell, write_card
 from antiphon_quantize.bench.player import FarPlayer, no_progress
@@ -41,7 +41,7 @@ The most slots that are answered in time: antiphon bench slots --help.
 """
 
 
-def main(argv: Sequence[str], gate: Gate) -> int:
+def main(argv: Sequence[str]) -> int:
     """Measure and write the card; returns the exit code, 1 when the quality gate failed a model.
 
     Raises:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str], gate: Gate) -> int:
     options = _parse(argv)
     plan = plan_of(options)
     subjects, baseline = choose(options)
-    judge = partial(gate, questions=options.questions, tell=tell)
+    judge = partial(run_gate, questions=options.questions, tell=tell)
     source = QualitySource(baseline, subjects, options.quality, judge)
     out = free_place(Path(options.out))
     has_figure = not options.no_figure and can_draw()

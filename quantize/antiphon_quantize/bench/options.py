@@ -5,31 +5,41 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from antiphon.backends.registry import options_of, resolve_auto
 from antiphon.config import MODEL_HELP, ModelConfig, load_config, load_file
-from antiphon.errors import AntiphonError, ConfigError
+from antiphon.errors import AntiphonError, ConfigError, MissingExtraError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.source import BUILTIN, DEFAULT_MODEL
 from antiphon.option import AUTO
-from antiphon_quantize.bench.card import Quality, TickPlan, not_judged, read_quality
+from antiphon_quantize.bench.card import Quality, TickPlan, not_judged, quality_from_json, read_quality
 from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.gate import judge, limits_of
+from antiphon_quantize.gate_limits import to_json
+from antiphon_quantize.gate_run import Material, Side
 
 
-class Gate(Protocol):
-    """Compares a model with the one it was made from. The gate stands above this package: it is passed in."""
+def run_gate(
+    candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
+) -> Quality:
+    """The gate's verdict on a model compared with the one it was made from, by its own recipe's limits.
 
-    def __call__(
-        self, candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
-    ) -> Quality:
-        """The verdict, by the limits of the candidate's own recipe.
-
-        Raises:
-            MissingExtraError: a package that the gate needs is not installed.
-            AntiphonError: the two cannot be compared, or cannot be run.
-        """
-        ...
+    Raises:
+        MissingExtraError: a package that the gate needs is not installed.
+        AntiphonError: the two cannot be compared, or cannot be run.
+    """
+    try:
+        one, other = (
+            Side(load_checkpoint(side.model), side.backend, dict(side.options))
+            for side in (baseline, candidate)
+        )
+        material = Material(questions=questions, device=candidate.device)
+        limits = limits_of(other.checkpoint, other.backend)
+        verdict = to_json(judge(one, other, limits, material, tell))
+    except ImportError as error:
+        module = error.name or str(error)
+        raise MissingExtraError("the quality gate", extra="quantize", module=module) from error
+    return quality_from_json(verdict, baseline.label, "the gate's verdict")
 
 
 class QualitySource:

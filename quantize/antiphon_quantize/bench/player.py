@@ -115,19 +115,15 @@ class Player(Protocol):
     @property
     def facts(self) -> SubjectFacts:
         """What is known of it."""
-        ...
 
     def take_turn(self, rows: int) -> TickTurn:
         """Measure at this number of rows."""
-        ...
 
     def memory(self) -> MeasuredMemory:
         """What it holds, at the most so far."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

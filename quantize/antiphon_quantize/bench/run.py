@@ -125,7 +125,11 @@ def run(
             tell(f"loading {label}")
             players[label] = make()
             stack.callback(players[label].close)
-        frame_ms = _frame_ms(players)
+        lengths = {label: player.facts.frame_ms for label, player in players.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{label} {length:g} ms" for label, length in lengths.items())
+            raise ConfigError(f"frames of different lengths cannot be compared: {told}")
+        frame_ms = next(iter(lengths.values()))
         turns = take_turns(players, plan, tell)
         memory = {label: player.memory() for label, player in players.items()}
         facts = {label: player.facts for label, player in players.items()}
@@ -151,11 +155,3 @@ def run(
             for label in facts
         ),
     )
-
-
-def _frame_ms(players: Mapping[str, Player]) -> float:
-    lengths = {label: player.facts.frame_ms for label, player in players.items()}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{label} {length:g} ms" for label, length in lengths.items())
-        raise ConfigError(f"frames of different lengths cannot be compared: {told}")
-    return next(iter(lengths.values()))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from antiphon.models.spec import ModelSpec
 from antiphon.option import Parser
 from antiphon_quantize.bench.card import Card, Quality, TickPlan
 from antiphon_quantize.bench.options import (
-    Gate,
     QualitySource,
     add_backend_options,
     add_plan_options,
@@ -35,11 +33,13 @@ from antiphon_quantize.bench.options import (
     make_subjects,
     one_entry,
     plan_of,
+    run_gate,
 )
 from antiphon_quantize.bench.output import can_draw, free_place, tell, verdict, write_card
 from antiphon_quantize.bench.player import FarPlayer, no_progress
 from antiphon_quantize.bench.run import run
 from antiphon_quantize.bench.subject import Subject
+from antiphon_quantize.gate_sound import built_in_clips
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 LEAST_SNR_DB = 40.0
@@ -148,7 +148,7 @@ class VerifiedPart:
         return f"{self.name:<7} {self.state}: {self.words}"
 
 
-def main(argv: Sequence[str], gate: Gate) -> int:
+def main(argv: Sequence[str]) -> int:
     """Verify a model; returns the exit code, 1 when a part of it failed.
 
     Raises:
@@ -166,7 +166,7 @@ def main(argv: Sequence[str], gate: Gate) -> int:
         told(check_files(checkpoint)),
         told(check_parity(subject, checkpoint, options.frames)),
     ]
-    judge = partial(gate, questions=options.questions, tell=tell)
+    judge = partial(run_gate, questions=options.questions, tell=tell)
     quality = QualitySource(baseline, [subject], [], judge).quality(subject.label)
     findings.append(told(gate_finding(quality)))
     command = shlex.join(["antiphon", "verify", *argv])
@@ -227,8 +227,7 @@ def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
 
 def speech(spec: ModelSpec, frames: int) -> FloatArray:
     """The recording that the probe speaks, over and over: ``[frames, frame_samples]``."""
-    clips = Path(str(resources.files("antiphon_client"))) / "clips"
-    samples = read_audio(clips / "hello.ogg", spec.sample_rate)
+    samples = read_audio(built_in_clips()[0], spec.sample_rate)
     size = spec.frame_samples
     return np.resize(samples, frames * size).reshape(frames, size)
 

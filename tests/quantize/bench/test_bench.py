@@ -13,9 +13,9 @@ from antiphon.config import ModelConfig
 from antiphon.errors import ConfigError
 from antiphon.models.catalog import builtin_folder
 from antiphon.models.source import BUILTIN
+from antiphon_quantize.bench.main import main
 from antiphon_quantize.bench.options import make_subjects, parse_rows
 from antiphon_quantize.bench.output import free_place
-from antiphon_quantize.measured import bench as main
 from tests.quantize.bench.fakes import read_card
 from tests.quantize.bench.test_quality import verdict
 

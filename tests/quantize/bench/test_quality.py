@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
-from antiphon_quantize import measured
+from antiphon_quantize.bench import options
 from antiphon_quantize.bench.card import (
     PREFERRED,
     Quality,
@@ -21,14 +21,13 @@ from antiphon_quantize.bench.card import (
     quality_from_json,
     read_quality,
 )
-from antiphon_quantize.bench.options import QualitySource
+from antiphon_quantize.bench.options import QualitySource, run_gate
 from antiphon_quantize.bench.output import quality_points, render
 from antiphon_quantize.bench.subject import Subject
 from antiphon_quantize.gate_limits import Limit, Row, Verdict, to_json
 from antiphon_quantize.gate_measures import Measure
 from antiphon_quantize.gate_run import Material
 from antiphon_quantize.gate_sound import built_in_clips
-from antiphon_quantize.measured import run_gate
 from tests.quantize.bench.fakes import made_card
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -160,7 +159,7 @@ def test_without_files_the_gate_is_asked_and_may_say_no() -> None:
 
 def test_the_gate_itself_is_found_and_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     little = partial(Material, recordings=built_in_clips()[:1], frames=20, turns=1)
-    monkeypatch.setattr(measured, "Material", little)
+    monkeypatch.setattr(options, "Material", little)
     folder = str(make_checkpoint(tmp_path / "small"))
     plain = Subject("plain", folder, "torch", "cpu", {"threads": 1})
     rounded = replace(plain, label="rounded", options={"threads": 1, "weights": "int8"})
@@ -179,6 +178,6 @@ def test_a_gate_that_lacks_a_module_names_it(monkeypatch: pytest.MonkeyPatch) ->
     def judge(*_: object) -> Verdict:
         raise ImportError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(measured, "judge", judge)
+    monkeypatch.setattr(options, "judge", judge)
     with pytest.raises(MissingExtraError, match=r"the quality gate needs .*onnx.*\[quantize\]'"):
         run_gate(A, B, questions=None, tell=lambda _: None)

@@ -14,7 +14,7 @@ from antiphon.errors import ConfigError
 from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import QuantizationRecipe
-from antiphon_quantize import measured
+from antiphon_quantize.bench import verify
 from antiphon_quantize.bench.card import Quality, not_judged
 from antiphon_quantize.bench.subject import Subject
 from antiphon_quantize.bench.verify import (
@@ -26,9 +26,9 @@ from antiphon_quantize.bench.verify import (
     check_parity,
     compare,
     gate_finding,
+    main,
     snr_db,
 )
-from antiphon_quantize.measured import verify as main
 from tests.quantize.bench.fakes import QUALITY, read_card
 from tests.support.make_checkpoint import make_checkpoint
 
@@ -136,7 +136,7 @@ def test_a_whole_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measured, "run_gate", lambda *_, **__: replace(QUALITY, baseline="echo on torch"))
+    monkeypatch.setattr(verify, "run_gate", lambda *_, **__: replace(QUALITY, baseline="echo on torch"))
     where = ["echo", "--backend", "torch", "--backend-option", "threads=1", "--baseline", "echo"]
     line = [*where, "--seconds", "0.1", "--turns", "1", "--frames", "3"]
     assert cli.run(["verify", *line, "--no-figure"]) == 1  # for the gate
