@@ -70,12 +70,12 @@ def subjects(model: str, form: str | None, setting: Setting) -> Iterator[Subject
 
 def profile_stage(file: GraphFile, rows: int, threads: int, runs: int, rates: Rates) -> Values:
     """A stage's frame by operator, the median of ``runs``."""
-    plain = file.rows(file.session(threads), rows)
+    run = file.rows(file.session(threads), rows).prepare(range(rows))
     plain_ms: list[float] = []
 
     def beside() -> None:
         start_s = time.perf_counter()
-        plain.run(range(rows))
+        run()
         plain_ms.append(1000 * (time.perf_counter() - start_s))
 
     profile = take_profile(file, rows, threads, runs, beside)

@@ -8,7 +8,6 @@ measured in the same run. A stage whose weights stay in a cache from frame to fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from lab.bench.cpu_profile import MODELS, QUICK_PROBE, Subject, subjects
@@ -40,7 +39,7 @@ def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
     works = take_profile(file, PROFILED_ROWS, setting.threads, runs=1).works()
     session = file.session(setting.threads, spin=setting.spin)
     graph = file.rows(session, max(ROWS))
-    times = take_turns({str(rows): partial(graph.run, range(rows)) for rows in ROWS}, setting.turns)
+    times = take_turns({str(rows): graph.prepare(range(rows)) for rows in ROWS}, setting.turns)
     floors_ms = {rows: 1000 * sum(work.least_s(rows, rates) for work in works) for rows in ROWS}
     return {str(rows): {**times[str(rows)], "floor_ms": floors_ms[rows]} for rows in ROWS}
 

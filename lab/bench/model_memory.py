@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from subprocess import run
 from typing import TypeAlias
@@ -89,7 +88,7 @@ def _graphs(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]
     sessions = [file.session(threads) for file in files]
     yield NOTHING
     graphs = [file.rows(session, rows) for file, session in zip(files, sessions, strict=True)]
-    yield [partial(graph.run, range(rows)) for graph in graphs], sum(graph.bytes for graph in graphs)
+    yield [graph.prepare(range(rows)) for graph in graphs], sum(graph.bytes for graph in graphs)
 
 
 def _upstream(folder: Path, form: str, rows: int, threads: int) -> Iterator[Steps]:  # noqa: ARG001

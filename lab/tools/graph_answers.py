@@ -29,7 +29,7 @@ def answers(path: Path, form: GraphFormat, given: Mapping[str, Array]) -> dict[s
     for frame in range(frames):
         for name, array in graph.inputs.items():
             array[:] = given[name][frame]
-        graph.run(range(rows))
+        graph.prepare(range(rows))()
         for name, array in graph.outputs.items():
             found[name].append(array.copy())
     return {name: np.stack(arrays) for name, arrays in found.items()}

@@ -161,7 +161,6 @@ class Backend(Protocol):
     @property
     def info(self) -> BackendInfo:
         """Facts that do not change while the backend lives."""
-        ...
 
     def warm_up(self, progress: Progress) -> None:
         """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh.
@@ -169,15 +168,12 @@ class Backend(Protocol):
         Raises:
             MemoryError: the device has no room for what ticks of that many rows take; they can be resized.
         """
-        ...
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters, from the next step on. They survive a reset."""
-        ...
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
         """How many physical rows a tick over ``rows`` int32 ``[m]`` runs: m or more."""
-        ...
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame.
@@ -187,7 +183,6 @@ class Backend(Protocol):
                 pocket, which reports a failure before it advances any row.
             DeviceLostError: nothing on the device can be trusted any more.
         """
-        ...
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """Let a row live through a prompt, by one bounded piece of work a call, until it is done.
@@ -201,22 +196,18 @@ class Backend(Protocol):
             UnsupportedError: ``info.can_prime`` is false, or a prompt this model cannot take.
             StepError, DeviceLostError: as :meth:`step`.
         """
-        ...
 
     def snapshot(self, row: int) -> RowSnapshot:
         """Copy the state of a row."""
-        ...
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
         """Put a snapshot into a row, which then continues bit-identically."""
-        ...
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
         """A snapshot as numpy arrays, bit by bit: what another process of the same model can restore.
 
         Types that numpy lacks are unsigned integers of the same width.
         """
-        ...
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
         """The reverse of :meth:`to_host`; what does not fit is refused by :meth:`restore`.
@@ -224,15 +215,12 @@ class Backend(Protocol):
         Raises:
             StepError, DeviceLostError: as :meth:`step`; the device has no room for it.
         """
-        ...
 
     def state_bytes(self) -> int:
         """Bytes of state held for all rows together."""
-        ...
 
     def close(self) -> None:
         """Release the device. Nothing else is called afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -244,21 +232,18 @@ class Resizable(Protocol):
 
         What the former rows held is let go of before the new ones are made.
         """
-        ...
 
     def choose_threads(self) -> None:
         """Measure with the rows there are how ticks use several threads best; it holds through every resize.
 
         Without it ``warm_up`` chooses, which may change from how many rows on parts run.
         """
-        ...
 
     def age(self, frames: int) -> None:
         """Let every row look as if it had been given ``frames`` frames, its rings holding whatever they hold.
 
         For timing: ``warm_up`` makes all rows fresh.
         """
-        ...
 
 
 class PageCount(NamedTuple):
@@ -326,67 +311,51 @@ class DeviceRows(Protocol):
     @property
     def facts(self) -> BackendInfo:
         """What an executor knows of itself."""
-        ...
 
     def allocate(self, slots: int) -> None:
         """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
-        ...
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """How many physical rows a tick over these rows runs."""
-        ...
 
     def warm_up(self, progress: Progress) -> None:
         """Run every shape that ticks may have; the host makes all rows fresh afterwards."""
-        ...
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
-        ...
 
     def age(self, frames: int) -> None:
         """See :class:`Resizable`."""
-        ...
 
     def choose_threads(self) -> None:
         """See :class:`Resizable`."""
-        ...
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters."""
-        ...
 
     def snapshot(self, row: int) -> dict[str, Any]:
         """Copy a row: named tensors, each ring cut to what its own position says is filled."""
-        ...
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
-        ...
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Write checked tensors into a row; what they do not cover is as in a fresh row."""
-        ...
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""
-        ...
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """The reverse of :meth:`to_host`."""
-        ...
 
     def state_bytes(self) -> int:
         """Bytes of state of all rows."""
-        ...
 
     def probe(self) -> None:
         """Do a little work on the device; raises when it no longer works."""
-        ...
 
     def close(self) -> None:
         """Release the device."""
-        ...
 
 
 class FrameExecutor(DeviceRows, Protocol):
@@ -394,7 +363,6 @@ class FrameExecutor(DeviceRows, Protocol):
 
     def run(self, work: Work) -> Result:
         """One tick. What it raises is judged by the host: the rows of ``work`` may be half written then."""
-        ...
 
 
 @runtime_checkable
@@ -418,30 +386,24 @@ class PromptExecutor(Protocol):
     @property
     def pass_frames(self) -> int:
         """Frames that one call takes: as many as cost little more than the weights a single one reads."""
-        ...
 
     def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
         """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec of no row.
 
         ``codec`` is None at first, and then what the call before returned with its codes.
         """
-        ...
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
         """Let a row's language model see its inputs int32 ``[1 + n_q, T]``, and sample nothing."""
-        ...
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
         """The same for inputs ``[T, dim]`` that are embedded already."""
-        ...
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
         """Put tokens ``[k]`` into a row's delay cache: what those streams are fed at those steps."""
-        ...
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
         """A step of one row's language model, sampled as ever, which hears codes int32 ``[heard]``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,16 +442,12 @@ class TextExecutor(DeviceRows, Protocol):
 
     def reset_rows(self, rows: IntArray) -> None:
         """Make rows fresh, fast: rings may be hidden instead of erased; voices stay."""
-        ...
 
     def advance(self, step: TextStep) -> TextResult:
         """One step of some rows."""
-        ...
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
         """The tensors of a row that a voice gives it (None: no speaker), for :meth:`write_voice`."""
-        ...
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Give a row a voice that was computed."""
-        ...

@@ -32,8 +32,8 @@ class Machine:
 
 def look_at_machine() -> Machine:
     """Find out."""
-    is_apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-    return Machine(has_cuda=_cuda_devices() > 0, is_apple_silicon=is_apple)
+    is_apple, driver = platform.system() == "Darwin" and platform.machine() == "arm64", _driver()
+    return Machine(has_cuda=driver is not None and _count(driver) > 0, is_apple_silicon=is_apple)
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -81,11 +81,6 @@ def list_gpus() -> list[Gpu]:
         parts = [_attribute(driver, number, device) for number in _CAPABILITY_ATTRIBUTES]
         gpus.append(Gpu(name.value.decode(errors="replace"), size.value, (parts[0], parts[1])))
     return gpus
-
-
-def _cuda_devices() -> int:
-    driver = _driver()
-    return 0 if driver is None else _count(driver)
 
 
 def _driver() -> ctypes.CDLL | None:

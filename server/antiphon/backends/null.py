@@ -203,6 +203,7 @@ class NullRows(HostArrays):
         self._failures = dict(self._faults.fail_rows)
         self._clock, self._sleep = clock, sleep
         self._lives = self._ticks = 0
+        self._pauses = 0.5 ** np.arange(1, spec.heads + 1, dtype=np.float32)  # the same for every frame
         self._delay, self._pad = 0, 0 if spec.lm is None else spec.lm.text_padding_id
         if spec.kind is PipelineKind.STT:
             self._delay = SpeechTiming.of(spec).delay_frames
@@ -262,7 +263,8 @@ class NullRows(HostArrays):
             heard = self._read_levels(work.pcm)
             is_greedy = self._token_seeds[rows] == 0
             written = np.where(is_greedy, self._delayed(rows, heard), self._tokens(rows, history))
-            return Result(None, written, self._pauses(rows.size), self._end_tick(start_s, tick, rows, heard))
+            pauses = np.tile(self._pauses, (rows.size, 1)) if self._pauses.size else None
+            return Result(None, written, pauses, self._end_tick(start_s, tick, rows, heard))
         pcm = work.pcm.copy()
         write_stamps(pcm, state["life"], work.frames.astype(np.uint32), hashes, history)
         if tick in self._faults.nan_at:
@@ -396,12 +398,6 @@ class NullRows(HostArrays):
         levels = np.rint(np.nan_to_num(np.clip(np.abs(pcm[:, 0]) * LEVELS, 0, 2**30)))
         tokens: IntArray = np.where(levels == 0, self._pad, levels % self._spec.lm.text_card).astype(np.int32)
         return tokens
-
-    def _pauses(self, rows: int) -> FloatArray | None:
-        """Halves, quarters and so on: the same for every frame, float32 ``[m, heads]``."""
-        assert self._spec.lm is not None
-        heads = self._spec.lm.extra_heads
-        return np.tile(0.5 ** np.arange(1, heads + 1, dtype=np.float32), (rows, 1)) if heads else None
 
     def _tokens(self, rows: IntArray, history: WordArray) -> IntArray:
         lm = self._spec.lm

@@ -25,7 +25,6 @@ from antiphon.values import ValueRule, read_number
 
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
-    from antiphon.models.manifest import BackendFormat
 
 ModuleFinder = Callable[[str], object | None]
 
@@ -140,7 +139,10 @@ def make_backend(
     name = resolve_auto(checkpoint) if name == AUTO else name
     entry = backend_entry(name)
     wanted = checkpoint.backends.get(name)
-    given = {**_wanted_options(entry, wanted), **(options or {})}
+    given = dict(options or {})
+    if wanted is not None:  # its dtype is an option where the backend has a choice
+        dtype = {"dtype": wanted.dtype} if wanted.dtype and "dtype" in entry.options else {}
+        given = {**dtype, **wanted.options, **given}
     check_options(name, given)
     missing = _first_missing(entry, find_spec)
     if missing is not None:
@@ -271,14 +273,6 @@ def parse_backend_option(text: str) -> tuple[str, Any]:
         return name, value == "true"
     whole, decimal = (read_number(value, is_whole=is_whole) for is_whole in (True, False))
     return name, next((number for number in (whole, decimal) if number is not None), value)
-
-
-def _wanted_options(entry: BackendEntry, wanted: BackendFormat | None) -> dict[str, Any]:
-    """The options a manifest requests; its dtype is one of them where the backend has a choice."""
-    if wanted is None:
-        return {}
-    dtype = {"dtype": wanted.dtype} if wanted.dtype and "dtype" in entry.options else {}
-    return {**dtype, **wanted.options}
 
 
 def _check_kind(name: str, entry: BackendEntry, spec: ModelSpec) -> None:

@@ -18,7 +18,6 @@ from antiphon.backends.base import (
     PrimeProgress,
     StepInputs,
     StepOutputs,
-    TextEntry,
     TextExecutor,
     TextStep,
 )
@@ -75,7 +74,13 @@ class ScriptRows:
         A row whose script waits for words takes none.
         """
         rows: list[int] = inputs.rows.tolist()
-        consumed = np.array([self._offer(row, text) for row, text in zip(rows, inputs.text, strict=True)])
+        consumed = np.zeros(len(rows), np.bool_)
+        for place, (row, offered) in enumerate(zip(rows, inputs.text, strict=True)):
+            script = self._scripts[row]
+            has_room = script.has_room
+            if has_room:
+                script.add(offered)
+            consumed[place] = has_room if offered else script.can_step
         for _ in range(TEXT_STEPS):
             reading = [row for row in rows if self._scripts[row].can_step and self._scripts[row].is_silent]
             if not reading:
@@ -89,14 +94,6 @@ class ScriptRows:
         words = np.array([heard.get(row, NO_TOKEN) for row in rows], np.int32)
         finished = np.array([self._scripts[row].is_finished for row in rows])
         return ScriptTick(consumed, emitted, words, finished)
-
-    def _offer(self, row: int, offered: tuple[TextEntry, ...]) -> bool:
-        """Give a row its words if it has room for them; returns whether it consumed."""
-        script = self._scripts[row]
-        if offered and script.has_room:
-            script.add(offered)
-            return True
-        return not offered and script.can_step
 
     def _heard(self, row: int) -> int:
         """The index of the entry that begins in the frame the next step completes, or NO_TOKEN."""

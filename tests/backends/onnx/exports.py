@@ -12,8 +12,8 @@ from antiphon.backends.onnx.executor import stages
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
-from antiphon_quantize.onnx_target import COPIED, describe_graphs, write_graphs
-from antiphon_quantize.recipe import load_recipe
+from antiphon_quantize.onnx_target import describe_graphs, write_graphs
+from antiphon_quantize.recipe import COPIED, load_recipe
 from tests.repo.tracked import ROOT
 from tests.shared import fingerprint_of, made_once
 from tests.support.make_checkpoint import make_checkpoint

@@ -63,7 +63,7 @@ def test_rings_are_written_where_they_lie(duplex: Checkpoint, name: str) -> None
     graph.inputs["exec"][:] = True
     addresses = {name: array.ctypes.data for name, array in graph.state.arrays.items()}
     for window in (range(2), range(2), range(3, 4), range(2, 4)):
-        graph.run(window)
+        graph.prepare(window)()
         assert session.last is not None
         outputs = session.last.get_outputs()
         written = {tensor.name: value for tensor, value in zip(form.outputs, outputs, strict=True)}
@@ -82,7 +82,7 @@ def test_few_windows_stay_bound(duplex: Checkpoint, monkeypatch: pytest.MonkeyPa
     graph, session = graph_of(duplex, "encode")
     bound = []
     for window in (range(1), range(1, 3), range(1), range(4, 5), range(1), range(1, 3)):
-        graph.run(window)
+        graph.prepare(window)()
         bound.append(session.bound)
     assert bound == [1, 2, 2, 3, 3, 4]
 

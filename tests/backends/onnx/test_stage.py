@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor as Pool
 from typing import Any
 
@@ -120,13 +120,13 @@ def test_parts_at_the_same_time_compute_what_one_run_does(
     if lies:
         monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
     seen: list[Sequence[range]] = []
-    run_split = Graph.run_split
+    prepare_split = Graph.prepare_split
 
-    def watched(self: Graph, parts: Sequence[Sequence[range]]) -> None:
+    def watched(self: Graph, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
         seen.extend(parts)
-        run_split(self, parts)
+        return prepare_split(self, parts)
 
-    monkeypatch.setattr(Graph, "run_split", watched)
+    monkeypatch.setattr(Graph, "prepare_split", watched)
     with Pool(1) as pool:
         stage, plain = stage_in_parts("decode", pool), stage_of("decode")
         for stage_or_plain in (stage, plain):

@@ -15,6 +15,7 @@ from torch.nn import functional
 from antiphon.backends.base import FloatArray
 from antiphon.backends.pocket.backend import PocketBackend, PocketRows, deal
 from antiphon.backends.pocket.model import BLOCK_NUMBERS, PocketModel, Together, multiply
+from antiphon.models.pocket import PocketShape
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.pocket.small import LONG, SAMPLED, Talk, entries_of, small_backend, speak, tick
 
@@ -149,7 +150,10 @@ def test_an_opening_is_timed_when_the_model_is_warm(
     monkeypatch.setattr(PocketModel, "open", open_slowly)
     monkeypatch.setattr(PocketModel, "next_latent", think_slowly)
     model, spec = backend.executor.model, backend.info.spec
-    made = PocketBackend(spec, model, slots=1, chunk_tokens=50, threads=1, clock=lambda: now_ms / 1000.0)
+    shape = PocketShape.of(spec)
+    assert shape is not None
+    rows = PocketRows(spec, model, shape, chunk_tokens=50, threads=1, clock=lambda: now_ms / 1000.0)
+    made = PocketBackend(rows, slots=1)
     assert made.executor.opening_frames == pytest.approx(6.0)
     assert made.info.row_ms == pytest.approx(1.0)
     made.close()

@@ -71,11 +71,9 @@ class TokenChooser(Protocol):
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
         """``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
-        ...
 
     def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
         """``[n, card]`` to int32 ``[n]``."""
-        ...
 
 
 class Generator:

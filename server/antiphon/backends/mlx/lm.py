@@ -85,7 +85,12 @@ def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
     if not config.get("conditioners"):
         return Conditions()
     check_conditions(config)
-    tables = [_choice(weights, config, name) for name in config["fuser"].get("sum") or []]
+    tables = [
+        _padding(weights, f"{PROVIDER}.{name}", config["dim"])[None]
+        if (entry := chosen_entry(config, name)) is None
+        else embed_choice(weights, config, name, entry)
+        for name in config["fuser"].get("sum") or []
+    ]
     constant = mx.stack(tables).sum(axis=0) if tables else None
     shape = SpeakerShape.of(spec)
     if shape is None:
@@ -94,14 +99,6 @@ def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
     projection = weights.matrix(f"{name}.output_proj", dim, shape.width)
     positions = mx.array(source_positions(config, shape.positions, dim))
     return Conditions(constant, projection, _padding(weights, name, dim), positions)
-
-
-def _choice(weights: Weights, config: Mapping[str, Any], name: str) -> mx.array:
-    """The vector ``[1, dim]`` of what we choose from a table, or of no choice."""
-    entry = chosen_entry(config, name)
-    if entry is None:
-        return _padding(weights, f"{PROVIDER}.{name}", config["dim"])[None]
-    return embed_choice(weights, config, name, entry)
 
 
 def embed_choice(weights: Weights, config: Mapping[str, Any], name: str, entry: int) -> mx.array:

@@ -137,26 +137,18 @@ class Graph:
         self._session, self._split = session, split
         self._bindings.clear()
 
-    def run(self, window: range, session: onnxruntime.InferenceSession | None = None) -> None:
-        """Run over neighbouring rows: from ``inputs`` and the state to ``outputs`` and the new state.
-
-        ``session`` is another one of the same graph.
-        """
-        self.prepare(window, session)()
-
     def prepare(
         self, window: range, session: onnxruntime.InferenceSession | None = None
     ) -> Callable[[], None]:
-        """Bind neighbouring rows; what :meth:`run` does after that."""
+        """Bind neighbouring rows; the run from ``inputs`` and the state to ``outputs`` and the new state.
+
+        ``session`` is another one of the same graph.
+        """
         session = session or self._session
         return partial(self._run, session, self._binding(window, session), window)
 
-    def run_split(self, parts: Sequence[Sequence[range]]) -> None:
-        """Run several parts at the same time, the windows of each one after the other on one thread."""
-        self.prepare_split(parts)()
-
     def prepare_split(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
-        """Bind the rows of several parts; what :meth:`run_split` does after that."""
+        """As :meth:`prepare`, for parts that run at the same time, each one window after the other."""
         assert self._split is not None
         session, pool = self._split.session, self._split.pool
         bound = [[self.prepare(window, session) for window in part] for part in parts]

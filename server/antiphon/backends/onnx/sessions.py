@@ -66,19 +66,14 @@ class Opener:
         """A session of all threads."""
         return open_session(self.path, self.providers, self.threads, spin=spin)
 
-    def open_other(self, *, spin: bool) -> onnxruntime.InferenceSession | None:
-        """A second session of all threads; None where it cannot be opened, which is logged."""
-        return self._open_second(self.threads, spin=spin)
-
     def open_split(self) -> SplitSession | None:
-        """A second session, for parts; None where there are none, or as :meth:`open_other`."""
-        session = None if self.pool is None else self._open_second(1)
-        return (
-            None if session is None or self.pool is None else SplitSession(session, self.pool, self.threads)
-        )
+        """A second session, for parts; None where there are none, or as :meth:`open_second`."""
+        if self.pool is None or (session := self.open_second(1)) is None:
+            return None
+        return SplitSession(session, self.pool, self.threads)
 
-    def _open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
-        """What a graph that is open already can do without: memory may be there for one copy only."""
+    def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
+        """A second session; None, and a log line, where it cannot be opened: memory may hold one alone."""
         try:
             return open_session(self.path, self.providers, threads, spin=spin)
         except CheckpointFormatError as error:

@@ -90,7 +90,7 @@ class Stage:
             graph.state.gather(self.state, lain)
         if is_fixed or not self._run_split(windows):
             for window in windows:
-                graph.run(window)
+                graph.prepare(window)()
         if self.is_packed:
             graph.state.scatter(self.state, lain)
         return {name: array[places] for name, array in graph.outputs.items()}
@@ -99,7 +99,7 @@ class Stage:
         """Run windows in parts at the same time, if they have rows enough; returns whether they have."""
         if self._split is None or self.split_from is None or sum(map(len, windows)) < self.split_from:
             return False
-        self.graph.run_split(cut(windows, self._split.threads))
+        self.graph.prepare_split(cut(windows, self._split.threads))()
         return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ class Stage:
         if opener is not None and not self._is_chosen:
             self.open_split()
             if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
-                other = opener.open_other(spin=not self.is_spinning)
+                other = opener.open_second(opener.threads, spin=not self.is_spinning)
                 if other is not None:
                     sessions[modes[not self.is_spinning]] = other
         return sessions

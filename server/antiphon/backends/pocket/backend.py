@@ -28,7 +28,7 @@ from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.row import Frame, PocketRow
 from antiphon.backends.snapshots import HostArrays, SnapshotCache
-from antiphon.errors import CheckpointFormatError, UnsupportedError
+from antiphon.errors import UnsupportedError
 from antiphon.models.pocket import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
@@ -155,14 +155,15 @@ class PocketRows(HostArrays):
         *,
         chunk_tokens: int,
         threads: int,
-        quantization: str,
-        clock: Callable[[], float],
+        quantization: str = "none",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Take over a loaded model, and say a few words with it to know how long they take."""
         self.model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
-        self._clock, self.threads, self.opening_frames = clock, threads, 1.0
+        self.clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
         self.workers, self.listener = make_workers(threads, "pocket"), make_workers(1, "pocket-voice")
+        self.voices = Voices(model, shape, spec.frame_samples, self.listener)
         with torch.inference_mode():
             self._nobody = model.voice(None)
             row_bytes = self._longest_bytes(shape)
@@ -281,9 +282,9 @@ class PocketRows(HostArrays):
             speaker.add((TextEntry((1,), TRIAL, is_last=True),))
         times_s: list[float] = []
         while len(times_s) < TRIAL_FRAMES and not all(speaker.is_finished for speaker in self.speakers):
-            start_s = self._clock()
+            start_s = self.clock()
             self.advance(range(rows), [()] * rows)
-            times_s.append(self._clock() - start_s)
+            times_s.append(self.clock() - start_s)
         if self.failed:
             raise next(iter(self.failed.values()))
         if rows == 1:
@@ -308,37 +309,9 @@ class PocketBackend(RowHost[PocketRows]):
     only: the next tick that names it raises its error, before any row is advanced.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        model: PocketModel,
-        *,
-        slots: int,
-        chunk_tokens: int,
-        threads: int,
-        quantization: str = "none",
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Take over a loaded model and have fresh rows.
-
-        Raises:
-            CheckpointFormatError: its configuration is of another model.
-        """
-        shape = PocketShape.of(spec)
-        if shape is None:
-            raise CheckpointFormatError(f"{spec.name} is no Pocket-TTS model")
-        rows = PocketRows(
-            spec,
-            model,
-            shape,
-            chunk_tokens=chunk_tokens,
-            threads=threads,
-            quantization=quantization,
-            clock=clock,
-        )
-        self._clock = clock
-        self._voices = Voices(model, shape, spec.frame_samples, rows.listener)
-        super().__init__(spec, rows, slots=slots, can_prime=True)
+    def __init__(self, rows: PocketRows, *, slots: int) -> None:
+        """Have fresh rows."""
+        super().__init__(rows.facts.spec, rows, slots=slots, can_prime=True)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """A frame of every named row that has something to say; see the class for rows that fail."""
@@ -349,7 +322,7 @@ class PocketBackend(RowHost[PocketRows]):
         with self._errors.over(list(failed)):
             for error in failed.values():
                 raise error
-        n, start_s = inputs.count, self._clock()
+        n, start_s = inputs.count, executor.clock()
         consumed, emitted, finished = (np.zeros(n, np.bool_) for _ in range(3))
         pcm, words = np.zeros((n, self._spec.frame_samples), np.float32), np.full(n, NO_TOKEN, np.int32)
         costs = [executor.cost(row, entries) for row, entries in zip(rows, inputs.text, strict=True)]
@@ -364,7 +337,7 @@ class PocketBackend(RowHost[PocketRows]):
             finished[place] = executor.speakers[row].is_finished and row not in executor.failed
             if frame is not None:
                 emitted[place], pcm[place], words[place] = True, frame.pcm, frame.begun
-        stage_ms = {"speak": 1000.0 * (self._clock() - start_s)}
+        stage_ms = {"speak": 1000.0 * (executor.clock() - start_s)}
         return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
@@ -375,9 +348,9 @@ class PocketBackend(RowHost[PocketRows]):
             StepError, DeviceLostError: the model failed.
         """
         check_row(self._info, row)
-        is_known = self._voices.knows(prompt)
+        is_known = self.executor.voices.knows(prompt)
         with self._errors.over([row]), torch.inference_mode():
-            voice = self._voices.get(prompt)
+            voice = self.executor.voices.get(prompt)
         if voice is None:
             return PrimeProgress(0, 1)
         self.executor.begin(row, voice)

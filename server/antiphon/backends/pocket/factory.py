@@ -13,7 +13,7 @@ import torch
 
 from antiphon.backends.machine import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
-from antiphon.models.pocket import FAMILY
+from antiphon.models.pocket import PocketShape
 
 if TYPE_CHECKING:
     from antiphon.backends.pocket.backend import PocketBackend
@@ -62,8 +62,8 @@ def make(
         ConfigError: another device than the CPU, an option out of range, or less than one slot.
         CheckpointFormatError: the package cannot load the files.
     """
-    spec = checkpoint.spec
-    if spec.family != FAMILY:
+    spec, shape = checkpoint.spec, PocketShape.of(checkpoint.spec)
+    if shape is None:
         raise UnsupportedError(f"the pocket backend runs Pocket-TTS models, {spec.name} is {spec.family}")
     if device not in (None, "cpu"):
         raise ConfigError(f"device is '{device}'; the pocket backend runs on the cpu")
@@ -77,18 +77,15 @@ def make(
             raise ConfigError(f"{what} is {value}; it can be 1 to {most}")
     workers = model_threads(threads)
     with undisturbed():
-        from antiphon.backends.pocket.backend import PocketBackend
+        from antiphon.backends.pocket.backend import PocketBackend, PocketRows
         from antiphon.backends.pocket.model import PocketModel
 
-        loaded = _load(checkpoint, is_int8=weights == "int8")
-        return PocketBackend(
-            spec,
-            PocketModel(loaded, sampler_steps=sampler_steps),
-            slots=slots,
-            chunk_tokens=chunk_tokens,
-            threads=workers,
-            quantization="none" if weights == "float32" else weights,
+        model = PocketModel(_load(checkpoint, is_int8=weights == "int8"), sampler_steps=sampler_steps)
+        quantization = "none" if weights == "float32" else weights
+        rows = PocketRows(
+            spec, model, shape, chunk_tokens=chunk_tokens, threads=workers, quantization=quantization
         )
+        return PocketBackend(rows, slots=slots)
 
 
 def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
