@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Final
 
 PAUSE_S: Final = 1.0
@@ -76,15 +77,11 @@ def as_srt(segments: Iterable[Segment]) -> str:
 
 def as_vtt(segments: Iterable[Segment]) -> str:
     """The WebVTT file."""
-    blocks = (
-        f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{_escaped(it.text)}\n" for it in segments
+    blocks = (  # escaped, since the three begin entities and tags, and ``>`` could make an arrow
+        f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{escape(it.text, quote=False)}\n"
+        for it in segments
     )
     return "\n".join(("WEBVTT\n", *blocks))
-
-
-def _escaped(text: str) -> str:
-    """In WebVTT these begin entities and tags; ``>`` could make an arrow."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _time(seconds: float, point: str) -> str:

@@ -6,11 +6,13 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from antiphon.errors import ProtocolError
 from antiphon.models.sampling import SamplingParameters
 from antiphon.values import ValueRule, read_number
+
+E = TypeVar("E", bound=StrEnum)
 
 MAX_NAME_CHARS = 200
 """A voice's name; a prompt may be as long as the request line lets it."""
@@ -82,39 +84,35 @@ def parse_chat_query(
         ProtocolError: a value that is not a number, or out of range, or not one of the choices.
     """
     given = {name: _number(name, query[name], rule) for name, rule in _RULES.items() if name in query}
-    request = ChatRequest(
-        replace(defaults, **given),
-        text_prompt=query.get("text_prompt"),
-        voice_prompt=_name("voice_prompt", query.get("voice_prompt") or None),  # stock clients may send none
-    )
+    voice = query.get("voice_prompt") or None  # stock clients may send none
+    if voice is not None and len(voice) > MAX_NAME_CHARS:
+        raise ProtocolError(f"voice_prompt has {len(voice)} characters, 1 to {MAX_NAME_CHARS} are needed")
+    text = query.get("text_prompt")
+    request = ChatRequest(replace(defaults, **given), text_prompt=text, voice_prompt=voice)
     extended = query.get("ext", "0")
     if extended not in ("0", "1"):
         raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 asks for the extension, 0 does not")
     if extended == "0":
         return request
-    format_, resume = (
-        _format(query.get("format", AudioFormat.OGG)),
-        _resume(query.get("resume", ResumeMode.NO)),
-    )
+    format_ = _choice(AudioFormat, "format", query.get("format", AudioFormat.OGG), ", ".join(AudioFormat))
+    words = "1 asks for a call that can be resumed, again resumes one"
+    resume = _choice(ResumeMode, "resume", query.get("resume", ResumeMode.NO), words)
     if resume is not ResumeMode.NO and format_ is AudioFormat.OGG:
         raise ProtocolError(
             f"resume={resume} with format=ogg: a stream of pages cannot be joined; "
             "ask for opus, pcm_s16le or pcm_f32le"
         )
+    consent = query.get("consent", "")
+    if consent not in ("", "record"):
+        raise ProtocolError(f"consent={consent[:20]!r} is not known: record agrees to being recorded")
     return replace(
         request,
         extended=True,
         format=format_,
         resume=resume,
         wait_s=parse_wait(query, max_wait_s),
-        may_record=_consent(query.get("consent")),
+        may_record=consent == "record",
     )
-
-
-def _consent(text: str | None) -> bool:
-    if text not in (None, "", "record"):
-        raise ProtocolError(f"consent={text[:20]!r} is not known: record agrees to being recorded")
-    return text == "record"
 
 
 def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
@@ -174,24 +172,7 @@ def _number(name: str, text: str, rule: ValueRule) -> Any:
     return rule.converted(value)
 
 
-def _format(text: str) -> AudioFormat:
-    try:
-        return AudioFormat(text)
-    except ValueError:
-        choices = ", ".join(AudioFormat)
-        raise ProtocolError(f"format={text[:40]!r} is not known: {choices}") from None
-
-
-def _resume(text: str) -> ResumeMode:
-    try:
-        return ResumeMode(text)
-    except ValueError:
-        raise ProtocolError(
-            f"resume={text[:40]!r} is not known: 1 asks for a call that can be resumed, again resumes one"
-        ) from None
-
-
-def _name(key: str, text: str | None) -> str | None:
-    if text is not None and not 0 < len(text) <= MAX_NAME_CHARS:
-        raise ProtocolError(f"{key} has {len(text)} characters, 1 to {MAX_NAME_CHARS} are needed")
-    return text
+def _choice(kind: type[E], name: str, text: str, words: str) -> E:
+    if text not in list(kind):
+        raise ProtocolError(f"{name}={text[:40]!r} is not known: {words}")
+    return kind(text)

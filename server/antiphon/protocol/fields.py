@@ -61,6 +61,14 @@ class Fields:
             raise self.error(name, INVALID_VALUE, f"has {len(value)} characters, the limit is {max_chars}")
         return None if value is None else str(value)
 
+    def name_or_id(self, name: str, *, max_chars: int) -> str | None:
+        """A string, or the ``id`` of an object, which may not be empty; None where there is neither."""
+        if name not in self:
+            return None
+        if isinstance(self.values[name], dict):
+            return self.object(name).text("id", max_chars=max_chars)
+        return self.text(name, max_chars=max_chars)
+
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of these strings, which has to be there."""
         value: str = self.text(name, max_chars=1000)

@@ -127,7 +127,7 @@ def decode_client(data: bytes) -> ClientMessage:
         samples = unpack_floats(data, len(_AUDIO_HEAD))
         if samples is not None:
             return Audio(finite(samples, "Audio.pcm"))
-    return _decode(data, _CLIENT)
+    return decode(data, _CLIENT)
 
 
 def decode_server(data: bytes) -> ServerMessage:
@@ -136,7 +136,7 @@ def decode_server(data: bytes) -> ServerMessage:
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
     """
-    return _decode(data, _SERVER)
+    return decode(data, _SERVER)
 
 
 def encode(message: ClientMessage | ServerMessage) -> bytes:
@@ -161,7 +161,12 @@ def to_json(message: ClientMessage | ServerMessage) -> dict[str, Any]:
     return {"type": type(message).__name__, **fields}
 
 
-def _decode(data: bytes, kinds: Mapping[str, Callable[[dict[str, Any]], M]]) -> M:
+def decode(data: bytes, kinds: Mapping[str, Callable[[dict[str, Any]], M]]) -> M:
+    """A message, by the reader of its type.
+
+    Raises:
+        ProtocolError: not msgpack, another type, a field missing or of the wrong type.
+    """
     values = unpack_map(data)
     kind = read_text(values, "type", "a message")
     if kind not in kinds:

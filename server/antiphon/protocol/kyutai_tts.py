@@ -7,7 +7,7 @@ kyutai-labs/delayed-streams-modeling and kyutai-labs/unmute. ``docs/protocol.md`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, cast
@@ -24,7 +24,6 @@ from antiphon.protocol.packed import (
     read_floats,
     read_number,
     read_text,
-    unpack_map,
 )
 from antiphon.protocol.payload import decode_object
 
@@ -147,15 +146,7 @@ def decode_client(data: bytes | str) -> ClientMessage:
         return _text(data)
     if data == END:
         return Eos()
-    values = unpack_map(data)
-    kind = read_text(values, "type", "a message")
-    if kind == "Text":
-        return _text(read_text(values, "text", kind))
-    if kind == "Voice":
-        return _voice(values)
-    if kind == "Eos":
-        return Eos()
-    raise ProtocolError(f"a message of type {kind[:40]!r} is not known here; there are: Text, Voice, Eos")
+    return kyutai.decode(data, _CLIENT)
 
 
 def _text(text: str) -> Text:
@@ -202,17 +193,20 @@ def decode_server(data: bytes) -> ServerMessage:
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
     """
-    values = unpack_map(data)
-    kind = read_text(values, "type", "a message")
-    if kind == "Text":
-        times = (read_number(values, name, "Text") for name in ("start_s", "stop_s"))
-        return Spoken(read_text(values, "text", "Text"), *times)
-    if kind == "Audio":
-        return kyutai.Audio(read_floats(values, "pcm", "Audio"))
-    if kind == "OggOpus":
-        return kyutai.OggOpus(read_bytes(values, "data", "OggOpus"))
-    if kind == "Ready":
-        return kyutai.Ready()
-    if kind == "Error":
-        return kyutai.Error(read_text(values, "message", "Error"))
-    raise ProtocolError(f"a message of type {kind[:40]!r} is not known here")
+    return kyutai.decode(data, _SERVER)
+
+
+_CLIENT: Final[Mapping[str, Callable[[dict[str, Any]], ClientMessage]]] = {
+    "Text": lambda values: _text(read_text(values, "text", "Text")),
+    "Voice": _voice,
+    "Eos": lambda _: Eos(),
+}
+_SERVER: Final[Mapping[str, Callable[[dict[str, Any]], ServerMessage]]] = {
+    "Text": lambda values: Spoken(
+        read_text(values, "text", "Text"), *(read_number(values, it, "Text") for it in ("start_s", "stop_s"))
+    ),
+    "Audio": lambda values: kyutai.Audio(read_floats(values, "pcm", "Audio")),
+    "OggOpus": lambda values: kyutai.OggOpus(read_bytes(values, "data", "OggOpus")),
+    "Ready": lambda _: kyutai.Ready(),
+    "Error": lambda values: kyutai.Error(read_text(values, "message", "Error")),
+}

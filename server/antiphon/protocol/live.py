@@ -146,14 +146,12 @@ def _read_resume(fields: Fields) -> ResumeSession:
     return ResumeSession(claim, session, fields.flag("muted"), fields.event_id)
 
 
-def _read_acknowledge(fields: Fields) -> AcknowledgeEvents:
-    return AcknowledgeEvents(fields.count("seq", low=-1, high=MAX_NUMBER, default=-1), fields.event_id)
-
-
 READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.start": lambda it: Start(read_session(it.object("session")), it.event_id),
     "session.resume": _read_resume,
-    "session.acknowledge": _read_acknowledge,
+    "session.acknowledge": lambda it: AcknowledgeEvents(
+        it.count("seq", low=-1, high=MAX_NUMBER, default=-1), it.event_id
+    ),
     "session.update": lambda it: Update(read_change(it.object("session")), it.event_id),
     "session.input_audio.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
     "session.input_audio.mute": lambda it: Mute(it.event_id),

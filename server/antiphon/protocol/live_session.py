@@ -108,12 +108,13 @@ def read_session(fields: Fields) -> SessionConfig:
     if "client" in fields:
         raise fields.error("client", INVALID_VALUE, "is for WebRTC only, and this is a WebSocket")
     audio = fields.optional_object("audio")
+    output = None if audio is None else audio.optional_object("output")
     return SessionConfig(
         model=fields.text("model", max_chars=MAX_NAME_CHARS),
         instructions=fields.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS) or "",
         history=tuple(_read_message(item) for item in fields.objects("input", most=MAX_MESSAGES)),
-        format=LiveFormat() if audio is None else _read_format(audio.optional_object("format")),
-        voice=None if audio is None else _read_voice(audio.optional_object("output")),
+        format=LiveFormat() if audio is None else read_format(audio.optional_object("format")),
+        voice=None if output is None else output.name_or_id("voice", max_chars=MAX_NAME_CHARS),
         delegation=_read_delegation(fields),
         triggers=_read_triggers(fields),
         store=fields.flag("store"),
@@ -133,21 +134,13 @@ def read_change(fields: Fields) -> SessionChange:
     return SessionChange(_read_delegation(fields), _read_triggers(fields) if has_triggers else None)
 
 
-def _read_format(fields: Fields | None) -> LiveFormat:
+def read_format(fields: Fields | None) -> LiveFormat:
+    """A format; without a rate the first of its encoding. Raises FieldError: there is none like it."""
     if fields is None:
         return LiveFormat()
     encoding = Encoding(fields.choice("type", tuple(Encoding)))
     rates = RATES[encoding]
     return LiveFormat(encoding, fields.whole("rate", rates, default=rates[0]))
-
-
-def _read_voice(fields: Fields | None) -> str | None:
-    """A name, or an object with an id."""
-    if fields is None or "voice" not in fields:
-        return None
-    if isinstance(fields.values["voice"], dict):
-        return fields.object("voice").text("id", max_chars=MAX_NAME_CHARS)
-    return fields.text("voice", max_chars=MAX_NAME_CHARS)
 
 
 def _read_message(fields: Fields) -> InputMessage:

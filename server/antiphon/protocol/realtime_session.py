@@ -18,9 +18,9 @@ from antiphon.protocol.fields import INVALID_VALUE, UNSUPPORTED_VALUE, Fields
 from antiphon.protocol.live_session import (
     MAX_INSTRUCTIONS_CHARS,
     MAX_NAME_CHARS,
-    RATES,
     Encoding,
     LiveFormat,
+    read_format,
 )
 from antiphon.values import shown
 
@@ -226,7 +226,7 @@ def read_modalities(fields: Fields) -> tuple[str, ...]:
 
 def _change_input(session: RealtimeSession, fields: Fields) -> RealtimeSession:
     if "format" in fields:
-        session = replace(session, input_format=_read_format(fields.object("format")))
+        session = replace(session, input_format=read_format(fields.object("format")))
     if "transcription" in fields.values:
         session = replace(session, transcription=_read_transcription(fields))
     if "turn_detection" in fields.values:
@@ -238,21 +238,9 @@ def _change_input(session: RealtimeSession, fields: Fields) -> RealtimeSession:
 
 def _change_output(output: OutputFormat, fields: Fields) -> OutputFormat:
     if "format" in fields:
-        output = replace(output, format=_read_format(fields.object("format")))
-    if "voice" in fields:
-        voice = fields.values["voice"]
-        name = (
-            fields.object("voice").text("id", max_chars=MAX_NAME_CHARS)
-            if isinstance(voice, dict)
-            else fields.text("voice", max_chars=MAX_NAME_CHARS)
-        )
-        output = replace(output, voice=name)
-    return output
-
-
-def _read_format(fields: Fields) -> LiveFormat:
-    encoding = Encoding(fields.choice("type", tuple(Encoding)))
-    return LiveFormat(encoding, fields.whole("rate", RATES[encoding], default=RATES[encoding][0]))
+        output = replace(output, format=read_format(fields.object("format")))
+    voice = fields.name_or_id("voice", max_chars=MAX_NAME_CHARS)
+    return output if voice is None else replace(output, voice=voice)
 
 
 def _read_transcription(fields: Fields) -> Mapping[str, Any] | None:

@@ -58,19 +58,14 @@ def parse_speech_request(data: bytes) -> SpeechRequest:
     return SpeechRequest(
         text=text,
         model=fields.optional_text("model", max_chars=MAX_NAME_CHARS) or None,
-        voice=_voice(fields),
+        voice=None
+        if fields.values.get("voice") == ""
+        else fields.name_or_id("voice", max_chars=MAX_NAME_CHARS),
         format=fields.optional_choice("response_format", tuple(CODECS)) or "mp3",
         speed=fields.number("speed", MIN_SPEED, MAX_SPEED, default=1.0),
         is_sse=fields.optional_choice("stream_format", ("audio", "sse")) == "sse",
         ignored=("instructions",) if fields.optional_text("instructions", max_chars=MAX_JSON_BYTES) else (),
     )
-
-
-def _voice(fields: Fields) -> str | None:
-    """A name, or an object with the name as its id."""
-    if isinstance(fields.values.get("voice"), dict):
-        return fields.object("voice").text("id", max_chars=MAX_NAME_CHARS)
-    return fields.optional_text("voice", max_chars=MAX_NAME_CHARS) or None
 
 
 def audio_delta(audio: bytes) -> bytes:
