@@ -59,7 +59,11 @@ def render_card(card: dict[str, Any]) -> str:
         ),
         "hardware": card["hardware"] or NOT_TOLD,
         "load": card["load"],
-        "latency": _latency(card["latency_ms"]),
+        "latency": "not measured, no frame was answered"
+        if card["latency_ms"] is None
+        else "p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, max {max:.1f} ms".format(
+            **card["latency_ms"]
+        ),
         "throughput": "{realtime_factor:.2f} s of audio a second, {frames_per_s:.1f} frames/s".format(
             **card["throughput"]
         ),
@@ -74,12 +78,6 @@ def _percentiles(distribution: Distribution | None) -> dict[str, float] | None:
     if distribution is None:
         return None
     return {name: round(getattr(distribution, name), 2) for name in ("p50", "p95", "p99", "max")}
-
-
-def _latency(latency: dict[str, float] | None) -> str:
-    if latency is None:
-        return "not measured, no frame was answered"
-    return "p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, max {max:.1f} ms".format(**latency)
 
 
 def _count(number: int | None, what: str) -> str | None:

@@ -47,11 +47,15 @@ class ProbeLimits:
             ("rejected sessions", report.rejected, self.rejected),
             ("failed sessions", report.failed, self.failed),
         )
-        broken = [] if report.answered + report.failed else [_nobody(report)]
-        broken += [_time(name, value, limit) for name, value, limit in times if _exceeds(value, limit)]
-        broken += [
-            f"{name}: {value}, limit {limit}" for name, value, limit in counts if _exceeds(value, limit)
-        ]
+        broken: list[str] = []
+        if not report.answered + report.failed:
+            words = report.per_session[0].detail
+            broken = [f"none of {report.sessions} sessions was let in" + (f": {words}" if words else "")]
+        for name, time, limit in times:
+            if _exceeds(time, limit):
+                measured = "not measured, no frame was answered" if time is None else f"{time:.1f} ms"
+                broken.append(f"{name}: {measured}, limit {limit:g} ms")
+        broken += [f"{name}: {count}, limit {most}" for name, count, most in counts if _exceeds(count, most)]
         own = report.generator.lateness(report.frame_ms)
         if broken and own:
             broken.append(f"the probe was late itself, so some of that may be its own: {own}")
@@ -60,13 +64,3 @@ class ProbeLimits:
 
 def _exceeds(value: float | None, limit: float | None) -> bool:
     return limit is not None and (value is None or value > limit)
-
-
-def _time(name: str, value: float | None, limit: float | None) -> str:
-    measured = "not measured, no frame was answered" if value is None else f"{value:.1f} ms"
-    return f"{name}: {measured}, limit {limit:g} ms"
-
-
-def _nobody(report: ProbeReport) -> str:
-    words = report.per_session[0].detail
-    return f"none of {report.sessions} sessions was let in" + (f": {words}" if words else "")

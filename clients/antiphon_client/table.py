@@ -39,17 +39,14 @@ def _summary(report: ProbeReport) -> str:
         f"faults     {counts.lost} lost, {counts.late} late, {counts.misplaced} misplaced, "
         f"{counts.gaps} gaps of {counts.gap_ms:.0f} ms in all",
         f"pace       {report.realtime_factor:.2f} s of audio a second over {report.duration_s:.1f} s, "
-        f"{report.full_load_s:.1f} s at full load{_drift(report)}",
+        f"{report.full_load_s:.1f} s at full load"
+        + ("" if report.drift_ms is None else f", latency drift {report.drift_ms:+.1f} ms"),
     ]
     if report.cuts:
         lines.append(f"cuts       {report.cuts} resumed")
     if counts.server_late or counts.server_dropped:
         lines.append(f"server     counts {counts.server_late} late, {counts.server_dropped} dropped")
     return "\n".join(lines)
-
-
-def _drift(report: ProbeReport) -> str:
-    return "" if report.drift_ms is None else f", latency drift {report.drift_ms:+.1f} ms"
 
 
 def _distributions(report: ProbeReport) -> str:
@@ -66,12 +63,12 @@ def _distributions(report: ProbeReport) -> str:
         ("audio gap by a cut", report.cut_gap_ms),
     ]
     head = f"{'ms':<24}{'p50':>9}{'p95':>9}{'p99':>9}{'max':>9}"
-    shown = [_row(name, found) for name, found in rows if found is not None]
+    shown = [
+        f"{name:<24}{found.p50:>9.2f}{found.p95:>9.2f}{found.p99:>9.2f}{found.max:>9.2f}"
+        for name, found in rows
+        if found is not None
+    ]
     return "\n".join([head, *shown]) if shown else ""
-
-
-def _row(name: str, found: Distribution) -> str:
-    return f"{name:<24}{found.p50:>9.2f}{found.p95:>9.2f}{found.p99:>9.2f}{found.max:>9.2f}"
 
 
 def _sessions(report: ProbeReport) -> str:

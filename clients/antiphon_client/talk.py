@@ -195,7 +195,8 @@ class TalkCall:
             except (aiohttp.ClientConnectorError, OSError) as error:
                 raise cannot_connect(options.address, error) from error
             try:
-                await until_either_ends(self._watch(), self._converse(http, sounddevice))
+                call = until_either_ends(self._go_on(http), self._use_devices(sounddevice))
+                await until_either_ends(self._watch(), call)
                 if not options.is_stock:
                     await self._socket.send_bytes(moshi.encode(events.bye()))
             except (aiohttp.ClientError, OSError) as error:
@@ -212,9 +213,6 @@ class TalkCall:
             await asyncio.sleep(METER_INTERVAL_S)
             if self._is_ready.is_set():
                 self._screen.levels(self._microphone_db, self._speaker.db)
-
-    async def _converse(self, http: aiohttp.ClientSession, sounddevice: Any) -> None:
-        await until_either_ends(self._go_on(http), self._use_devices(sounddevice))
 
     async def _go_on(self, http: aiohttp.ClientSession) -> None:
         """Hold the call, over as many connections as it takes."""

@@ -71,8 +71,10 @@ class TranscriptReceiver:
             case kyutai.Word(text, start_s):
                 self.words.append(HeardWord(text, start_s, now_s))
             case kyutai.Marker(marker):
-                if marker == LAST_MARKER:
-                    self._end(now_s)
+                self.is_marked = self.is_marked or marker == LAST_MARKER
+                if marker == LAST_MARKER and self._first_step is None:
+                    for frame in range(self.recorder.frames_sent):
+                        self.recorder.answered(frame, now_s)
             case kyutai.Error(words):
                 self.error = words
 
@@ -88,9 +90,3 @@ class TranscriptReceiver:
             for word in self.words
             if (frame := int(word.start_s / frame_s)) < sent_s.size
         )
-
-    def _end(self, now_s: float) -> None:
-        self.is_marked = True
-        if self._first_step is None:
-            for frame in range(self.recorder.frames_sent):
-                self.recorder.answered(frame, now_s)
