@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import aiohttp
 import numpy as np
 
-from antiphon.backends.null import hash_frames, read_stamp
+from antiphon.backends.null import hash_frames
 from antiphon.errors import AudioError, ProtocolError
 from antiphon.protocol import events, moshi
 from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES, speech
+from tests.support.stamp import read_stamp
 
 FRAME_S = 0.08
 HELD_FRAMES = 5

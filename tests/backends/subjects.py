@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import Backend, FloatArray
-from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -19,6 +19,7 @@ from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.stamp import read_stamp
 
 CONTEXT = 12
 """Frames of a language model; Mimi's are 8 (16 steps at 25 Hz)."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from antiphon.backends.null import WordArray, extend_history, hash_frames, read_stamp
+from antiphon.backends.null import WordArray, extend_history, hash_frames
 from antiphon.engine.engine import Engine
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.values import SessionState
@@ -19,6 +19,7 @@ from tests.backends.subjects import null_spec
 from tests.engine.bench import Calls
 from tests.support.calm import calm
 from tests.support.null_backend import NullBackend
+from tests.support.stamp import read_stamp
 
 CALLERS = 10
 SLOTS = 8

@@ -13,10 +13,11 @@ import aiohttp
 import numpy as np
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.protocol import moshi
 from antiphon_client.thread import CallThread
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, cut, response_to, transport_of
+from tests.support.stamp import read_stamp
 
 IN_FLIGHT_FRAMES = 5
 """Sent and not answered: as many as the server says again, so that a cut at any speed costs none."""

@@ -3,7 +3,7 @@
 Codec and duplex models echo the input. A recogniser reads its tokens off the audio: a frame whose first
 sample is token / 1000 spells that token, and silence is padding. A synthesiser spells the text that it is fed
 in the same way, plus the first number of its voice. Over the beginning of each frame of audio it writes a
-:class:`Stamp`: who computed it, in which order, from which input. So crosstalk, loss and reordering can be
+stamp: who computed it, in which order, from which input. So crosstalk, loss and reordering can be
 seen from the outside without a model. One sample carries one bit as +-0.5, which survives 16-bit PCM (and any
 float path), but not Opus.
 
@@ -36,7 +36,7 @@ from antiphon.backends.base import (
 from antiphon.backends.host import HostBackend
 from antiphon.backends.snapshots import HostArrays, check_tensors
 from antiphon.backends.tts import TtsBackend
-from antiphon.errors import AudioError, DeviceLostError, StepError, UnsupportedError
+from antiphon.errors import DeviceLostError, StepError, UnsupportedError
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.script import NEW_WORD, ScriptRules
@@ -54,22 +54,6 @@ STAMP_SAMPLES = 32 * STAMP_WORDS
 _LEVEL = np.float32(0.5)
 _SHIFTS = (np.uint32(16), np.uint32(13))
 _FACTORS = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a stamped frame says of itself; every number is an unsigned 32-bit word.
-
-    ``life`` counts the resets of the whole backend: it is constant within a session and differs
-    between sessions. ``frame`` is the number of the answered input frame since that reset.
-    ``frame_hash`` is :func:`hash_frames` of that frame, ``history`` is :func:`extend_history` over all
-    frames since the reset.
-    """
-
-    life: int
-    frame: int
-    frame_hash: int
-    history: int
 
 
 def mix_words(words: WordArray) -> WordArray:
@@ -101,31 +85,22 @@ def extend_history(history: WordArray, frame_hashes: WordArray) -> WordArray:
 def write_stamps(
     pcm: FloatArray, life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray
 ) -> None:
-    """Overwrite the first ``STAMP_SAMPLES`` of float32 ``pcm`` ``[n, samples]`` with a stamp per row."""
+    """Overwrite the first ``STAMP_SAMPLES`` of float32 ``pcm`` ``[n, samples]`` with a stamp per row.
+
+    ``life`` counts the resets of the whole backend: it is constant within a session and differs
+    between sessions. ``frame`` is the number of the answered input frame since that reset.
+    ``frame_hash`` is :func:`hash_frames` of that frame, ``history`` is :func:`extend_history` over all
+    frames since the reset.
+    """
     words = np.empty((life.size, STAMP_WORDS), ">u4")
-    columns = (MAGIC, life, frame, frame_hash, history, _check(life, frame, frame_hash, history))
+    columns = (MAGIC, life, frame, frame_hash, history, check_word(life, frame, frame_hash, history))
     for place, column in enumerate(columns):
         words[:, place] = column
     pcm[:, :STAMP_SAMPLES] = _levels().take(words.view(np.uint8), axis=0).reshape(-1, STAMP_SAMPLES)
 
 
-def read_stamp(pcm: FloatArray) -> Stamp:
-    """Read the stamp of one frame of samples. Raises AudioError when it carries none, or a damaged one."""
-    if pcm.ndim != 1 or pcm.shape[0] < STAMP_SAMPLES:
-        raise AudioError(f"a stamp needs {STAMP_SAMPLES} samples, this frame is {list(pcm.shape)}")
-    words = np.packbits(pcm[:STAMP_SAMPLES] > 0).view(">u4").astype(np.uint32)
-    magic, life, frame, frame_hash, history, check = words[:, None]
-    if magic[0] != MAGIC:
-        raise AudioError(
-            f"no stamp: it would begin with {MAGIC:#010x}, these samples with {int(magic[0]):#010x}"
-        )
-    wanted = _check(life, frame, frame_hash, history)
-    if check[0] != wanted[0]:
-        raise AudioError(f"a damaged stamp: its check is {int(check[0]):#010x}, not {int(wanted[0]):#010x}")
-    return Stamp(int(life[0]), int(frame[0]), int(frame_hash[0]), int(history[0]))
-
-
-def _check(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
+def check_word(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
+    """The word that ends a stamp, by which a damaged one is known."""
     return mix_words(life * _FACTORS[0] + frame * _FACTORS[1] + frame_hash) ^ history
 
 

@@ -17,12 +17,10 @@ from antiphon.backends.null import (
     STAMP_SAMPLES,
     NullFaults,
     NullRows,
-    Stamp,
     WordArray,
     extend_history,
     hash_frames,
     make,
-    read_stamp,
 )
 from antiphon.backends.tts import TtsBackend
 from antiphon.errors import DeviceLostError, StepError, UnsupportedError
@@ -33,6 +31,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 from tests.backends.contract import GREEDY, Driver, Reply, voice
 from tests.backends.subjects import make_null, null_spec
 from tests.support.null_backend import NullBackend
+from tests.support.stamp import Stamp, read_stamp
 
 CODEC, DUPLEX = null_spec(PipelineKind.CODEC), null_spec(PipelineKind.DUPLEX)
 STT, TTS = null_spec(PipelineKind.STT), null_spec(PipelineKind.TTS)

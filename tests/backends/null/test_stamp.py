@@ -6,16 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import (
-    STAMP_SAMPLES,
-    Stamp,
-    WordArray,
-    extend_history,
-    hash_frames,
-    read_stamp,
-    write_stamps,
-)
+from antiphon.backends.null import STAMP_SAMPLES, WordArray, extend_history, hash_frames, write_stamps
 from antiphon.errors import AudioError
+from tests.support.stamp import Stamp, read_stamp
 
 WORD = st.integers(0, 2**32 - 1)
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from antiphon.audio.codecs import make_encoder
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import WordArray, extend_history, hash_frames, read_stamp
+from antiphon.backends.null import WordArray, extend_history, hash_frames
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
+from tests.support.stamp import read_stamp
 
 CALLERS = 50
 SLOTS = 8

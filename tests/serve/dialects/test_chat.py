@@ -11,11 +11,11 @@ import pytest
 
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import read_stamp
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
+from tests.support.stamp import read_stamp
 
 
 async def refusal(server: Server, query: str = "", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:

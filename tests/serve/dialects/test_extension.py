@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.backends.base import FloatArray, StepInputs, StepOutputs
-from antiphon.backends.null import STAMP_SAMPLES, NullFaults, read_stamp
+from antiphon.backends.null import STAMP_SAMPLES, NullFaults
 from antiphon.errors import DrainingError
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
@@ -17,6 +17,7 @@ from antiphon.serve.hosting.app import close_calls
 from antiphon.serve.transport.socket import Socket
 from tests.serve.harness import CODEC, FRAME_SAMPLES, null_checkpoint, serving, speech
 from tests.support.null_backend import NullBackend
+from tests.support.stamp import read_stamp
 
 
 async def test_ready_says_what_runs_here() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends.null import NullFaults, read_stamp
+from antiphon.backends.null import NullFaults
 from antiphon.errors import UnknownModelError
 from antiphon.log import Log
 from antiphon.models.catalog import load_checkpoint
@@ -25,6 +25,7 @@ from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.http import model_card
 from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
+from tests.support.stamp import read_stamp
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]
 

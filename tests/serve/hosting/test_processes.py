@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.null import STAMP_SAMPLES, read_stamp
+from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.protocol import events, moshi
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import PATIENCE_S, Client, Closed, speech
 from tests.serve.process import ServerProcess, children, front_ends, serve_process
+from tests.support.stamp import read_stamp
 
 EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08

@@ -13,13 +13,13 @@ import pytest
 
 from antiphon.audio.wav import write_wav
 from antiphon.backends.base import BackendInfo, PrimeProgress
-from antiphon.backends.null import read_stamp
 from antiphon.log import LINE_PERIOD_S
 from antiphon.models.prompt import PAUSE_S, SILENCE_CODES, Prompt
 from antiphon.protocol import moshi
 from antiphon.serve.hosting.app import BURST_LINES
 from tests.serve.harness import DUPLEX, LM, MIMI, Server, null_checkpoint, serving, speech
 from tests.support.null_backend import NullBackend
+from tests.support.stamp import read_stamp
 
 PERSONA = replace(DUPLEX, family="personaplex", lm=replace(LM, context=60))
 PAUSE = int(PAUSE_S * MIMI.frame_rate)

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.audio.codecs import make_encoder
-from antiphon.backends.null import read_stamp
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, serving, speech, unsent_bytes
 from tests.support.held import held_bytes
+from tests.support.stamp import read_stamp
 
 
 async def well_served(client: Client, frames: int, period_s: float = 0.02) -> list[float]:
