@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon_client.facts import ServerFacts, format_bytes
-from antiphon_client.measures import Distribution
 from antiphon_client.report import ProbeReport
 
 NOT_TOLD = "not stated by the server"
@@ -14,6 +13,7 @@ NOT_MEASURED = "not measured"
 
 def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str, Any]:
     """The card as plain values, ready for JSON; ``load`` describes what the probe requested."""
+    latency = report.times.latency
     return {
         "model": {
             "name": facts.model,
@@ -32,7 +32,9 @@ def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str
         },
         "hardware": facts.hardware,
         "load": load,
-        "latency_ms": _percentiles(report.times.latency),
+        "latency_ms": None
+        if latency is None
+        else {name: round(getattr(latency, name), 2) for name in ("p50", "p95", "p99", "max")},
         "throughput": {
             "frames_per_s": round(report.frames_per_s, 2),
             "realtime_factor": round(report.realtime_factor, 3),
@@ -72,12 +74,6 @@ def render_card(card: dict[str, Any]) -> str:
     }
     width = max(map(len, rows)) + 2
     return "\n".join(["Benchmark card", *(f"  {name:<{width}}{text}" for name, text in rows.items())])
-
-
-def _percentiles(distribution: Distribution | None) -> dict[str, float] | None:
-    if distribution is None:
-        return None
-    return {name: round(getattr(distribution, name), 2) for name in ("p50", "p95", "p99", "max")}
 
 
 def _count(number: int | None, what: str) -> str | None:

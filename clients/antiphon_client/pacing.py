@@ -39,22 +39,12 @@ class Pacer:
         self._stale_periods = int(stale_s / period_s)
         self._next = 0
         self._shift_periods = 0
-        self._dropped = 0
+        self.dropped = 0  # messages older than the limit
 
     @property
     def is_done(self) -> bool:
         """Whether every message was sent or dropped."""
         return self._next >= self._messages
-
-    @property
-    def dropped(self) -> int:
-        """Messages dropped because they were older than the limit."""
-        return self._dropped
-
-    @property
-    def shift_s(self) -> float:
-        """How far the schedule has moved behind real time, always a whole number of periods."""
-        return self._shift_periods * self._period_s
 
     @property
     def due_s(self) -> float:
@@ -69,17 +59,14 @@ class Pacer:
         """The message to send now, or None when dropping stale ones has left nothing to send."""
         late_s = max(0.0, now_s - self.due_s)
         self._shift_periods += int(late_s / self._period_s)
-        self._drop_stale()
+        stale = self._shift_periods - self._stale_periods
+        if stale > 0:
+            dropped = min(stale, self._messages - self._next)
+            self._next += dropped
+            self.dropped += dropped
+            self._shift_periods = self._stale_periods
         if self.is_done:
             return None
         turn = DueMessage(message=self._next, late_s=late_s)
         self._next += 1
         return turn
-
-    def _drop_stale(self) -> None:
-        stale = self._shift_periods - self._stale_periods
-        if stale > 0:
-            dropped = min(stale, self._messages - self._next)
-            self._next += dropped
-            self._dropped += dropped
-            self._shift_periods = self._stale_periods

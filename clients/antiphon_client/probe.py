@@ -139,7 +139,10 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     load = ProbeLoad(plans, clip, verifies_tls=options.verifies_tls, api_key=options.api_key)
     result = generate(load, processes=options.processes, on_progress=show)
     bar.clear()
-    facts = asyncio.run(_facts_after(options, facts))
+    try:
+        facts = asyncio.run(_ask(options))  # with the memory of a server after its load, not an idle one's
+    except SessionError:
+        facts = dataclasses.replace(facts, memory={})  # it is gone: the report says what became of it
     report = report_probe([item.record for item in result.results], result.generator)
     return ProbeResult(
         started_at=started_at,
@@ -155,14 +158,6 @@ async def _ask(options: ProbeOptions) -> ServerFacts:
     return await ask_facts(
         options.address, verifies_tls=options.verifies_tls, api_key=options.api_key, model=options.model
     )
-
-
-async def _facts_after(options: ProbeOptions, before: ServerFacts) -> ServerFacts:
-    """The facts with the memory that the server holds after its load, not the idle server's."""
-    try:
-        return await _ask(options)
-    except SessionError:
-        return dataclasses.replace(before, memory={})  # it is gone: the report says what became of it
 
 
 def probe_url(options: ProbeOptions) -> str:

@@ -72,22 +72,18 @@ def _distributions(report: ProbeReport) -> str:
 
 
 def _sessions(report: ProbeReport) -> str:
-    worst = sorted(report.per_session, key=_badness, reverse=True)[:SHOWN_SESSIONS]
+    def badness(session: SessionReport) -> tuple[bool, int, float]:
+        latency = session.times.latency
+        is_answered = session.outcome is SessionOutcome.ANSWERED
+        return not is_answered, session.counts.lost, latency.p99 if latency else 0.0
+
+    worst = sorted(report.per_session, key=badness, reverse=True)[:SHOWN_SESSIONS]
     shown = worst if len(report.per_session) > SHOWN_SESSIONS else list(report.per_session)
     lines = [f"{'session':<9}{'first ms':>9}{'p50':>9}{'p99':>9}{'max':>9}{'lost':>7}{'late':>7}{'gaps':>7}"]
     lines += [_session(session) for session in shown]
     if len(shown) < len(report.per_session):
         lines.append(f"… the {len(shown)} worst of {len(report.per_session)} sessions")
     return "\n".join(lines)
-
-
-def _badness(session: SessionReport) -> tuple[bool, int, float]:
-    latency = session.times.latency
-    return (
-        session.outcome is not SessionOutcome.ANSWERED,
-        session.counts.lost,
-        latency.p99 if latency else 0.0,
-    )
 
 
 def _session(session: SessionReport) -> str:

@@ -65,7 +65,12 @@ def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[
     told = ", ".join(name for name, share in broken.items() if share)
     yield Measure("logits nonfinite", max(broken.values()), detail=told)
     for index, ((name, one), (_, other)) in enumerate(pairs):
-        yield from _stream(name, one[:, :frames], other[:, :frames], said[:, :frames, index])
+        parts = one[:, :frames], other[:, :frames], said[:, :frames, index]
+        rows = [_row(*row) for row in zip(*parts, strict=True)]
+        before, after, divergence, agreement = (float(np.mean(column)) for column in zip(*rows, strict=True))
+        yield Measure(f"{name} nll", after - before, before, after)
+        yield Measure(f"{name} kl", divergence)
+        yield Measure(f"{name} agreement", agreement)
     tokens = {"padding": spec.text_padding_id, "end of padding": spec.text_end_padding_id}
     yield from measure_tokens(a.text[:, :frames], b.text[:, :frames], tokens)
     if a.pauses.shape[2]:
@@ -73,14 +78,6 @@ def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[
         worst = int(np.abs(moved).max(axis=(0, 1)).argmax())
         yield Measure("pauses shift", _size(moved.mean()), detail="of the probability, in the mean")
         yield Measure("pauses worst", _size(np.abs(moved).max()), detail=f"head {worst}")
-
-
-def _stream(name: str, a: FloatArray, b: FloatArray, said: Codes) -> Iterator[Measure]:
-    rows = [_row(*row) for row in zip(a, b, said, strict=True)]
-    before, after, divergence, agreement = (float(np.mean(column)) for column in zip(*rows, strict=True))
-    yield Measure(f"{name} nll", after - before, before, after)
-    yield Measure(f"{name} kl", divergence)
-    yield Measure(f"{name} agreement", agreement)
 
 
 def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:

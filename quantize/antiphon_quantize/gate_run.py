@@ -313,7 +313,9 @@ class Observer:
             given = heard if before is None else before.heard
             assert given is not None
             codes = given.codes[:, :, : spec.lm.n_q - spec.lm.dep_q]
-            said = before.said if before is not None else judged.answer(codes, self._parameters(spec))
+            own = SamplingParameters.from_generation(spec.generation)
+            seeded = [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
+            said = before.said if before is not None else judged.answer(codes, seeded)
             assert said is not None
             thoughts = judged.think(codes, said)
         if self._questions is not None:
@@ -321,11 +323,6 @@ class Observer:
             accuracy = self._questions.mark(judged)
         tick_ms = tick_times_ms([self._ticker(judged)], self._material.turns)[0] if times else None
         return Observed(heard, said, thoughts, accuracy, memory_bytes(judged.backend), tick_ms)
-
-    def _parameters(self, spec: ModelSpec) -> list[SamplingParameters]:
-        """The model's own, with a seed for each recording."""
-        own = SamplingParameters.from_generation(spec.generation)
-        return [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
 
     def _hear(self, judged: EvalModel, spec: ModelSpec, before: CodecOutput | None) -> CodecOutput:
         codes = judged.encode(self._sound.pcm)

@@ -88,7 +88,8 @@ def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> 
         whole += float(np.square(blocks, dtype=np.float64).sum())
         found, scale = _search(blocks, bits) if search else _nearest(blocks, _widest(blocks, bits), bits)
         wrong += float(np.square(found * scale - blocks, dtype=np.float64).sum())
-        integers[part] = _pack(found, bits)
+        unsigned = (found + (1 << (bits - 1))).astype(np.uint8)
+        integers[part] = unsigned if bits == 8 else unsigned[..., 0::2] | (unsigned[..., 1::2] << np.uint8(4))
         scales[part] = scale[..., 0]
     error = (wrong / whole) ** 0.5 if whole else 0.0
     return Blocks(integers, scales, bits, block, columns, error)
@@ -120,14 +121,6 @@ def _search(blocks: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
         best, best_scale = np.where(better, found, best), np.where(better, scale, best_scale)
         least = np.minimum(least, wrong)
     return best, best_scale
-
-
-def _pack(found: FloatArray, bits: int) -> ByteArray:
-    unsigned = (found + (1 << (bits - 1))).astype(np.uint8)
-    if bits == 8:
-        return unsigned
-    packed: ByteArray = np.bitwise_or(unsigned[..., 0::2], np.left_shift(unsigned[..., 1::2], np.uint8(4)))
-    return packed
 
 
 Array = NDArray[Any]

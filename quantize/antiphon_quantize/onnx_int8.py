@@ -229,12 +229,16 @@ class IntegerConv(StreamingConv):
     def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
         """Round the weights of a layer that was loaded, and not prepared yet; ``middle`` 0: bytes from -1."""
         super().__init__()
-        matrix, self.name, self.middle = _matrix(layer), layer.name, middle
+        weight, self.name, self.middle = layer.weight.data, layer.name, middle
         if isinstance(layer, CausalConv1d):
             self.stride, self.places = layer.stride, 1
             self.parts, self.past_positions = layer.kernel // layer.stride, layer.past_positions
+            matrix = weight.permute(2, 1, 0).flatten(0, 1)
         else:
             self.stride, self.places, self.parts, self.past_positions = 1, layer.stride, 2, 1
+            own, owed = weight.split(layer.stride, dim=2)
+            matrix = torch.cat([part.transpose(1, 2).flatten(1) for part in (owed, own)])
+        # The weights as a window meets them: [window, places * out].
         self.in_channels, self.out_channels = layer.in_channels, matrix.shape[1] // self.places
         scale = matrix.abs().amax(dim=0).clamp_min(SMALLEST_STEP) / LARGEST
         self.weight = nn.Parameter((matrix / scale).round().to(torch.int8), requires_grad=False)
@@ -262,28 +266,15 @@ class IntegerConv(StreamingConv):
             windows = strides
         else:  # [n, positions, parts * width]
             windows = torch.cat([strides[:, part : part + positions] for part in range(self.parts)], dim=2)
-        scale = self._scale(windows)
+        most = windows.amax(dim=2)
+        scale = torch.maximum(most, -windows.amin(dim=2)) / LARGEST if self.middle else most / TOP
+        scale = scale.clamp_min(SMALLEST_STEP)  # of bytes that just hold a window, [n, positions]
         rows = windows.reshape(-1, 1, self.parts * width)
         rounded = round_by_row(rows, scale.reshape(-1), self.middle)
         rounded = rounded.reshape(-1, positions, self.parts * width)
         out = multiply_rounded(rounded, self.weight, self.scale, self.middle) * scale[:, :, None] + self.bias
         found: Tensor = out.reshape(-1, positions * self.places, self.out_channels)
         return found
-
-    def _scale(self, windows: Tensor) -> Tensor:
-        """The step of bytes that just hold a window, ``[n, positions]``."""
-        most = windows.amax(dim=2)
-        step = torch.maximum(most, -windows.amin(dim=2)) / LARGEST if self.middle else most / TOP
-        return step.clamp_min(SMALLEST_STEP)
-
-
-def _matrix(layer: CausalConv1d | CausalConvTranspose1d) -> Tensor:
-    """The weights as a window meets them, ``[window, places * out]``."""
-    weight = layer.weight.data
-    if isinstance(layer, CausalConv1d):
-        return weight.permute(2, 1, 0).flatten(0, 1)
-    own, owed = weight.split(layer.stride, dim=2)
-    return torch.cat([part.transpose(1, 2).flatten(1) for part in (owed, own)])
 
 
 class Turn(nn.Module):

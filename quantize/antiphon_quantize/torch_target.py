@@ -181,7 +181,11 @@ def quantize(
     room_bytes = after + sum(path.stat().st_size for path in copied.values())
     source_hash = sha256(checkpoint.file("lm"))
     recordings = list(calibration) or built_in_clips()
-    with resuming(out, _key(source_hash, recipe, recordings), room_bytes=room_bytes) as journal:
+    key = {"model": source_hash, "recipe": hash_text(repr(recipe).encode()).hexdigest()}
+    if recipe.method != "nearest":
+        hashes = "".join(sha256(path) for path in recordings if path.is_file())
+        key["calibration"] = hash_text(hashes.encode()).hexdigest()
+    with resuming(out, key, room_bytes=room_bytes) as journal:
         rounding = rounding_of(recipe, format_of(recipe))
         rows = _recorded(checkpoint, plan, rounding, recordings, journal, progress)
         _write_rounded(checkpoint.file("lm"), plan, rounding, rows, journal, progress)
@@ -197,15 +201,6 @@ def quantize(
         f"{out}: {len(plan.chosen)} of {len(plan.before)} tensors are {recipe.format.upper()}, "
         f"{before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB. {error_line(errors)}"
     )
-
-
-def _key(source_hash: str, recipe: Recipe, recordings: Sequence[Path]) -> dict[str, str]:
-    """All that the content of OUT depends on."""
-    key = {"model": source_hash, "recipe": hash_text(repr(recipe).encode()).hexdigest()}
-    if recipe.method != "nearest":
-        hashes = "".join(sha256(path) for path in recordings if path.is_file())
-        key["calibration"] = hash_text(hashes.encode()).hexdigest()
-    return key
 
 
 def _recorded(

@@ -155,7 +155,10 @@ class ReferenceExecutor:
         """One tick: the named rows are spread over the whole batch, and gathered from its outputs."""
         watch = Stopwatch()
         self.reset(work.rows[work.is_fresh].tolist())
-        codes = self._encode(work.pcm, work.rows)
+        whole = np.zeros((self._slots, work.pcm.shape[1]), np.float32)
+        whole[work.rows] = work.pcm
+        self.mimi.set_exec_mask(self._mimi_rows.mask(work.rows))
+        codes = self.mimi.encode(self._to_device(whole)[:, None])  # [S, K, 1], of use in the named rows
         self._mimi_rows.reset(work.rows[work.is_forgotten].tolist())
         watch.lap("encode")
         tokens = None
@@ -216,13 +219,6 @@ class ReferenceExecutor:
         del self.mimi, self.lm, self._mimi_rows
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _encode(self, pcm: FloatArray, rows: IntArray) -> torch.Tensor:
-        """Encode ``[m, samples]`` to codes ``[S, K, 1]``, of use in the named rows."""
-        whole = np.zeros((self._slots, pcm.shape[1]), np.float32)
-        whole[rows] = pcm
-        self.mimi.set_exec_mask(self._mimi_rows.mask(rows))
-        return self.mimi.encode(self._to_device(whole)[:, None])
 
     def _decode(self, codes: torch.Tensor, rows: IntArray) -> FloatArray:
         """Decode codes ``[S, K, 1]`` to float32 ``[S, samples]``, advancing the given rows only."""

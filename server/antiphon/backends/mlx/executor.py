@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,6 @@ from antiphon.backends.mlx.lm import Conditions
 from antiphon.backends.mlx.mimi import Mimi
 from antiphon.backends.mlx.sampling import Draw, Sampler
 from antiphon.backends.mlx.state import Packed, Packing, State, Step
-from antiphon.backends.snapshots import TensorSpec
 from antiphon.errors import DeviceLostError
 from antiphon.models.architecture import UNUSED_STATE
 from antiphon.models.prompt import Prompt
@@ -107,14 +106,11 @@ class MlxRows:
         self.sampler = None if self.spec.lm is None else Sampler(self.spec.lm, slots)
         self.state = State((), 0)
         with self.on_device():
-            self.state = State(self._specs(), slots)
-
-    def _specs(self) -> Iterator[TensorSpec]:
-        unused = UNUSED_STATE.get(self.spec.kind)
-        yield from (it for it in self.mimi.specs() if unused is None or not it.name.startswith(unused))
-        if self.generator is not None and self.sampler is not None:
-            yield from self.generator.specs()
-            yield from self.sampler.specs()
+            unused = UNUSED_STATE.get(self.spec.kind)
+            specs = [it for it in self.mimi.specs() if unused is None or not it.name.startswith(unused)]
+            if self.generator is not None and self.sampler is not None:
+                specs += [*self.generator.specs(), *self.sampler.specs()]
+            self.state = State(specs, slots)
 
     def age(self, frames: int) -> None:
         """Let every row look as if it had been given ``frames`` frames."""

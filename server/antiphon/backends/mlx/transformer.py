@@ -303,23 +303,21 @@ class StreamingTransformer:
         for layer in self.layers:
             layer.compile()
 
-    def _window(self, positions: mx.array, lengths: tuple[int, ...]) -> Window:
-        config, last = self.config, positions[:, -1:]
-        turn = () if config.rope == "none" else rotation(positions, config.head_dim, config.max_period)
-        keys = last - (last - mx.arange(max(lengths))) % config.context  # the position each slot holds
-        mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None])
-        return Window(positions % config.context, mask[:, None], turn, lengths)
-
     def __call__(self, x: mx.array, step: Step) -> mx.array:
         """``[n, T, dim]`` to the same, T being one frame's positions, or those of several.
 
         Several must not go round the ring: what is written then is still to be read.
         """
         position = step.read(f"{self.name}.position")
-        count, context = x.shape[1], self.config.context
+        count, config = x.shape[1], self.config
         most = [int(step.frames[start:stop].max()) for start, stop, _ in step.packing.runs]
-        lengths = tuple(min(frames * self.config.frame_positions, context) for frames in most)
-        window = self._window(position[:, None] + mx.arange(count), lengths)
+        lengths = tuple(min(frames * config.frame_positions, config.context) for frames in most)
+        positions = position[:, None] + mx.arange(count)
+        last = positions[:, -1:]
+        turn = () if config.rope == "none" else rotation(positions, config.head_dim, config.max_period)
+        keys = last - (last - mx.arange(max(lengths))) % config.context  # the position each slot holds
+        mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None])
+        window = Window(positions % config.context, mask[:, None], turn, lengths)
         for layer in self.layers:
             x = layer(x, step, window)
         step.write(f"{self.name}.position", position + count)

@@ -40,7 +40,11 @@ class Together:
 
     def __init__(self, transformer: Any) -> None:
         """Take a loaded transformer of the package."""
-        self._layers = [(layer, _without_ends(layer.self_attn)) for layer in transformer.layers]
+        self._layers: list[tuple[Any, Any]] = []
+        for layer in transformer.layers:
+            twin = copy.copy(layer.self_attn)  # from what was projected to what is yet to be
+            twin._modules = {**twin._modules, "in_proj": nn.Identity(), "out_proj": nn.Identity()}
+            self._layers.append((layer, twin))
 
     def think(
         self, inputs: Sequence[Tensor], states: Sequence[Mapping[str, Mapping[str, Tensor]]]
@@ -66,13 +70,6 @@ def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
     blocks = linear.weight.split(outputs)
     parts = [[functional.linear(x, block) for x in rows] for block in blocks]
     return [torch.cat(found, dim=-1) for found in zip(*parts, strict=True)]
-
-
-def _without_ends(attention: Any) -> Any:
-    """The same attention from projected queries, keys and values to what is yet to be projected."""
-    twin = copy.copy(attention)
-    twin._modules = {**attention._modules, "in_proj": nn.Identity(), "out_proj": nn.Identity()}
-    return twin
 
 
 State: TypeAlias = dict[str, dict[str, Tensor]]
