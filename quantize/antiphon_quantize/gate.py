@@ -53,7 +53,6 @@ def judge(
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.
     """
-    baseline, candidate = baseline.resolved(), candidate.resolved()
     observer = Observer(baseline, candidate, material, note)
     rows = judge_measures(observer.measures(), limits)
     return Verdict(baseline.name, candidate.name, observer.told, rows)
@@ -61,7 +60,6 @@ def judge(
 
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
     """The limits of the recipe that made a checkpoint, where that is one of ours, and the common ones."""
-    backend = resolve_auto(checkpoint) if backend == AUTO else backend
     quantization = checkpoint.quantization_for(backend)
     name = "" if quantization is None else str(quantization.options.get("recipe", ""))
     own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
@@ -104,10 +102,12 @@ def main(argv: Sequence[str]) -> int:
         AntiphonError: the two cannot be compared, or cannot be run.
     """
     options = _parse(argv)
-    one, other = (
-        _side(model, backend or options.backend, options.backend_option)
-        for model, backend in ((options.a, options.backend_a), (options.b, options.backend_b))
-    )
+    sides: list[Side] = []
+    for model, asked in ((options.a, options.backend_a), (options.b, options.backend_b)):
+        checkpoint, backend = load_checkpoint(model), asked or options.backend
+        backend = resolve_auto(checkpoint) if backend == AUTO else backend
+        sides.append(Side(checkpoint, backend, options_of(backend, options.backend_option)))
+    one, other = sides
     limits = [parse_limit(text) for text in options.limit]
     limits += (
         read_limits_file(options.limits) if options.limits else limits_of(other.checkpoint, other.backend)
@@ -130,13 +130,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _tell(what: str) -> None:
     sys.stderr.write(f"{what}\n")
-
-
-def _side(model: str, backend: str, given: Sequence[str]) -> Side:
-    """A model on a backend, with those of the given options that are the backend's."""
-    checkpoint = load_checkpoint(model)
-    backend = resolve_auto(checkpoint) if backend == AUTO else backend
-    return Side(checkpoint, backend, options_of(backend, given)).resolved()
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from antiphon.backends.base import Backend, FloatArray, StepInputs
-from antiphon.backends.registry import AUTO, make_backend, resolve_auto
+from antiphon.backends.registry import make_backend
 from antiphon.errors import MissingExtraError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.sampling import SamplingParameters
@@ -113,21 +113,20 @@ def open_eval_model(
         MissingExtraError: the package that opens graphs is not installed.
         BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
     """
-    name = resolve_auto(checkpoint) if backend == AUTO else backend
-    if (reason := why_not(checkpoint.spec, name)) is not None:
+    if (reason := why_not(checkpoint.spec, backend)) is not None:
         raise UnsupportedError(reason)
-    if name == "onnx" and find_spec("onnx") is None:
+    if backend == "onnx" and find_spec("onnx") is None:
         raise MissingExtraError("antiphon gate", extra="quantize", module="onnx")
-    made = make_backend(name, checkpoint, slots=rows, device=device, options=options)
+    made = make_backend(backend, checkpoint, slots=rows, device=device, options=options)
     if checkpoint.spec.kind is PipelineKind.TTS:
         from antiphon_quantize.gate_torch import TtsEvalModel
 
         return TtsEvalModel(checkpoint, made)
-    if name == "torch":
+    if backend == "torch":
         from antiphon_quantize.gate_torch import TorchEvalModel
 
         return TorchEvalModel(made)
-    if name == "mlx":
+    if backend == "mlx":
         from antiphon_quantize.gate_mlx import MlxEvalModel
 
         return MlxEvalModel(made)
@@ -152,17 +151,8 @@ class Side:
     """A checkpoint, and the backend it is judged on."""
 
     checkpoint: Checkpoint
-    backend: str = AUTO
+    backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def resolved(self) -> Side:
-        """The same with its backend named, and the options it needs to fit into memory."""
-        backend = resolve_auto(self.checkpoint) if self.backend == AUTO else self.backend
-        options = dict(self.options)
-        lm = self.checkpoint.files.get("lm")
-        if backend == "torch" and lm is not None and lm.stat().st_size > FLOAT32_BYTES:
-            options.setdefault("dtype", "bfloat16")
-        return replace(self, backend=backend, options=options)
 
     @property
     def name(self) -> str:
@@ -204,13 +194,21 @@ class Observed:
 
 
 def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
-    """Those on torch in bfloat16 if one has to be: rounding of another kind is not the recipe's."""
-    narrow = (side.options.get("dtype") == "bfloat16" for side in sides if side.backend == "torch")
-    is_narrow = any(narrow)
+    """Those on torch in bfloat16 if one has to be, for its size or by its options.
+
+    Rounding of another kind is not the recipe's.
+    """
+
+    def is_narrow(side: Side) -> bool:
+        lm = side.checkpoint.files.get("lm")
+        is_large = lm is not None and lm.stat().st_size > FLOAT32_BYTES
+        own = "bfloat16" if is_large else "float32"
+        return bool(side.backend == "torch" and side.options.get("dtype", own) == "bfloat16")
+
+    if not any(map(is_narrow, sides)):
+        return sides
     return tuple(
-        replace(side, options={"dtype": "bfloat16", **side.options})
-        if is_narrow and side.backend == "torch"
-        else side
+        replace(side, options={"dtype": "bfloat16", **side.options}) if side.backend == "torch" else side
         for side in sides
     )
 
