@@ -138,7 +138,7 @@ def read_realtime(data: bytes) -> None:
 def read_translation(data: bytes) -> None:
     """An event of OpenAI's translation sessions, and the session after it."""
     event = translation.decode(data.decode("utf-8", "replace"))
-    if isinstance(event, translation.Update):
+    if isinstance(event, realtime.Update):
         session = translation.change(translation.TranslationSession("model"), event.session)
         json.dumps(session.shown(session_id="s", expires_at=0), allow_nan=False)
 

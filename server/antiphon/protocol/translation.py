@@ -7,12 +7,13 @@ both ways all the time, as 16-bit samples of 24 kHz.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from antiphon.protocol.event_text import read_event
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.live_session import MAX_NAME_CHARS
+from antiphon.protocol.realtime import AppendAudio, Update
 from antiphon.protocol.realtime_events import Event, event
 
 SAMPLE_RATE = 24_000
@@ -40,26 +41,10 @@ class TranslationSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What of the session is to change."""
-
-    session: Fields
-    event_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AppendAudio:
-    """Audio of the speaker; it has no answer."""
-
-    audio: bytes
-    event_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Close:
     """No more audio comes: translate what there is, and end."""
 
-    event_id: str | None = field(default=None)
+    event_id: str | None = None
 
 
 ClientEvent: TypeAlias = Update | AppendAudio | Close

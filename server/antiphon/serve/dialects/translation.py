@@ -10,6 +10,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.protocol import translation
 from antiphon.protocol.event_text import text_of
+from antiphon.protocol.realtime import AppendAudio, Update
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.translation import TranslationSession
 from antiphon.protocol.wire_errors import wire_form
@@ -46,9 +47,9 @@ class TranslationDialect(Dialect[FrameReply]):
     def feed(self, message: Message) -> Sequence[Action]:
         asked = translation.decode(text_of(message))
         match asked:
-            case translation.AppendAudio():
+            case AppendAudio():
                 return self._hear(asked)
-            case translation.Update():
+            case Update():
                 self._session = translation.change(self._session, asked.session)
                 self._audio.renew()
                 return (Send(event("session.updated", session=self._shown())),)
@@ -56,7 +57,7 @@ class TranslationDialect(Dialect[FrameReply]):
                 self._is_closing = True
                 return (Close(DRAIN_S, LAG_S),)
 
-    def _hear(self, asked: translation.AppendAudio) -> Sequence[Action]:
+    def _hear(self, asked: AppendAudio) -> Sequence[Action]:
         is_file = self._audio.is_file(asked.audio, asked.event_id)
         if is_file or not self._is_begun or self._is_closing:
             return ()
