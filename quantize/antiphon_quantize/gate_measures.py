@@ -5,6 +5,7 @@ Two checkpoints' files are compared without running them: arguments, delays, tok
 
 from __future__ import annotations
 
+import filecmp
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
     named = [key for key in changed if key not in ("delays", "quantize")]
     yield _counted("arguments", [f"{key} is {other.get(key)!r}, not {one.get(key)!r}" for key in named])
     if "tokenizer" in a.files and "tokenizer" in b.files:
-        differs = not same_file(a.file("tokenizer"), b.file("tokenizer"))
+        differs = not filecmp.cmp(a.file("tokenizer"), b.file("tokenizer"), shallow=False)
         yield _counted("tokenizer", ["another file"] if differs else [])
     elif "tokenizer" in a.files or "tokenizer" in b.files:
         yield _counted("tokenizer", ["only one of the two has one"])
@@ -170,24 +171,13 @@ def _counted(name: str, changes: list[str]) -> Measure:
     return Measure(name, float(len(changes)), detail="; ".join(changes[:NAMED]))
 
 
-def same_file(a: Path, b: Path) -> bool:
-    """Whether two files hold the same bytes."""
-    if a.stat().st_size != b.stat().st_size:
-        return False
-    with a.open("rb") as one, b.open("rb") as other:
-        while chunk := one.read(1 << 20):
-            if chunk != other.read(1 << 20):
-                return False
-    return True
-
-
 def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
     """Whether two checkpoints have one codec, byte for byte, as far as a backend reads it."""
     roles = ["mimi"]
     if backend == "onnx":
         roles = [form.file for name, form in a.graphs.items() if name in ("encode", "decode")]
     pairs = [(a.files.get(role), b.files.get(role)) for role in roles]
-    same = all(one is not None and other is not None and same_file(one, other) for one, other in pairs)
+    same = all(one and other and filecmp.cmp(one, other, shallow=False) for one, other in pairs)
     return same and a.spec.mimi == b.spec.mimi
 
 

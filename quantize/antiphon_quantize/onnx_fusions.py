@@ -148,46 +148,40 @@ def fuse_rotations(graph: GraphProto) -> None:
     The runtime's node looks angles up in a table by position; here the table is this pass's own angles, a
     line for each row and position, and the positions count its lines.
     """
-    view, tables = GraphView(graph), _Tables()
-    for node in list(graph.node):
+    made: set[tuple[str, str]] = set()
+
+    def rule(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
         found = _rotation(view, node)
-        if found is not None:
-            x, cos, sin = found
-            extra, inputs = tables.of(view, cos, sin)
-            turn = helper.make_node(
-                "RotaryEmbedding", [x, *inputs], node.output, domain=DOMAIN, interleaved=INTERLEAVED
-            )
-            view.replace(node, [*extra, turn])
-    view.write()
+        if found is None:
+            return None
+        x, cos, sin = found
+        tables = [] if (cos, sin) in made else _tables(view, cos, sin)  # made where they are read first
+        made.add((cos, sin))
+        inputs = [x, f"{cos}.ids", f"{cos}.table", f"{sin}.table"]
+        turn = helper.make_node(
+            "RotaryEmbedding", inputs, node.output, domain=DOMAIN, interleaved=INTERLEAVED
+        )
+        return [*tables, turn]
+
+    _apply(graph, rule)
 
 
-class _Tables:
-    """The table of each pair of cosines and sines ``[n, 1, T, D / 2]``, made where it is read first."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str], list[str]] = {}
-
-    def of(self, view: GraphView, cos: str, sin: str) -> tuple[list[NodeProto], list[str]]:
-        """Nodes to add, and the names of positions ``[n, T]``, cosines and sines ``[n * T, D / 2]``."""
-        if (cos, sin) in self._made:
-            return [], self._made[cos, sin]
-        shape = view.shape(cos)
-        assert shape is not None
-        positions, half = shape[2], shape[3]
-        assert positions is not None
-        assert half is not None
-        ids, count, flat = f"{cos}.ids", f"{cos}.count", [f"{cos}.table", f"{sin}.table"]
-        lines = view.constant([-1, half])
-        nodes = [
-            helper.make_node("Reshape", [cos, lines], [flat[0]]),
-            helper.make_node("Reshape", [sin, lines], [flat[1]]),
-            helper.make_node("Shape", [flat[0]], [f"{count}.shape"], start=0, end=1),
-            helper.make_node("Squeeze", [f"{count}.shape"], [count]),
-            helper.make_node("Range", [view.constant(0), count, view.constant(1)], [f"{ids}.flat"]),
-            helper.make_node("Reshape", [f"{ids}.flat", view.constant([-1, positions])], [ids]),
-        ]
-        self._made[cos, sin] = [ids, *flat]
-        return nodes, self._made[cos, sin]
+def _tables(view: GraphView, cos: str, sin: str) -> list[NodeProto]:
+    """Nodes from cosines and sines ``[n, 1, T, D / 2]`` to their tables ``[n * T, D / 2]``, and positions."""
+    shape = view.shape(cos)
+    assert shape is not None
+    positions, half = shape[2], shape[3]
+    assert positions is not None
+    assert half is not None
+    ids, count, lines = f"{cos}.ids", f"{cos}.count", view.constant([-1, half])
+    return [
+        helper.make_node("Reshape", [cos, lines], [f"{cos}.table"]),
+        helper.make_node("Reshape", [sin, lines], [f"{sin}.table"]),
+        helper.make_node("Shape", [f"{cos}.table"], [f"{count}.shape"], start=0, end=1),
+        helper.make_node("Squeeze", [f"{count}.shape"], [count]),
+        helper.make_node("Range", [view.constant(0), count, view.constant(1)], [f"{ids}.flat"]),
+        helper.make_node("Reshape", [f"{ids}.flat", view.constant([-1, positions])], [ids]),
+    ]
 
 
 def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
@@ -243,42 +237,34 @@ def fuse_short_attention(graph: GraphProto) -> None:
 
     The node keeps keys and values internally, in one tensor for each layer and token.
     """
-    view = GraphView(graph)
-    kept: dict[str, tuple[str, str, int]] = {}
-    counts: dict[int, str] = {}
-    for node in list(graph.node):
+    kept: dict[str | None, tuple[str, str, int]] = {None: ("", "", 0)}
+    counted: set[int] = set()
+
+    def rule(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
         found = _attention(view, node)
-        if found is None or (found.past_key is not None and found.past_key not in kept):
-            continue
-        past = ("", "", 0) if found.past_key is None else kept[found.past_key]
-        made = (f"{found.key}.keys", f"{found.key}.values", past[2] + 1)
-        extra: list[NodeProto] = []
-        if past[2] not in counts:
-            counts[past[2]] = f"fused.past.{past[2]}"
-            extra = _count(graph, view, past[2], counts[past[2]])
-        kept[found.key] = made
-        total = view.constant(made[2], dtype=np.int32)
-        inputs = [found.projected, "", "", past[0], past[1], counts[past[2]], total]
+        if found is None or found.past_key not in kept:
+            return None
+        keys, values, past = kept[found.past_key]
+        made = kept[found.key] = (f"{found.key}.keys", f"{found.key}.values", past + 1)
+        count = f"fused.past.{past}"
+        nodes: list[NodeProto] = []
+        if past not in counted:  # the number of tokens before, once for every row
+            counted.add(past)
+            rows, number = f"{count}.shape", view.constant([past], dtype=np.int32)
+            nodes.append(helper.make_node("Shape", [graph.input[0].name], [rows], start=0, end=1))
+            nodes.append(helper.make_node("Expand", [number, rows], [count]))
+        total = view.constant(past + 1, dtype=np.int32)
         look = helper.make_node(
             "GroupQueryAttention",
-            inputs,
-            [node.output[0], made[0], made[1]],
+            [found.projected, "", "", keys, values, count, total],
+            [node.output[0], *made[:2]],
             domain=DOMAIN,
             num_heads=found.heads,
             kv_num_heads=found.groups,
         )
-        view.replace(node, [*extra, look])
-    view.write()
+        return [*nodes, look]
 
-
-def _count(graph: GraphProto, view: GraphView, past: int, name: str) -> list[NodeProto]:
-    """The number of tokens before, once for every row."""
-    shape = f"{name}.shape"
-    given = graph.input[0].name
-    return [
-        helper.make_node("Shape", [given], [shape], start=0, end=1),
-        helper.make_node("Expand", [view.constant([past], dtype=np.int32), shape], [name]),
-    ]
+    _apply(graph, rule)
 
 
 def _attention(view: GraphView, node: NodeProto) -> Attention | None:
