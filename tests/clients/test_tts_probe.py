@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.audio.wav import read_wav
 from antiphon_client.arguments import parse_arguments
 from antiphon_client.probe import main
 from antiphon_client.tts_probe import TtsRecord, TtsReport, broken_limits, render, speak_all
 from tests.serve.tts_client import count_frames, levels, speaking
+from tests.support.wav import read_wav
 
 
 async def test_every_session_is_told_the_text_and_measured() -> None:

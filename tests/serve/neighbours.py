@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from antiphon.audio.wav import decode_wav, encode_wav
+from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_request, transcription_request
 from tests.serve.asr_client import STT, scribe, sentence, spoken
@@ -19,6 +19,7 @@ from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, null_checkpoint,
 from tests.serve.tts_client import levels, listening, speaker
 from tests.support.null_backend import NullBackend
 from tests.support.stamp import read_stamp
+from tests.support.wav import decode_wav
 
 
 @asynccontextmanager

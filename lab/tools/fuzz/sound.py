@@ -13,7 +13,6 @@ from antiphon.audio.mp4 import check_mp4
 from antiphon.audio.ogg import OggOpusReader
 from antiphon.audio.opus import join_packets, packet_ms, split_packet
 from antiphon.audio.stream import container_of, decode_pieces, stated_rate, stated_seconds
-from antiphon.audio.wav import decode_wav
 from antiphon.errors import AudioError
 from lab.tools.fuzz.target import Target, require
 
@@ -93,13 +92,6 @@ def read_packet(data: bytes) -> None:
     require(not parts or sum(map(packet_ms, parts)) == length_ms, "parts of another length")
 
 
-def read_wav(data: bytes) -> None:
-    """The bytes of a WAV file."""
-    pcm, rate = decode_wav(data)
-    require(pcm.ndim == 2 and rate > 0, f"{pcm.shape} at {rate} Hz")
-    require(bool(np.isfinite(pcm).all()), "samples that are not finite")
-
-
 def read_mp4(data: bytes) -> None:
     """What an MP4 file states of itself."""
     check_mp4(io.BytesIO(data))
@@ -120,7 +112,6 @@ TARGETS = {
     "ogg": Target(read_ogg, (AudioError,), max_bytes=2048),
     "payload": Target(read_payload, (AudioError,)),
     "packet": Target(read_packet, (AudioError,), max_bytes=512),
-    "wav": Target(read_wav, (AudioError,)),
     "mp4": Target(read_mp4, (AudioError,)),
     "recording": Target(read_recording, (AudioError,), max_bytes=4096),
 }

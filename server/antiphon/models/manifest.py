@@ -133,7 +133,6 @@ def _check_graph(graph: GraphFormat, where: str) -> None:
 
 MANIFEST_NAME: Final = "antiphon.json"
 SCHEMA: Final = 1
-_CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +231,8 @@ class Manifest:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_entry(folder: Path, name: str) -> FileEntry:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from antiphon.audio.pcm import FloatArray
-from antiphon.audio.wav import decode_wav
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from tests.backends.onnx.exports import exported
 from tests.backends.torch.test_tts import TEXTS, folder, wanted
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.tts_client import listening
+from tests.support.wav import decode_wav
 
 pytestmark = pytest.mark.product  # a model is run
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.audio.wav import read_wav
 from antiphon.backends.base import FloatArray
 from antiphon.errors import ConfigError, ProtocolError
 from antiphon.models.sampling import SamplingParameters
@@ -23,6 +22,7 @@ from antiphon.serve.media import recording as recording_module
 from antiphon.serve.media.recording import CallRecorder, CallRecording
 from antiphon.serve.media.retention import RecordingLimits
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
+from tests.support.wav import read_wav
 
 GENEROUS = RecordingLimits(max_s=60.0, max_bytes=10**8)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.audio.wav import read_wav
 from antiphon.serve.media import recording
 from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.media.retention import DAY_S, MAX_REMOVED, RecordingLimits, sweep
+from tests.support.wav import read_wav
 
 NOW_S = float(calendar.timegm((2030, 6, 15, 12, 0, 0)))
 

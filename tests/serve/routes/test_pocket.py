@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.audio.wav import decode_wav
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.protocol import kyutai, kyutai_tts
@@ -21,6 +20,7 @@ from tests.backends.pocket.small import small_backend
 from tests.serve.harness import Closed, Server, serving
 from tests.serve.tts_client import Listener, listening
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.wav import decode_wav
 
 pytestmark = pytest.mark.product  # a model is run
 

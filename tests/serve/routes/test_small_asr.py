@@ -13,12 +13,13 @@ import pytest
 from antiphon.arrays import FloatArray
 from antiphon.audio.pcm import s16le_from_float
 from antiphon.audio.stream import decode_pieces
-from antiphon.audio.wav import decode_wav, encode_wav
+from antiphon.audio.wav import encode_wav
 from antiphon.protocol import kyutai, kyutai_tts, transcription_request
 from antiphon.serve.routes import realtime
 from antiphon_client.clip import default_clips
 from tests.support.calm import SERVE
 from tests.support.launch import free_port, running_server
+from tests.support.wav import decode_wav
 
 pytestmark = pytest.mark.product  # a model is run
 

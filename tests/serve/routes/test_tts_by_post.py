@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from antiphon.audio.wav import decode_wav
 from antiphon.log import LINE_PERIOD_S
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import Voice
@@ -31,6 +30,7 @@ from tests.serve.tts_client import (
     listening,
     speaking,
 )
+from tests.support.wav import decode_wav
 
 
 async def test_a_voice_is_named_or_the_first(voices: Path) -> None:
