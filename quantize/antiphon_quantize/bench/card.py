@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from antiphon.errors import ConfigError
 
@@ -37,8 +37,6 @@ class TickPlan:
         if self.lead_frames < 0:
             raise ConfigError(f"lead_frames = {self.lead_frames} is below 0, the least it can be")
 
-
-T = TypeVar("T")
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
 """Numbers that JSON does not have, as the texts that stand for them."""

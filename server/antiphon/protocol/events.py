@@ -224,16 +224,6 @@ def error(code: int, message: str, retry_after_s: int | None = None) -> Event:
     return Event("error", fields)
 
 
-def set_parameters(parameters: Mapping[str, Any]) -> Event:
-    """The client changes its sampling parameters (type ``set``)."""
-    return Event("set", {"parameters": dict(parameters)})
-
-
-def flush() -> Event:
-    """The client wants its queued input, and everything not yet sent to it, thrown away."""
-    return Event("flush")
-
-
 def bye() -> Event:
     """The client leaves."""
     return Event("bye")

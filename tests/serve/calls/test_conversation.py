@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from antiphon.log import LINE_PERIOD_S
-from antiphon.protocol import events, moshi
+from antiphon.protocol import moshi
 from antiphon.protocol.chat import parse_chat_query
 from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.hosting.services import SERVICES
@@ -37,7 +37,7 @@ class LateSocket:
     async def receive_any(self) -> bytes:
         self.is_read.set()
         await self.is_closed.wait()
-        return moshi.encode(events.flush())
+        return moshi.encode(moshi.Event("flush"))
 
     def taking_at_once(self, _taker: object) -> AbstractContextManager[None]:
         return nullcontext()

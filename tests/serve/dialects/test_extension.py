@@ -122,11 +122,11 @@ async def test_stats_come_once_a_second_and_add_up() -> None:
 
 async def test_set_changes_parameters_and_a_bad_one_ends_the_call() -> None:
     async with serving() as server, server.caller() as client:
-        await client.send(events.set_parameters({"text_temperature": 0.5}))
+        await client.send(moshi.Event("set", {"parameters": {"text_temperature": 0.5}}))
         session = server.calls[0].participant.session
         assert session is not None
         await server.eventually(lambda: session.parameters.text_temperature == 0.5)
-        await client.send(events.set_parameters({"text_temperature": 9}))
+        await client.send(moshi.Event("set", {"parameters": {"text_temperature": 9}}))
         error = await client.event("error")
         assert error.fields["code"] == 1007
         assert "0.2 to 1.2 are allowed" in error.fields["message"]
@@ -162,7 +162,7 @@ async def test_an_end_that_fails_frees_the_row_and_the_server(monkeypatch: pytes
 async def test_flush_throws_away_what_waits() -> None:
     async with serving(step_ms=100) as server, server.caller() as client:
         await client.speak(speech(6))
-        await client.send(events.flush())
+        await client.send(moshi.Event("flush"))
         at_frame = (await client.event("interrupted")).fields["at_frame"]
         assert at_frame == 6
         await client.speak(speech(1, seed=1))
@@ -175,7 +175,7 @@ async def test_flushes_in_the_queue_are_told_as_one_at_the_beginning() -> None:
         async with server.call("ext=1&format=pcm_f32le&wait=60") as client:
             await client.event("queued")
             for _ in range(100):
-                await client.send(events.flush())
+                await client.send(moshi.Event("flush"))
             await client.send(moshi.Ping())
             await client.until(lambda it: isinstance(it, moshi.Ping))  # all of them were followed
             await first.send(events.bye())

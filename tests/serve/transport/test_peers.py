@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.audio.codecs import make_encoder
-from antiphon.protocol import events, moshi
+from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, serving, speech, unsent_bytes
 from tests.support.held import held_bytes
@@ -69,7 +69,7 @@ async def test_answers_to_one_who_does_not_read_stay_bounded(asks: str) -> None:
     async with serving(limits=limits) as server, server.caller("") as client:
         stop_reading(client)
         (call,) = server.calls
-        flush = moshi.encode(events.flush())
+        flush = moshi.encode(moshi.Event("flush"))
         for _ in range(10_000):
             await (client.ws.ping(b"?" * 100) if asks == "ping" else client.ws.send_bytes(flush))
         await client.speak(speech(1))
