@@ -79,7 +79,8 @@ def quantize(
             groups that mlx does not have.
         ConfigError: ``out`` cannot be written.
     """
-    plan = make_plan(checkpoint.file("lm"), check_source(checkpoint), recipe)
+    lm = check_source(checkpoint)
+    plan = make_plan(checkpoint.file("lm"), lm, recipe)
     copied = {COPIED[role]: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
     before, after = (sum(map(tensor_bytes, part.values())) for part in (plan.before, plan.after))
     lm_name = f"model.q{recipe.bits}.safetensors"

@@ -175,7 +175,8 @@ def quantize(
         ConfigError: ``out`` cannot be written, or is by a run with another recipe.
         AudioError: a recording cannot be read.
     """
-    plan = make_plan(checkpoint.file("lm"), recipe, stored_sets(check_source(checkpoint).config))
+    lm = check_source(checkpoint)
+    plan = make_plan(checkpoint.file("lm"), recipe, stored_sets(lm.config))
     copied = {role: checkpoint.files[role] for role in NAMES if role != "lm" and role in checkpoint.files}
     before, after = plan.bytes
     room_bytes = after + sum(path.stat().st_size for path in copied.values())

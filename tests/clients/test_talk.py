@@ -154,7 +154,7 @@ def test_a_connection_lost_in_the_call_is_not_called_a_server_that_is_not_there(
     async def lost(*_: object) -> None:
         raise ConnectionResetError("Cannot write to closing transport")
 
-    monkeypatch.setattr(TalkCall, "_converse", lost)
+    monkeypatch.setattr(TalkCall, "_go_on", lost)
     with (
         fake_server_in_thread() as server,
         pytest.raises(SessionError, match=r"^connection lost: Cannot write to closing transport$"),

@@ -82,7 +82,7 @@ def test_idle_rows_keep_their_state_bit_for_bit(name: str, is_fixed: bool) -> No
 
 def test_what_runs_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[range] = []
-    monkeypatch.setattr(Graph, "run", lambda self, window: seen.append(window))
+    monkeypatch.setattr(Graph, "_run", lambda self, session, binding, window: seen.append(window))
     lying, packed, rows = stage_of("lm"), stage_of("decode"), np.array([6, 0, 2], np.int32)
     for stage, is_fixed in ((lying, False), (lying, True), (packed, False), (packed, True)):
         inputs = dict.fromkeys(stage.graph.inputs, 1)
@@ -97,7 +97,7 @@ def test_what_runs_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Around the graph itself, a run writes no ring."""
     stage = stage_of("lm")
-    monkeypatch.setattr(Graph, "run", lambda self, window: None)
+    monkeypatch.setattr(Graph, "_run", lambda self, session, binding, window: None)
     for name, array in stage.state.arrays.items():
         if name.endswith((".k", ".v")):
             array.flags.writeable = False
