@@ -161,7 +161,10 @@ def sample(
     temperature = np.broadcast_to(np.asarray(temperature, dtype=np.float32), rows)
     seed = np.broadcast_to(np.asarray(seed, dtype=np.uint64), rows)
     step = np.broadcast_to(np.asarray(step, dtype=np.int64), rows)
-    scaled = _scale(logits, temperature)
+    inverse = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
+    with np.errstate(over="ignore"):  # a huge logit becomes infinite, and wins
+        scaled: FloatArray = logits * inverse[:, None]
+    scaled[np.isnan(scaled)] = -np.inf
     if pad_id is not None:
         scaled[:, pad_id] += np.asarray(pad_mult, dtype=np.float32)
 
@@ -174,15 +177,6 @@ def sample(
         block = scaled if len(group) == rows else scaled[group]
         tokens[group] = _race(block, int(k), seed[group], step[group], stream)
     return tokens
-
-
-def _scale(logits: FloatArray, temperature: FloatArray) -> FloatArray:
-    """A copy of the logits, NaN made minus infinity, times float32(1) / temperature where that is not 0."""
-    inverse: FloatArray = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
-    with np.errstate(over="ignore"):  # a huge logit becomes infinite, and wins
-        scaled: FloatArray = logits * inverse[:, None]
-    scaled[np.isnan(scaled)] = -np.inf
-    return scaled
 
 
 def _race(
