@@ -67,11 +67,11 @@ def test_a_failing_graph_names_its_rows_and_leaves_the_others(monkeypatch: pytes
     backend.step(tick(3, reset=True))
     kept = backend.snapshot(2)
 
-    def fail(self: Graph, *_: object) -> None:
+    def fail(self: Graph, window: range) -> None:
         raise RuntimeError("no such kernel")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Graph, "_run", fail)
+        patch.setattr(Graph, "prepare", fail)
         with pytest.raises(
             StepError, match=r"a step over rows \[0, 1\] failed: RuntimeError: no such kernel"
         ) as caught:
@@ -86,7 +86,7 @@ def test_steps_that_keep_failing_cost_the_device(monkeypatch: pytest.MonkeyPatch
 
     def failing_step() -> type[Exception]:
         with monkeypatch.context() as patch:
-            patch.setattr(Graph, "_run", lambda self, session, binding, window: 1 / 0)
+            patch.setattr(Graph, "prepare", lambda self, window: 1 / 0)
             with pytest.raises((StepError, DeviceLostError)) as caught:
                 backend.step(tick(1))
         return caught.type

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor as Pool
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_idle_rows_keep_their_state_bit_for_bit(name: str, is_fixed: bool) -> No
 
 def test_what_runs_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[range] = []
-    monkeypatch.setattr(Graph, "_run", lambda self, session, binding, window: seen.append(window))
+    monkeypatch.setattr(Graph, "prepare", lambda self, window: partial(seen.append, window))
     lying, packed, rows = stage_of("lm"), stage_of("decode"), np.array([6, 0, 2], np.int32)
     for stage, is_fixed in ((lying, False), (lying, True), (packed, False), (packed, True)):
         inputs = dict.fromkeys(stage.graph.inputs, 1)
@@ -97,7 +98,7 @@ def test_what_runs_is_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_run_copies_a_ring_of_the_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Around the graph itself, a run writes no ring."""
     stage = stage_of("lm")
-    monkeypatch.setattr(Graph, "_run", lambda self, session, binding, window: None)
+    monkeypatch.setattr(Graph, "prepare", lambda self, window: lambda: None)
     for name, array in stage.state.arrays.items():
         if name.endswith((".k", ".v")):
             array.flags.writeable = False
@@ -145,13 +146,13 @@ def test_a_part_that_fails_is_raised_when_no_other_runs(monkeypatch: pytest.Monk
     """No state is touched before every part has ended."""
     ended: list[int] = []
 
-    def fails(self: Graph, session: object, binding: object, window: range) -> None:
+    def fails(window: range) -> None:
         if window.start == 0:
             raise RuntimeError("out of memory")
         time.sleep(0.05)
         ended.append(window.start)
 
-    monkeypatch.setattr(Graph, "_run", fails)
+    monkeypatch.setattr(Graph, "prepare", lambda self, window, session: partial(fails, window))
     with Pool(1) as pool:
         stage = stage_in_parts("decode", pool)
         with pytest.raises(RuntimeError, match="out of memory"):
