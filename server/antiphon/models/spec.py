@@ -133,7 +133,7 @@ class ModelSpec:
 
     @property
     def conditioners(self) -> Mapping[str, Any]:
-        """What the language model takes besides audio and text, as published, by name."""
+        """What the language model takes in addition to audio and text, as published, by name."""
         return {} if self.lm is None else self.lm.config.get("conditioners") or {}
 
     @property

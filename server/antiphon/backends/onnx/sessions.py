@@ -73,7 +73,7 @@ class Opener:
         return SplitSession(session, self.pool, self.threads)
 
     def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
-        """A second session; None, and a log line, where it cannot be opened: memory may hold one alone."""
+        """A second session; None, and a log line, where it cannot be opened: memory may hold one only."""
         try:
             return open_session(self.path, self.providers, threads, spin=spin)
         except CheckpointFormatError as error:
