@@ -292,7 +292,7 @@ def test_options_out_of_range_are_named(pocket_folder: Path, options: dict[str, 
 
 def test_what_cannot_be_loaded_is_said(pocket_folder: Path) -> None:
     checkpoint = load_checkpoint(str(pocket_folder))
-    with pytest.raises(ConfigError, match="device is 'cuda'; the pocket backend runs on the cpu"):
+    with pytest.raises(ConfigError, match="device is 'cuda:0'; the pocket backend runs on the cpu"):
         make_backend("pocket", checkpoint, slots=1, device="cuda")
     broken = replace(checkpoint, raw_config={**checkpoint.raw_config, "surprise": 1})
     with pytest.raises(CheckpointFormatError, match=r"pocket-tts cannot load .*surprise"):
