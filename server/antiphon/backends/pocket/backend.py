@@ -92,9 +92,7 @@ class Voices:
             return kept
         running = self._running.get(prompt.key)
         if running is None:
-            running = self._running[prompt.key] = self._executor.submit(
-                torch.inference_mode()(self._model.voice), prompt
-            )
+            running = self._running[prompt.key] = self._executor.submit(self._hear, prompt)
         if running not in wait([running], WAIT_S).done:
             return None
         del self._running[prompt.key]
@@ -105,6 +103,10 @@ class Voices:
     def knows(self, prompt: Prompt) -> bool:
         """Whether a recording was heard before."""
         return self._kept.get(prompt.key) is not None
+
+    def _hear(self, prompt: Prompt) -> State:
+        with torch.inference_mode():
+            return self._model.voice(prompt)
 
     def _check(self, prompt: Prompt) -> None:
         shape = self._shape
