@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from antiphon.backends.base import Work
+from antiphon.backends.base import TextStep, Work
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.frames import TorchFrames
-from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.generation import Generator, GuidedGenerator
+from antiphon.backends.torch.tts import TorchTts
+from antiphon.backends.torch.weights import Conditions
+from antiphon.models.conditioning import UNGUIDED, SpeakerShape
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, published_sizes, small_size
 from tests.backends.torch.fake_cuda import FakeCuda, fake_cuda
 from tests.backends.torch.recorded import Recorder
@@ -32,8 +37,8 @@ def host_buffer(_: TorchRows, buffer: Tensor) -> Tensor:
 
 
 @contextmanager
-def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchFrames, FakeCuda]]:
-    """An executor whose tensors are fake; what it reads on the host is zeros."""
+def fake_card(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """Tensors are fake; what an executor reads on the host is zeros."""
     numpy_types = {torch.int64: np.int64, torch.float32: np.float32}
     patch.setattr(TorchRows, "_host_buffer", host_buffer)
     patch.setattr(TensorSpec, "positions", lambda spec, _: AGE if spec.position else None)
@@ -41,6 +46,13 @@ def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchF
         FakeTensor, "numpy", lambda self: np.zeros(self.shape, numpy_types[self.dtype]), raising=False
     )
     with fake_cuda() as cuda, torch.no_grad():
+        yield cuda
+
+
+@contextmanager
+def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchFrames, FakeCuda]]:
+    """An executor of a duplex model."""
+    with fake_card(patch) as cuda:
         mimi, model = empty_modules(SIZE, Form(True, True, torch.bfloat16), "auto", device)
         generator = Generator(model.prepare(int8=True), lm_spec(SIZE))
         executor = TorchFrames(model_spec(SIZE), mimi.prepare(), generator)
@@ -113,3 +125,54 @@ def test_what_prompts_run_has_been_warmed_up(monkeypatch: pytest.MonkeyPatch) ->
             assert {one.name for one in recorder.operations} <= known, name
         assert cuda.launches
         assert {launch.name for launch in cuda.launches} <= compiled
+
+
+def step_of(rows: list[int], *, is_silent: bool) -> TextStep:
+    count = len(rows)
+    return TextStep(
+        rows=np.array(rows, np.int32),
+        frames=np.full(count, AGE, np.int64),
+        choices=np.zeros((count, 2), np.int32),
+        is_emitting=np.full(count, not is_silent),
+        is_silent=is_silent,
+    )
+
+
+SPOKEN: dict[str, Callable[[TorchTts], Any]] = {
+    "warm_up": lambda executor: executor.warm_up(lambda *_: None),
+    "reset_rows": lambda executor: executor.reset_rows(np.array([1], np.int32)),
+    "advance": lambda executor: executor.advance(step_of([2, 0], is_silent=False)),
+    "advance, silent": lambda executor: executor.advance(step_of([1], is_silent=True)),
+    "a voice": lambda executor: executor.write_voice(1, executor.compute_voice(None)),
+    "snapshot and restore": lambda executor: executor.restore(1, executor.snapshot(0)),
+    "reset": lambda executor: executor.reset([1]),
+}
+
+
+@pytest.mark.parametrize("guidance", [UNGUIDED, 2.0])
+def test_all_that_a_speaking_executor_launches_runs_on_its_own_card(
+    monkeypatch: pytest.MonkeyPatch, guidance: float
+) -> None:
+    size = small_size(published_sizes()["tts-1.6b"])
+    spec, lm = replace(model_spec(size), kind=PipelineKind.TTS), lm_spec(size)
+    with fake_card(monkeypatch) as cuda:
+        mimi, model = empty_modules(size, Form(True, True, torch.bfloat16), "auto", SECOND)
+        model.prepare(int8=True)
+        dim, positions = size.lm["dim"], size.cross_positions
+        with torch.device(SECOND):
+            conditions = Conditions(
+                None,
+                shape=SpeakerShape(positions // 5, 4),
+                projection=torch.zeros(dim, 4),
+                empty=torch.zeros(dim),
+                positions=torch.zeros(positions, dim),
+            )
+        generator = Generator(model, lm, audio_delay=2)
+        if guidance != UNGUIDED:
+            generator = GuidedGenerator(model, lm, coefficient=guidance, audio_delay=2)
+        executor = TorchTts(spec, mimi.prepare(), generator, conditions)
+        executor.allocate(SLOTS)
+        for name, method in SPOKEN.items():
+            method(executor)
+            assert cuda.current == 0, name
+        assert cuda.counts["attend_limbs"] > 2

@@ -220,7 +220,7 @@ class GuidedGenerator(Generator):
         yield from self.cache.specs()
 
     def _frames(self, step: Step) -> Tensor:
-        return step.read("lm.position")[:, 0]
+        return step.read("lm.position")[:, 0].contiguous()  # kernels read them side by side
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
