@@ -193,7 +193,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         "--stock",
         action="store_true",
         dest="is_stock",
-        help="speak plain /api/chat, as any Moshi server does",
+        help="use plain /api/chat, for any Moshi server",
     )
     group.add_argument(
         "--wait",

@@ -220,7 +220,7 @@ def check_outputs(options: ProbeOptions) -> None:
 
     Raises:
         ConfigError: a file's folder does not exist.
-        MissingExtraError: a figure is wanted and matplotlib is not installed.
+        MissingExtraError: a figure needs matplotlib, which is not installed.
     """
     report = Path(options.json) if options.json not in (None, "-") else None
     for path in (report, options.plot, options.out):

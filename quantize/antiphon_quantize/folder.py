@@ -96,7 +96,7 @@ def part_of(out: Path) -> Path:
 
 @contextmanager
 def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[Journal]:
-    """The journal of ``OUT.part``, new or that of a run that was stopped; ``OUT`` when the block ends well.
+    """The journal of ``OUT.part``, new or of a stopped run; ``OUT`` appears when the block succeeds.
 
     ``key`` is all that the content depends on. If the block fails, the folder stays, to be gone on with;
     unless nothing was done yet.

@@ -198,7 +198,7 @@ def read_questions(folder: Path, lm: LMSpec, tokenizer: Tokenizer, most: int) ->
 
     Raises:
         ConfigError: there are none.
-        CheckpointFormatError: a shard that is not as it should be.
+        CheckpointFormatError: a malformed shard.
     """
     found = [one for path in sorted(folder.glob("*.npz")) for one in _read_shard(path, lm, tokenizer)]
     if not found:

@@ -99,7 +99,7 @@ def _make(
 
 
 def _approver(options: argparse.Namespace, checkpoint: Checkpoint, recipe: Recipe) -> Approve:
-    """What decides whether OUT may appear: the gate, unless it is not wanted."""
+    """What decides whether OUT appears: the gate, unless it is off."""
     if options.no_gate:
         return approve_all
     from antiphon_quantize.gate import make_approver

@@ -282,7 +282,7 @@ def _write_matrix(
 
 
 def put(file: TensorFile, name: str, tensor: Tensor) -> None:
-    """Write one tensor into a file that planned it (a ValueError says what is not as planned)."""
+    """Write one tensor into a file that planned it (a ValueError names the difference)."""
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
     file.put(name, TensorInfo(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)), data)
 

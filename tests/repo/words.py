@@ -93,24 +93,12 @@ def modules(root: Path) -> list[Path]:
     return sorted(module for folder in folders for module in folder.rglob("*.py"))
 
 
-LATER = (
-    "CHANGELOG.md",
-    "adr",
-    "architecture.md",
-    "engine.md",
-    "state.md",
-    "processes.md",
-    "extending.md",
-    "configuration.md",
-    "errors.md",
-    "add-a-backend.md",
-    "add-a-protocol.md",
-)
-"""Pages about internals, pages made of the code's own words, and what is added to in every change."""
+OF_CHANGES = "CHANGELOG.md"
+"""What is added to in every change."""
 
 
 def pages(root: Path) -> list[Path]:
-    """Pages of the top folder, the docs, the deployment and the examples, without those of ``LATER``."""
+    """Pages of the top folder, the docs, the deployment and the examples, without the changelog."""
     found = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), root / "deploy/README.md"]
     found.append(root / "examples/README.md")
-    return sorted(page for page in found if not set(LATER) & set(page.relative_to(root).parts))
+    return sorted(page for page in found if page.name != OF_CHANGES)

@@ -92,7 +92,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
     """How a model is run, in the words of ``antiphon serve``."""
     parser.add_argument("--backend", default=AUTO, help=f"what runs it [{AUTO}]")
-    parser.add_argument("--device", help="where it runs, in the backend's own words")
+    parser.add_argument("--device", help="device, such as cpu, cuda, cuda:1")
     parser.add_argument(
         "--backend-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the backend"
     )
@@ -120,7 +120,7 @@ def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
     """The models that the options of :func:`add_models_options` request.
 
     Raises:
-        ConfigError: a file and models both, or a file that holds no such thing.
+        ConfigError: both a file and models, or a file without models.
     """
     common = {
         "backend": options.backend,

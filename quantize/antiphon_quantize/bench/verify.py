@@ -98,7 +98,7 @@ def compare(upstream: BackendOutput, ours: BackendOutput) -> Parity:
     """Hold our answer against upstream's.
 
     Raises:
-        ValueError: they answered another number of frames.
+        ValueError: the numbers of frames differ.
     """
     pairs = enumerate(zip(upstream.text, ours.text, strict=True))
     differing = next((index for index, (theirs, own) in pairs if theirs != own), None)

@@ -24,8 +24,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialRules:
-    """``share`` of new calls goes to the canary. ``error`` is the probability that a canary is ever withdrawn
-    that is worse by no more than ``tolerance`` in any signal.
+    """``share`` of new calls goes to the canary. ``error`` bounds the probability of withdrawing a canary
+    whose signals are worse by at most ``tolerance``.
     """
 
     share: float = 0.1
@@ -59,7 +59,7 @@ class Trial:
         return bool(worse)
 
     def ask(self, phase: Phase) -> None:
-        """An operator wants a phase; RUNNING begins anew."""
+        """Set a phase for an operator; RUNNING begins anew."""
         self.phase, self.reason = phase, "by hand"
         if phase is Phase.RUNNING:
             self.calls, self.reason = dict.fromkeys(TrialArm, 0), ""

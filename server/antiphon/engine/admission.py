@@ -195,7 +195,7 @@ class Admission(Generic[C]):
         return waiting
 
     def position(self, caller: C) -> int | None:
-        """How many callers wait before this one, or None when it does not wait."""
+        """Number of callers before this one in the queue, or None if it does not wait."""
         return self._index(caller)
 
     def retry_after_s(self, caller: C, now_s: float) -> int:

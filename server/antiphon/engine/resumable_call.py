@@ -74,7 +74,7 @@ class ResumableCall:
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """The hashes of the tokens that are good."""
+        """The hashes of the valid tokens."""
         return (self.key,) if self.former_key is None else (self.key, self.former_key)
 
     def enter(self, state: ResumeState) -> None:
@@ -189,7 +189,7 @@ class ResumeTokens:
         """The call that a token is valid for.
 
         Raises:
-            ResumeError, MovedError: there is none, or it is another client's; the message says why.
+            ResumeError, MovedError: no such call, or another client's; the message has the reason.
         """
         call = self._calls.get(claim.key)
         if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):

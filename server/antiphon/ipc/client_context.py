@@ -117,7 +117,7 @@ class LatencyReport:
         self._report_soon()
 
     def refused(self, frames: int) -> None:
-        """Frames found no slot in a full ring."""
+        """Count frames that a full ring refused."""
         self._refused += frames
         self._report_soon()
 

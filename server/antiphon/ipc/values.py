@@ -64,8 +64,8 @@ class SessionStats:
     ``frames_in == dropped_in + flushed_in + queue_frames + frames_taken``, and, while no tick runs,
     ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``.
     ``silent`` frames have no reply by design; ``lost`` ones have none against it. ``late`` ones were sent
-    later than one frame's length after they were complete. What waits, or is being computed, when the
-    session ends is flushed. For tts, frames are steps, ``queue_frames``
+    later than one frame's length after they were complete. Waiting and running frames are flushed when the
+    session ends. For tts, frames are steps, ``queue_frames``
     counts words, and steps without audio are silent.
     """
 

@@ -93,7 +93,7 @@ def lm_spec(
 
     Where the weights hold more depformer steps or extra heads than the configuration says, the weights
     are right. A duplex model with a depformer step for every audio stream has PersonaPlex's arrangement:
-    the second half of its steps guesses what it is about to hear, and nothing ever uses the guess.
+    the second half of its steps predicts its next input, which is unused.
     """
     present = {key: config[key] for key in _REQUIRED if key in config}
     check_keys(present, f"{where}: config", required=_REQUIRED)

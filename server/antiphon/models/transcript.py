@@ -292,7 +292,7 @@ class Transcript:
     def padding_frames_wanted(self) -> int:
         """How many frames of silence the markers need, all audio having been answered; 0: none.
 
-        The first of them ends the frame that the audio left unfinished, if it did.
+        The first of them completes an unfinished frame of the audio.
         """
         if not self._marks:
             return 0

@@ -90,8 +90,7 @@ class TruncateItem:
 class CreateResponse:
     """The client requests a response. ``modalities`` is () for the session's.
 
-    ``unread`` are the fields with which the answer would be another one, and which no model here reads but
-    agents do, from ``response``.
+    ``unread`` are the fields that would change the answer and that only agents read, from ``response``.
     """
 
     metadata: Mapping[str, str] | None = None

@@ -82,7 +82,7 @@ class WaitingConnections(Generic[C]):
         return next(reversed(fewest))
 
     def least(self) -> C:
-        """The one that gives way: the oldest silent one of the address with the most."""
+        """The connection to drop: the oldest silent one of the address with the most."""
         most = max((self._silent or self._spoken).values(), key=len)
         return next(iter(most))
 

@@ -107,7 +107,7 @@ class Drain(Message, frozen=True):
 
 
 class BeginDrain(Message, frozen=True):
-    """From a front end: an operator wants all to drain, and calls to go to the worker at ``target``.
+    """From a front end: an operator drains the server, and moves calls to the worker at ``target``.
 
     With the device of an ``engine`` only that one, whose calls may go to others of this worker.
     """

@@ -208,7 +208,7 @@ def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]
 
 
 def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
-    """What lies next to a tensor that was rounded, ``scale`` in float32 among it; empty for one that was not.
+    """The scales and other parts of a rounded tensor, ``scale`` in float32; empty for other tensors.
 
     ``NAME_scb [out]`` are the rows' largest values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's
     files): value = int8 * scb / 127.

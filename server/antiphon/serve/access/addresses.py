@@ -18,7 +18,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Addresses and networks as ``--trusted-proxy`` takes them.
 
     Raises:
-        ConfigError: one is neither.
+        ConfigError: a text that is neither.
     """
     networks: list[Network] = []
     for text in texts:

@@ -65,7 +65,7 @@ class Captions:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was said is written."""
+        """Whether all speech is written."""
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
@@ -87,7 +87,7 @@ class Captions:
         return words
 
     def close(self) -> None:
-        """Give the row back; again changes nothing."""
+        """Free the row; a second call has no effect."""
         if self._hearing is not None:
             self._hearing.close()
         self._hearing = None

@@ -55,7 +55,7 @@ class OutputListener:
         self._is_woken.set()
 
     def stop(self) -> None:
-        """No more audio comes: what is left is written, and the row given back; again changes nothing."""
+        """No more audio comes: the rest is written, and the row freed; a second call has no effect."""
         self._is_stopped = True
         self._recogniser.finish()
         self._is_woken.set()

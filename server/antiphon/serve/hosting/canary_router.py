@@ -108,7 +108,7 @@ class CanaryRouter:
         return self._named_in(await self._client.trial())
 
     async def ask(self, phase: Phase) -> dict[str, Any]:
-        """An operator wants a phase; the state after it."""
+        """Set a phase for an operator; returns the state after it."""
         return self._named_in(await self._client.trial(phase))
 
     async def settled(self) -> None:

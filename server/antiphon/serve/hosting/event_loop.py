@@ -77,7 +77,7 @@ class LoopLag:
         self.start()
 
     def note(self, now_s: float, lag_s: float) -> None:
-        """Take one look's lag into account."""
+        """Add the lag of one measurement."""
         self._looks.append(lag_s)
         self._worst.append((now_s, lag_s))
         self._tell(self.lag_s)

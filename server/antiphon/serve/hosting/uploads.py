@@ -162,5 +162,5 @@ class Helper:
         self._jobs -= 1
 
     def close(self) -> None:
-        """End the thread after the job it is at; the others are given up."""
+        """End the thread after its current job; the others are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -199,8 +199,8 @@ class CallRecorder:
 
 
 def _create(path: Path) -> FileIO:
-    """A new file that only its owner may read: it holds a person's voice. Unbuffered: what is written is
-    there.
+    """A new file that only its owner may read: it holds a person's voice. Unbuffered: written data are in
+    the file.
     """
     return FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600))
 

@@ -38,7 +38,7 @@ class TtsVoiceFolder:
     """The voices under ``folder``, for one model; one thread loads them, another may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
-        """Look at the folder, if there is one; voices are read when they are first requested.
+        """List the folder, if there is one; voices are read when they are first requested.
 
         ``readers`` read a voice's file by its suffix.
 

@@ -261,7 +261,7 @@ async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: flo
     A browser cannot read why an upgrade failed, so a page asks again without one.
 
     Raises:
-        web.HTTPUpgradeRequired: no WebSocket request; one that waits for ``wait_s`` would be taken.
+        web.HTTPUpgradeRequired: no WebSocket request; one with ``wait_s`` would be accepted.
         ServerFullError, DrainingError, SessionFailedError: it would not.
     """
     if is_upgrade(request):
