@@ -102,7 +102,7 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 METAVARS = {
     *("N", "SECONDS", "MS", "BYTES", "DAYS", "FRACTION", "PORT", "FILE", "FOLDER", "DIR", "MEMORY"),
     *("MODEL", "NAME", "DEVICE", "BACKEND", "RECIPE", "ADDRESS", "HOST", "CIDR", "ORIGIN", "TARGET"),
-    *("KEY", "WHAT", "HOW", "LEVEL", "CODE", "TEXT", "REPLY"),
+    *("KEY", "WHAT", "HOW", "LEVEL", "CODE", "TEXT", "REPLY", "URL", "VARIABLE"),
 }
 
 
