@@ -86,3 +86,7 @@ def test_entries_are_put_at_their_place_forgotten_and_bounded() -> None:
         history.put(f"n{number}", HistoryEntry(Role.USER, "x"))
     assert "c" not in history
     assert "n5" in history
+    for number in range(20):
+        history.put(f"long {number}", HistoryEntry(Role.USER, "x" * 65_536))
+    assert f"n{MAX_ENTRIES + 4}" not in history
+    assert [f"long {number}" in history for number in (3, 4, 19)] == [False, True, True]

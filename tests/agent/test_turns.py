@@ -106,7 +106,7 @@ def test_speech_holds_the_sound_and_cuts_it_once_it_is_no_backchannel() -> None:
     assert voice(turns, 10) == [Hold()]
     assert voice(turns, 200) == []
     start_ms = turns.now_ms - 400
-    assert voice(turns, 10) == [Interrupt(), SpeechBegan(start_ms)]
+    assert voice(turns, 10) == [SpeechBegan(start_ms), Interrupt()]
 
 
 def test_a_backchannel_lets_the_reply_continue_where_it_was_held() -> None:
@@ -124,7 +124,7 @@ def test_a_short_word_that_is_no_backchannel_cuts_the_reply() -> None:
     voice(turns, 150)
     quiet(turns, 400)
     start_ms = turns.now_ms - 550
-    assert turns.word("Stop!", start_ms) == [Interrupt(), SpeechBegan(start_ms)]
+    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt()]
 
 
 def test_a_late_word_of_the_turn_before_cuts_nothing() -> None:

@@ -2,42 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serve.agent_client import agent_serving, word
+from tests.serve.agent_client import agent_serving, messages_of, word
 from tests.serve.asr_client import spoken
 from tests.stock.environments import run_client
-from tests.support.text_model import TextModelServer, calls, says
+from tests.support.text_model import Answer, TextModelServer, calls, says
 
 pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 
 LONG = "one two three four five six seven eight nine ten"
+SHORT = "it is hot and it is dry"
+TOKENS, WRITTEN = word(letters=8)
 
 
-async def test_two_tools_an_interruption_and_the_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    question, (tokens, written) = tmp_path / "question.pcm", word(letters=8)
-    question.write_bytes(np.rint(spoken(tokens) * 32768).astype("<i2").tobytes())
-    answers = calls(("weather", '{"at": "Ur"}'), ("slow", "{}")), says("it is hot"), says(LONG), says("yes")
-    async with TextModelServer(*answers).serve() as text, agent_serving(text) as server:
-        met = await run_client("openai", "openai_agent.py", server.url("/v1"), str(question), "assistant")
+@asynccontextmanager
+async def met_by(
+    client: str, script: str, folder: Path, *answers: Answer
+) -> AsyncIterator[tuple[Any, TextModelServer]]:
+    """What a client has met that asks a question of one long word, and the text model that answered."""
+    question = folder / "question.pcm"
+    question.write_bytes(np.rint(spoken(TOKENS) * 32768).astype("<i2").tobytes())
+    async with TextModelServer(*answers, usual=says(SHORT)).serve() as text, agent_serving(text) as server:
+        met = await run_client(client, script, server.url("/v1"), str(question), "assistant")
         await server.is_empty()
         await text.is_idle.wait()
-    assert met["errors"] == met["invalid"] == []
-    assert met["calls"] == [["weather", {"at": "Ur"}], ["slow", {}]]
-    assert met["statuses"] == [
-        ["completed", None],
-        ["completed", None],
-        ["cancelled", "turn_detected"],
-        ["completed", None],
-    ]
-    assert [met["transcripts"][at] for at in (0, 1, 3)] == ["", "it is hot", "yes"]
-    heard = met["transcripts"][2].split()
-    assert heard == LONG.split()[: len(heard)]
-    contents = [it["content"] for it in text.requests[-1]["messages"] if it["role"] == "user"]
-    assert contents == [written] * 3
+        yield met, text
+
+
+async def test_two_tools_an_interruption_and_an_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    answers = calls(("weather", '{"at": "Ur"}'), ("slow", "{}")), says("it is hot"), says(LONG), says("yes")
+    async with met_by("openai", "openai_agent.py", tmp_path, *answers) as (met, text):
+        assert met["errors"] == met["invalid"] == []
+        assert met["calls"] == [["weather", {"at": "Ur"}], ["slow", {}]]
+        assert met["statuses"] == [
+            ["completed", None],
+            ["completed", None],
+            ["cancelled", "turn_detected"],
+            ["completed", None],
+        ]
+        assert [met["transcripts"][at] for at in (0, 1, 3)] == ["", "it is hot", "yes"]
+        heard = met["transcripts"][2].split()
+        assert heard == LONG.split()[: len(heard)]
+        assert [content for role, content in messages_of(text) if role == "user"] == [WRITTEN] * 3
     assert not [it for it in caplog.records if it.levelname == "ERROR"]
+
+
+async def test_livekit_asks_interrupts_and_asks_again(tmp_path: Path) -> None:
+    async with met_by("livekit", "livekit_realtime.py", tmp_path) as (met, _):
+        assert met["errors"] == met["warnings"] == []
+        said = [content for role, content in met["items"] if role == "assistant"]
+        assert said[0] == said[2] == SHORT
+        assert SHORT.startswith(said[1])
+
+
+async def test_pipecat_asks_interrupts_and_asks_again(tmp_path: Path) -> None:
+    async with met_by("pipecat", "pipecat_realtime.py", tmp_path) as (met, text):
+        assert met["errors"] == met["warnings"] == []
+        assert met["answers"].count(SHORT) >= 3
+        assert messages_of(text, 0) == [("user", "Hello.")]

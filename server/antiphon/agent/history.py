@@ -12,6 +12,9 @@ from typing import Any, Final
 MAX_ENTRIES: Final = 1000
 """Beyond, the oldest are forgotten: a model's context holds fewer."""
 
+MAX_CHARS: Final = 1_048_576
+"""Of all entries; beyond, the oldest are forgotten too: a client writes as many items as it likes."""
+
 BYTES_A_TOKEN: Final = 3
 TOKENS_A_MESSAGE: Final = 4
 """An estimate on the safe side for English; the text model's own tokenizer is not known here."""
@@ -75,8 +78,10 @@ class History:
             names = list(self._entries)[:-1]
             for later in names[names.index(after) + 1 if after else 0 :]:
                 self._entries.move_to_end(later)
-        while len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
+        chars = sum(len(it.shown) for it in self._entries.values())
+        while len(self._entries) > 1 and (len(self._entries) > MAX_ENTRIES or chars > MAX_CHARS):
+            _, gone = self._entries.popitem(last=False)
+            chars -= len(gone.shown)
 
     def remove(self, name: str) -> None:
         """Forget an entry, if there is one of this name."""

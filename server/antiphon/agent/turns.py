@@ -200,7 +200,7 @@ class TurnMachine:
         if self.has_reply and self.rules.interrupts:
             if "".join(filter(str.isalpha, text.lower())) in BACKCHANNELS:
                 return []
-            actions = [*self._interrupt(), *self._begin(start_ms)]
+            actions = [*self._begin(start_ms), *self._interrupt()]
         else:
             actions = self._begin(start_ms)
         self._has_words = True
@@ -266,7 +266,7 @@ class TurnMachine:
             return [Hold()]
         is_heard = self.reply in (ReplyState.SPEAKING, ReplyState.HELD)
         if cuts and (spoken_ms > BACKCHANNEL_MS or (spoken_ms >= HOLD_MS and not is_heard)):
-            return [*self._interrupt(), *self._begin(self._run_ms)]
+            return [*self._begin(self._run_ms), *self._interrupt()]
         return []
 
     def _follow_silence(self) -> list[TurnAction]:

@@ -86,6 +86,9 @@ async def test_speech_cuts_a_reply_and_what_was_not_heard_is_not_in_the_history(
         cut = await client.done()
         assert cut["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
         assert (await client.done())["status"] == "completed"
+        kinds = [it["type"] for it in client.events]
+        begins = [at for at, it in enumerate(kinds) if it == "input_audio_buffer.speech_started"]
+        assert begins[1] < kinds.index("response.done")
         heard = dict(messages_of(text))["assistant"].split()
         assert heard == LONG.split()[: len(heard)]
         assert 1 <= len(heard) < len(LONG.split())
