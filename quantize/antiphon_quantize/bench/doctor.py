@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import platform
 import sys
@@ -11,13 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon import __version__
+from antiphon.agent.config import TextModelConfig
+from antiphon.agent.text_model import Endpoint, TextModel
 from antiphon.audio.libopus import load_libopus
 from antiphon.backends.machine import LEAST_CAPABILITY, Gpu, host_bytes, list_gpus
 from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.cores import usable_cores
 from antiphon.engine.config import EngineConfig
-from antiphon.errors import AntiphonError, AudioError, ConfigError, MissingExtraError
+from antiphon.errors import AntiphonError, AudioError, ConfigError, MissingExtraError, TextModelError, nearest
 from antiphon.install import install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -195,6 +198,22 @@ def check_port(host: str, port: int) -> DoctorLine:
     return DoctorLine("port", DoctorState.OK, f"{host} port {port} is free")
 
 
+async def check_text_model(endpoint: Endpoint) -> DoctorLine:
+    """Whether an agent's text model is there, and has the model that is named."""
+    text_model = TextModel([endpoint])
+    try:
+        names, name = await text_model.models(endpoint), await text_model.name(endpoint)
+    except TextModelError as error:
+        remedy = "start it, or correct --llm, --llm-model or --llm-key-env"
+        return DoctorLine("text model", DoctorState.MISSING, str(error), remedy)
+    finally:
+        await text_model.close()
+    if name not in names:
+        words = f"{endpoint.host} has no model {name}"
+        return DoctorLine("text model", DoctorState.MISSING, words, nearest(name, names))
+    return DoctorLine("text model", DoctorState.OK, f"{endpoint.host} has {name}")
+
+
 SECONDS = 3.0
 
 
@@ -272,6 +291,9 @@ def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
         yield check()
     yield from check_extras()
     yield check_port(asked.host, asked.port)
+    if asked.llm is not None:
+        found = TextModelConfig(llm=asked.llm, llm_model=asked.llm_model, llm_key_env=asked.llm_key_env)
+        yield asyncio.run(check_text_model(Endpoint(found.llm, found.llm_model, found.llm_key_env)))
     yield check_default(asked.model, is_timed=asked.is_timed)
 
 
@@ -299,5 +321,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT_MODEL, help="the model to run [%(default)s]")
     parser.add_argument("--host", default=known["host"].default, help="where to listen [%(default)s]")
     parser.add_argument("--port", type=int, default=known["port"].default, help="[%(default)s]")
+    for name in ("llm", "llm_model", "llm_key_env"):
+        info = known[name]
+        parser.add_argument(info.flag, metavar=info.unit, help=info.help)
     parser.add_argument("--no-speed", action="store_false", dest="is_timed", help="do not run the model")
     return parser.parse_args(list(argv))

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from antiphon import cli
+from antiphon.agent.text_model import Endpoint
 from antiphon.backends.machine import Gpu
 from antiphon.errors import AudioError
 from antiphon_quantize.bench import doctor
@@ -23,10 +24,12 @@ from antiphon_quantize.bench.doctor import (
     check_port,
     check_python,
     check_sound,
+    check_text_model,
 )
 from antiphon_quantize.bench.player import TickTurn
 from antiphon_quantize.bench.slots import Found
 from tests.clients.fake_sounddevice import FakeSoundDevice
+from tests.support.text_model import TextModelServer
 
 
 def free_port() -> int:
@@ -130,3 +133,14 @@ def test_the_sound_card_is_looked_at_where_talk_is_installed(monkeypatch: pytest
     fake.devices = []
     assert check_sound(lambda _: object()).words.startswith("no devices")
     assert "extra talk" in check_sound(lambda _: None).words
+
+
+async def test_an_agents_text_model_is_looked_at() -> None:
+    async with TextModelServer().serve() as server:
+        found = await check_text_model(Endpoint(server.url))
+        assert (found.state, found.words) == (DoctorState.OK, f"{server.url[7:-3]} has scripted")
+        wrong = await check_text_model(Endpoint(server.url, "scribe"))
+        assert (wrong.state, wrong.remedy) == (DoctorState.MISSING, "did you mean 'scripted'?")
+    gone = await check_text_model(Endpoint(server.url))
+    assert gone.state is DoctorState.MISSING
+    assert "cannot be reached" in gone.words
