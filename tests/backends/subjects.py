@@ -19,6 +19,7 @@ from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
+from tests.support.small_models import SMALL
 from tests.support.stamp import read_stamp
 
 CONTEXT = 12
@@ -88,7 +89,7 @@ def graphs(kind: str, *, int8_ring_bytes: int | None = None) -> Subject:
     return Subject(
         f"onnx {kind}",
         lambda slots: make_backend("onnx", checkpoint, slots=slots, options={"threads": 1}),
-        wrap_frames=60,
+        wrap_frames=2 * SMALL["context"] + 4,
         pcm_tolerance=2e-6,
     )
 

@@ -144,7 +144,7 @@ def test_stopping_while_callers_speak_ends_them_all() -> None:
 def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
     kind: PipelineKind, is_paced: bool
 ) -> None:
-    pause_s = 0.04 if is_paced else 1.0  # so much longer than a tick that the machine's speed is no matter
+    pause_s = 0.04 if is_paced else 10.0  # so much longer than a tick that the machine's speed is no matter
     config = calm(input_frames=12, output_frames=12, least_tick_ms=1000 * pause_s)
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(FakeBackend(fake_spec(kind)), config, metrics=metrics)
@@ -160,7 +160,7 @@ def test_short_ticks_of_live_calls_are_paced_and_recordings_are_not(
 
 
 def test_a_prompt_is_read_without_pauses() -> None:
-    config = calm(least_tick_ms=1000.0)
+    config = calm(least_tick_ms=10_000.0)
     metrics = EngineMetrics(CollectorRegistry(), model=MODEL)
     engine = Engine(FakeBackend(fake_spec(PipelineKind.DUPLEX)), config, metrics=metrics)
     engine.start()
@@ -168,7 +168,7 @@ def test_a_prompt_is_read_without_pauses() -> None:
     calls = Calls(engine, is_started=True)
     session = calls.submit(prompt=Prompt(np.ones((12, 2), np.int32)))
     calls.until(lambda: session.state is SessionState.ACTIVE)
-    assert time.monotonic() - begun_s < 11
+    assert time.monotonic() - begun_s < 110
     assert engine.stop(30.0)
 
 

@@ -1,11 +1,7 @@
-"""The attention kernels, interpreted in a process of their own: the variable that asks for it is for all."""
+"""The attention kernels compile for a card, within its bounds."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +17,7 @@ from antiphon.backends.torch.kernels.steps import (
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES, compiled
 from tests.backends.torch.machine_code import machine_code
 
-CHECKS = Path(__file__).parent / "interpreted" / "check_decode_attention.py"
-ROOT = Path(__file__).parents[3]
 POINTERS = {"first_ptr": "*i64", "rows_ptr": "*i64", "pages_ptr": "*i32", "log2_scale": "fp32"}
-
-
-def test_the_kernels_pass_their_checks_interpreted() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CHECKS)]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    found = re.search(r"(\d+) passed", run.stdout)
-    assert found, run.stdout
-    assert int(found[1]) >= 10
 
 
 @pytest.mark.parametrize(

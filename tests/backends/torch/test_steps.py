@@ -1,4 +1,4 @@
-"""The kernels around linears, rings and tokens, interpreted in a process of their own."""
+"""The kernels, interpreted in a process of their own: the variable that asks for it is for all."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-CHECKS = Path(__file__).parent / "interpreted" / "check_steps.py"
+CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(("chosen", "least"), [("language_model", 5), ("not language_model", 40)])
-def test_the_kernels_pass_their_checks_interpreted(chosen: str, least: int) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, str(CHECKS)]
+def test_the_kernels_pass_their_checks_interpreted() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, CHECKS)]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=550, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     found = re.search(r"(\d+) passed", run.stdout)
     assert found, run.stdout
-    assert int(found[1]) >= least
+    assert int(found[1]) >= 60

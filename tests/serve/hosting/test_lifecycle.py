@@ -44,7 +44,7 @@ def children(pid: int) -> list[int]:
     return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.fixture(params=["0", "2"], ids=["one-process", "two-front-ends"])
+@pytest.fixture(params=["0", "1"], ids=["one-process", "several"])
 def split(request: pytest.FixtureRequest) -> tuple[str, str]:
     """In one process, and in several."""
     return "--front-ends", str(request.param)
@@ -97,6 +97,7 @@ async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
         assert "Traceback" not in await server.log()
 
 
+@pytest.mark.parametrize("split", ["0", "2"], indirect=True)
 async def test_other_signals_end_nothing(split: tuple[str, str]) -> None:
     """Neither in the process that was started nor in those that it has started."""
     async with serve_process(*split) as server, server.call(EXTENDED) as client:
@@ -114,6 +115,7 @@ async def test_other_signals_end_nothing(split: tuple[str, str]) -> None:
     assert log.count('event="keys and certificates read again"') == max(1, int(split[1]))
 
 
+@pytest.mark.parametrize("split", ["0", "2"], indirect=True)
 async def test_sighup_rereads_keys_and_the_certificate(split: tuple[str, str], tmp_path: Path) -> None:
     certificate, key, keys = (tmp_path / name for name in ("cert.pem", "key.pem", "keys.txt"))
     shutil.copy(TLS / "test-cert.pem", certificate)

@@ -27,7 +27,6 @@ from tests.support.stamp import read_stamp
 
 EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08
-BACK_S = 3.0
 STOPPED_S = 5.0
 EVEN = ("--front-ends", "2", "--slots", "64")
 
@@ -56,8 +55,6 @@ class Talk:
     seed: int
     sent: int = 0
     replies: list[int] = field(default_factory=list)
-    latencies_s: list[float] = field(default_factory=list)
-    sent_s: list[float] = field(default_factory=list)
     end: Closed | None = None
     error: moshi.Event | None = None
     is_true: bool = True
@@ -91,13 +88,11 @@ class Talk:
         begun_s = time.monotonic() + random.Random(self.seed).random() * FRAME_S
         for index in range(frames):
             await asyncio.sleep(begun_s + index * FRAME_S - time.monotonic())
-            self.sent_s.append(time.monotonic())
             self.sent += 1
             await self.client.speak(self.pcm[index])
 
     def _hear(self, reply: moshi.StampedAudio) -> None:
         index = len(self.replies)
-        self.latencies_s.append(time.monotonic() - self.sent_s[index])
         self.replies.append(reply.frame)
         heard, said = np.frombuffer(reply.data, "<f4"), self.pcm[index]
         self.is_true &= read_stamp(heard).frame == index

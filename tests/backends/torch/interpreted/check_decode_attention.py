@@ -1,4 +1,4 @@
-"""The Triton kernels on a CPU, against the torch path; run by ``test_decode_attention.py``."""
+"""The Triton kernels on a CPU, against the torch path; run by ``test_steps.py``."""
 
 from __future__ import annotations
 
