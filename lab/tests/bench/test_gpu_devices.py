@@ -50,12 +50,14 @@ def fake_card(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 
 @contextmanager
-def executor_on(device: str, patch: pytest.MonkeyPatch) -> Iterator[tuple[TorchFrames, FakeCuda]]:
-    """An executor of a duplex model."""
+def executor_on(
+    device: str, patch: pytest.MonkeyPatch, *, overcommit: float = 1.0
+) -> Iterator[tuple[TorchFrames, FakeCuda]]:
+    """An executor of a duplex model, whose rows share pages with ``overcommit`` above 1."""
     with fake_card(patch) as cuda:
         mimi, model = empty_modules(SIZE, Form(True, True, torch.bfloat16), "auto", device)
         generator = Generator(model.prepare(int8=True), lm_spec(SIZE))
-        executor = TorchFrames(model_spec(SIZE), mimi.prepare(), generator)
+        executor = TorchFrames(model_spec(SIZE), mimi.prepare(), generator, overcommit=overcommit)
         executor.allocate(SLOTS)
         yield executor, cuda
 
@@ -101,7 +103,8 @@ METHODS = PROMPTS | {
 
 def test_all_that_an_executor_launches_runs_on_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton launches on a thread's current card: with another one's pointers an error, or garbage."""
-    with executor_on(SECOND, monkeypatch) as (executor, cuda):
+    with executor_on(SECOND, monkeypatch, overcommit=1.5) as (executor, cuda):
+        assert executor.pool is not None
         for name, method in METHODS.items():
             try:
                 method(executor)
