@@ -198,11 +198,12 @@ class Reply:
                 break
             if not self._sent_s or self._played_s(now_s) > self._sent_s:
                 self._began_s = now_s - self._sent_s  # its first sound, or sound that came too late
-            if self._sent_s > self._played_s(now_s) + LEAD_S:
-                self.due_s = self._began_s + self._sent_s - LEAD_S
+            upto_s = self._sent_s + piece.size / self._rate
+            if upto_s > self._played_s(now_s) + LEAD_S:
+                self.due_s = self._began_s + upto_s - LEAD_S
                 break
             self._ready.popleft()
-            self._sent_s += piece.size / self._rate
+            self._sent_s = upto_s
             news.append(ReplySound(self.item, piece))
         return news
 

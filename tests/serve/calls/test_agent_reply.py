@@ -1,0 +1,102 @@
+"""A reply that is cut: of its words those stay that a client has heard which plays what it gets at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece
+from antiphon.agent.history import History
+from antiphon.agent.values import ReplySound
+from antiphon.protocol.kyutai_tts import Spoken
+from antiphon.serve.calls.agent_reply import LEAD_S, Reply
+
+FRAME_S = 0.08
+RATE = 24_000
+
+
+class Voice:
+    """A synthesiser that says each word in some frames, in bursts and with pauses of its own."""
+
+    rate = RATE
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.ready = chance, list[Any]()
+        self.frames, self.is_done = 0, False
+
+    def read(self, words: str) -> Iterator[int]:
+        for word in words.split():
+            start_s, length = self.frames * FRAME_S, self.chance.randint(1, 5)
+            self.ready += [np.zeros(round(FRAME_S * RATE), np.float32)] * length
+            self.frames += length
+            self.ready.append(Spoken(word, start_s, round(self.frames * FRAME_S, 3)))
+        yield len(words)
+
+    def finish(self, now_s: float) -> None:
+        pass
+
+    def advance(self, now_s: float, *, may_take: bool) -> list[Any]:
+        count = self.chance.choice((0, 0, 1, 3)) if may_take else 0
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return taken
+
+
+class Client:
+    """Plays what it gets at once, and waits where nothing is left."""
+
+    def __init__(self) -> None:
+        self.received_s = self.played_s = self.now_s = 0.0
+
+    def pass_time(self, now_s: float) -> None:
+        self.played_s = min(self.received_s, self.played_s + now_s - self.now_s)
+        self.now_s = now_s
+
+
+async def saying(words: int) -> AsyncGenerator[Piece]:
+    yield TextPiece(" ".join(f"word{number}" for number in range(words)))
+    yield ReplyEnded()
+
+
+async def cut_once(seed: int) -> int:
+    """One reply, held and continued at random, and cut; how many words of it were kept."""
+    chance, client = random.Random(seed), Client()
+    reply = Reply(
+        saying(30),
+        cast("Any", Voice(chance)),
+        asked=None,
+        is_early=False,
+        sorry="",
+        new_id=lambda kind: kind,
+        wake=lambda: None,
+        clock=lambda: client.now_s,
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    until_s = chance.uniform(0.0, 6.0)
+    while client.now_s < until_s:
+        client.pass_time(client.now_s + chance.uniform(0.001, 0.1))
+        for news in reply.advance(client.now_s, may_take=chance.random() < 0.9):
+            if isinstance(news, ReplySound):
+                client.received_s += news.pcm.size / RATE
+        assert client.received_s - client.played_s <= LEAD_S + 1e-6, seed
+        if chance.random() < 0.03:
+            (reply.resume if reply.is_held else reply.hold)(client.now_s)
+    heard_ms = reply.heard_ms(client.now_s)
+    assert heard_ms <= 1000 * client.played_s + 1e-6, seed
+    history = History(1000)
+    history.put(reply.item, reply.entry)
+    history.cut(reply.item, heard_ms)
+    kept = history[reply.item].words if reply.item in history else []
+    assert all(end_ms <= 1000 * client.played_s + 1e-6 for _, end_ms in kept), seed
+    assert [word for word, _ in kept] == [f"word{number}" for number in range(len(kept))]
+    reply.over("interrupted")
+    return len(kept)
+
+
+async def test_no_word_is_kept_of_two_hundred_replies_that_was_not_heard() -> None:
+    kept = [await cut_once(seed) for seed in range(200)]
+    assert sum(kept) > 400
