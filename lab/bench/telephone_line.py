@@ -1,0 +1,192 @@
+"""A telephone line with jitter, bursts, a gap and a fast clock: what of the answers is heard, and how late.
+
+    python -m lab.bench.telephone_line                     ten minutes of a line, in seconds
+    python -m lab.bench.telephone_line --minutes 60 --fast 0 --seed 3
+
+The dialect, the input clock, the codecs and the resamplers are the server's; the line, the model, which says
+what it hears 40 ms after a frame is whole, and the telephone have a clock of the simulation. The caller sends
+20 ms a packet, in order, each held up for 0 to 120 ms; every 20 s packets are held up for 400 ms, and once
+for 3 s. The telephone plays what comes one after the other, from 160 ms after it had nothing on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import heapq
+import json
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Final, cast
+
+import numpy as np
+
+from antiphon.arrays import FloatArray
+from antiphon.audio import g711
+from antiphon.audio.clock import InputClock
+from antiphon.audio.g711 import Law
+from antiphon.ipc.values import FrameReply
+from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
+from antiphon.protocol import media_streams as wire
+from antiphon.serve.calls.values import PushAudio
+from antiphon.serve.dialects.media_stream import MediaStreamDialect
+from antiphon.serve.hosting.served import ServedModel
+
+PACKET_S: Final = 0.02
+FRAME_S: Final = 0.08
+FRAME_SAMPLES: Final = 1920
+MODEL_S: Final = 0.04
+PLAYOUT_S: Final = 0.16
+JITTER_S: Final = 0.12
+HOLD_EVERY_S: Final = 20.0
+HOLD_S: Final = 0.4
+GAP_S: Final = 3.0
+SPEAKS_S: Final = 2.0
+LOUD: Final = 0.02
+TURN_S: Final = 3.0
+"""The caller speaks for two seconds of three."""
+
+
+@dataclass(slots=True)
+class Telephone:
+    """Plays sound in the order in which it came; notes when each loud frame begins to be heard."""
+
+    ends_s: float = 0.0
+    underruns: int = 0
+    heard_s: list[float] = field(default_factory=list)
+    was_loud: bool = False
+
+    def take(self, pcm: FloatArray, now_s: float) -> None:
+        """Sound has come, float32 ``[N]`` at 8 kHz."""
+        is_loud = bool(np.abs(pcm).max() > LOUD)
+        begins_s = self.ends_s
+        if now_s > self.ends_s:
+            begins_s = now_s + PLAYOUT_S
+            self.underruns += self.was_loud and is_loud
+        if is_loud:
+            self.heard_s.append(begins_s)
+        self.was_loud = is_loud
+        self.ends_s = begins_s + pcm.size / wire.SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Loud frames of the model and those heard, how late each turn is heard, and what the input clock did."""
+
+    said: int
+    heard: int
+    delays_s: tuple[float, ...]
+    underruns: int
+    filled_s: float
+    dropped_s: float
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        delays = np.array(self.delays_s) * 1000
+        yield f"{self.said} frames of speech sent, {self.heard} heard, {self.underruns} under-runs"
+        yield f"silence for overdue audio {self.filled_s:.1f} s, late audio dropped {self.dropped_s:.1f} s"
+        for name, part in zip(("first", "second", "last"), np.array_split(delays, 3), strict=True):
+            p50, p99 = np.percentile(part, (50, 99))
+            yield f"{name} third: from said to heard p50 {p50:.0f} ms, p99 {p99:.0f} ms"
+
+
+def spec() -> ModelSpec:
+    """A codec at 24 kHz."""
+    mimi = MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048)
+    return ModelSpec(name="echo", kind=PipelineKind.CODEC, family="none", mimi=mimi)
+
+
+def arrivals(seconds: float, fast: float, rng: random.Random) -> Iterator[tuple[float, float]]:
+    """When each packet was said and when it comes, in order."""
+    last_s = 0.0
+    for number in range(round(seconds / PACKET_S)):
+        said_s = (number + 1) * PACKET_S / (1 + fast)
+        due_s = said_s + rng.uniform(0, JITTER_S)
+        for begins_s, hold_s in ((said_s // HOLD_EVERY_S * HOLD_EVERY_S, HOLD_S), (seconds / 2, GAP_S)):
+            if 0 < begins_s <= said_s < begins_s + hold_s:
+                due_s = max(due_s, begins_s + hold_s)
+        last_s = max(last_s, due_s)
+        yield said_s, last_s
+
+
+def simulate(seconds: float, fast: float, seed: int) -> Outcome:
+    """One call."""
+    rng, now = random.Random(seed), SimpleNamespace(s=0.0)
+    model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=spec())))
+    start = wire.StreamStart("MZ1", "streamSid", "pcmu")
+    dialect = MediaStreamDialect(start, cast("ServedModel", model), lambda: now.s)
+    clock, telephone = InputClock(24_000, FRAME_SAMPLES, 0.0), Telephone()
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(160) / wire.SAMPLE_RATE).astype(np.float32)
+    loud, quiet = (base64.b64encode(g711.encode(pcm, Law.MU)).decode() for pcm in (tone, 0 * tone))
+    events: list[tuple[float, int, str, object]] = []
+    for number, (said_s, comes_s) in enumerate(arrivals(seconds, fast, rng)):
+        is_loud = said_s % TURN_S < SPEAKS_S
+        media = {"payload": loud if is_loud else quiet, "chunk": number + 1}
+        events.append((comes_s, number, "packet", json.dumps({"event": "media", "media": media})))
+    heapq.heapify(events)
+    numbers = iter(range(len(events), sys.maxsize))
+    waiting: FloatArray = np.zeros(0, np.float32)
+    frame = said = 0
+    while events:
+        at_s, number, kind, what = heapq.heappop(events)
+        pcm: FloatArray = np.zeros(0, np.float32)
+        if kind == "packet" and clock.due_s < at_s:  # what was due before
+            heapq.heappush(events, (at_s, number, kind, what))
+            now.s = max(now.s, clock.due_s) + 0.001  # as late as an event loop is
+            pcm = clock.look(now.s)
+        elif kind == "packet":
+            now.s = at_s
+            (push,) = dialect.feed(cast("str", what))
+            assert isinstance(push, PushAudio)
+            pcm = clock.arrive(push.pcm, now.s)
+        else:
+            now.s = at_s
+            assert isinstance(what, FrameReply)
+            assert what.pcm is not None
+            said += bool(np.abs(what.pcm).max() > LOUD)
+            for message in map(json.loads, cast("list[str]", dialect.messages(what))):
+                if message["event"] == "media":
+                    sound = g711.decode(base64.b64decode(message["media"]["payload"]), Law.MU)
+                    telephone.take(sound, now.s)
+        waiting = np.concatenate((waiting, pcm))
+        while waiting.size >= FRAME_SAMPLES:
+            reply_s = now.s + MODEL_S
+            reply = FrameReply(frame, waiting[:FRAME_SAMPLES], None, (), 0, 0, now.s, reply_s)
+            heapq.heappush(events, (reply_s, next(numbers), "reply", reply))
+            waiting, frame = waiting[FRAME_SAMPLES:], frame + 1
+    return judged(seconds, said, telephone, clock)
+
+
+def judged(seconds: float, said: int, telephone: Telephone, clock: InputClock) -> Outcome:
+    """How late each loud frame is heard, by its place in its turn."""
+    turns = round(seconds / TURN_S)
+    heard = np.array(telephone.heard_s)
+    delays = []
+    for turn in range(turns):
+        begins_s = turn * TURN_S
+        ours = heard[(heard > begins_s) & (heard < begins_s + TURN_S)]
+        if ours.size:
+            delays.append(float(ours[0]) - begins_s - FRAME_S)
+    counts = clock.counts
+    return Outcome(
+        said, heard.size, tuple(delays), telephone.underruns, counts.filled / 24_000, counts.dropped / 24_000
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Simulate, and print what came of it."""
+    parser = argparse.ArgumentParser(description="Simulate a telephone line.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the call [%(default)g]")
+    parser.add_argument("--fast", type=float, default=0.005, help="of the caller's clock [%(default)g]")
+    parser.add_argument("--seed", type=int, default=1, help="[%(default)s]")
+    options = parser.parse_args(argv)
+    for line in simulate(60 * options.minutes, options.fast, options.seed).lines():
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
