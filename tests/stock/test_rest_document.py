@@ -20,6 +20,7 @@ OVER_SOCKETS = (
     "session_moved",
     "session_not_resumable",
     "beta_api_shape_disabled",
+    "text_model_failed",
 )
 """Errors that no request over HTTP ends with."""
 
