@@ -12,12 +12,12 @@ from antiphon.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key, or none. Its representation does not show it."""
+    """An optional API key; its ``repr`` does not show it."""
 
     secret: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for what no header can carry."""
+        """Raise ConfigError for a key that an HTTP header cannot carry."""
         if self.secret is not None and not (self.secret.isascii() and self.secret.isprintable()):
             raise ConfigError("the API key has characters that are not printable ASCII")
         if self.secret is not None and (not self.secret or " " in self.secret):
@@ -25,7 +25,7 @@ class ApiKey:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What requests carry."""
+        """The HTTP headers of every request."""
         return {} if self.secret is None else {"Authorization": f"Bearer {self.secret}"}
 
 
@@ -34,7 +34,7 @@ NO_KEY = ApiKey()
 
 def add_key_arguments(add: Any) -> None:
     """Add ``--api-key`` and ``--api-key-file`` with a parser's or a group's ``add_argument``."""
-    add("--api-key", metavar="KEY", help="for a server that asks for one; others on this machine see it")
+    add("--api-key", metavar="KEY", help="key of a server that requires one; visible in the process list")
     add("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key and nothing else")
 
 

@@ -27,7 +27,7 @@ examples:
 
 
 class Protocol(StrEnum):
-    """What is spoken with the server."""
+    """Protocol of a session."""
 
     CHAT = "chat"  # /api/chat: a conversation
     STT = "stt"  # /api/asr-streaming: speech to text
@@ -79,7 +79,7 @@ class ProbeOptions:
 
 
 def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
-    """Read a command line; argparse ends the process with code 2 when it cannot be used.
+    """Read a command line; argparse ends the process with code 2 when the command line is invalid.
 
     Raises:
         ConfigError: the address cannot be used, or no key can be read from the file for it.
@@ -102,7 +102,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
 
 
 def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
-    """End with code 2 where the protocol has no use for an option."""
+    """Exit with code 2 if an option does not apply to the protocol."""
     protocol = values["protocol"]
     for name, flag, protocols in _OF_NO_USE:
         if protocol in protocols and values[name]:

@@ -1,4 +1,4 @@
-"""The benchmark card: what was measured, of what, on what, in a dozen comparable lines."""
+"""The benchmark card: workload, server, machine and results in a dozen comparable lines."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from antiphon_client.replies import ReplyMeter
 
 
 class ChatReceiver:
-    """One session's ear: admission, replies, text and the server's own counts.
+    """State of one session's received messages: admission, replies, text and the server's own counts.
 
     ``ready_s`` is when the server let the session in: its ``ready`` event, or from a stock server its
     handshake. ``error`` holds the last words of the server about a fault. ``payloads`` are the audio
@@ -21,7 +21,7 @@ class ChatReceiver:
     def __init__(
         self, audio_format: AudioFormat, *, is_extended: bool, delay_frames: int, keeps_audio: bool
     ) -> None:
-        """Listen to a server that stamps and answers in events, or to a stock one."""
+        """Begin without messages; the server stamps replies and sends events, or is a stock one."""
         self.recorder = FrameRecorder(frame_samples=FRAME_SAMPLES, delay_frames=delay_frames)
         self.ready_s: float | None = None
         self.has_handshake = False
@@ -42,14 +42,14 @@ class ChatReceiver:
         return self.recorder.is_answered or not self.recorder.frames_sent
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """A conversation has no words with times."""
+        """No words: a conversation has no word times."""
         return ()
 
     def hear(self, data: bytes, now_s: float) -> None:
         """Take in one binary message that arrived now.
 
         Raises:
-            ProtocolError: it means nothing here, or the server's frames are not ours.
+            ProtocolError: the message is unknown, or the server's frames are not 80 ms.
             AudioError: its audio is not in the session's format.
         """
         self.bytes_in += len(data)
@@ -60,7 +60,7 @@ class ChatReceiver:
                 self._keep(payload)
             case moshi.Audio(payload):
                 samples = self._meter.samples(payload)
-                if samples:  # header pages of an Ogg stream hold none
+                if samples:  # header pages of an Ogg stream hold no audio
                     self.recorder.heard(samples, now_s)
                 self._keep(payload)
             case moshi.Text(text) | moshi.ColouredText(_, text):
@@ -84,7 +84,7 @@ class ChatReceiver:
 
     def _handle_event(self, event: moshi.Event, now_s: float) -> None:
         if event.type not in events.EVENT_KINDS:
-            return  # of a newer server: nothing we would miss
+            return  # an event of a newer server: the probe needs none of its fields
         events.check_event(event, sender=events.Sender.SERVER)
         match event.type:
             case "ready":

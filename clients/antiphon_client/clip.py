@@ -1,4 +1,4 @@
-"""Recorded speech, cut to length and encoded once into the very messages every session will send."""
+"""Recorded speech, cut to length and encoded once into the messages that every session sends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE_MS = {
     AudioFormat.PCM_S16LE: 80,
     AudioFormat.PCM_F32LE: 80,
 }
-"""Audio in one message by default, in ms."""
+"""Default length of the audio in one message, in ms."""
 
 QUESTION = "question-name.ogg"
 ANSWER_S = 3.0
@@ -47,7 +47,7 @@ class EncodedClip:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio in all."""
+        """Total length of the audio, in seconds."""
         return len(self.messages) * self.message_s
 
 

@@ -28,10 +28,10 @@ from antiphon_client.session import (
 from antiphon_client.thread import CallThread
 
 RETRY_S: Final = 0.05
-"""Between two tries to connect again."""
+"""Seconds between two attempts to connect again."""
 
 SPREAD: Final = 0.5
-"""A cut comes at a random time, so much before or after its turn, in parts of the period."""
+"""Random shift of a cut before or after its scheduled time, as a fraction of the period."""
 
 
 class CutSession(ProbeSession):
@@ -40,7 +40,7 @@ class CutSession(ProbeSession):
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
     ) -> None:
-        """Prepare, as any session."""
+        """Prepare the session."""
         super().__init__(plan, clip, start_s=start_s, clock=clock)
         self._thread = CallThread()
         self._chance = random.Random(plan.session)
@@ -82,7 +82,7 @@ class CutSession(ProbeSession):
                 cutting.cancel()
 
     async def _cut_later(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Cut the connection, as a lost network does, some time after it stands."""
+        """Cut the connection as a lost network does, at a random time after it is established."""
         await self._begin.wait()
         await asyncio.sleep(self._plan.cut_every_s * self._chance.uniform(1 - SPREAD, 1 + SPREAD))
         if self.state is ProbeState.SPEAKING:
@@ -112,7 +112,7 @@ class CutSession(ProbeSession):
             self._note_sound(now_s)
 
     def _note_sound(self, now_s: float) -> None:
-        """Audio has come: the first after a cut ends a gap."""
+        """Record received audio; the first after a cut ends a gap."""
         if self._cut_s is not None and self._back_s is not None and self._heard_s is not None:
             outage_ms = 1000 * (self._back_s - self._cut_s)
             gap_ms = 1000 * max(0.0, now_s - self._heard_s - self._frame_s)

@@ -16,7 +16,7 @@ from antiphon_client.record import Samples
 from antiphon_client.screen import FLOOR_DB, level_db
 
 BLOCK_SAMPLES = PACKET_SAMPLES
-"""What the microphone delivers and the speaker requests at a time: one Opus packet."""
+"""Samples of one microphone or speaker block: one Opus packet."""
 
 
 def load_sounddevice() -> Any:
@@ -24,7 +24,7 @@ def load_sounddevice() -> Any:
 
     Raises:
         MissingExtraError: it is not installed.
-        AudioError: it is, but the system library it needs is not.
+        AudioError: the system library PortAudio is missing.
     """
     try:
         import sounddevice
@@ -39,7 +39,7 @@ def load_sounddevice() -> Any:
 
 
 def list_devices(sounddevice: Any) -> str:
-    """All devices by number and name, as ``--microphone`` and ``--speaker`` take them, or a sentence."""
+    """One line per device, with its number and name for ``--microphone`` and ``--speaker``."""
     devices = list(sounddevice.query_devices())
     if not devices:
         return "no sound devices: this machine shows PortAudio neither a microphone nor a speaker"
@@ -56,7 +56,7 @@ def list_devices(sounddevice: Any) -> str:
 
 
 class Speaker:
-    """Plays what is pushed, through a jitter buffer that the event loop and PortAudio's thread share."""
+    """Plays queued audio through a jitter buffer that the event loop and PortAudio's thread share."""
 
     def __init__(self) -> None:
         """Start silent."""
@@ -70,12 +70,12 @@ class Speaker:
             self.buffer.push(pcm)
 
     def interrupt(self) -> None:
-        """Fall silent at once."""
+        """Discard the queued audio at once."""
         with self._lock:
             self.buffer.clear()
 
     def callback(self, out: Any, frames: int, _time: Any, _status: Any) -> None:
-        """Fill PortAudio's float32 ``[frames, 1]``."""
+        """Fill PortAudio's output buffer, float32 ``[frames, 1]``."""
         with self._lock:
             pcm = self.buffer.pull(frames)
         out[:, 0] = pcm

@@ -1,4 +1,4 @@
-"""Speech on its way out: chunks of samples to the payloads of audio messages, in any of the formats."""
+"""Encodes chunks of samples into the payloads of audio messages, in any of the formats."""
 
 from __future__ import annotations
 

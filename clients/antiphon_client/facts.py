@@ -18,7 +18,7 @@ ASK_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The server's own description, as far as it gives one; None where it is silent.
+    """The server's own description; a field that the server does not report is None.
 
     ``memory`` is bytes by purpose ("process", "weights", ...), ``hardware`` one line naming the machine and
     ``raw`` the whole answer.
@@ -42,7 +42,7 @@ class ServerFacts:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people: ``"512 B"``, ``"1.5 MiB"``."""
+    """A size as text: ``"512 B"``, ``"1.5 MiB"``."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -100,11 +100,11 @@ def _number(value: Any) -> int | None:
 async def ask_facts(
     address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
 ) -> ServerFacts:
-    """Ask a server about itself, or one of its models; one that does not know the question gives no facts.
+    """Request the description of a server, or of one of its models; no facts from a server without one.
 
     Raises:
-        SessionError: nothing answers there (the message says how to start a server), or it wants a key, or
-            another one, or has no such model.
+        SessionError: the address does not answer (the message says how to start a server), the server
+            requires another API key, or it does not have the model.
     """
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}
@@ -139,7 +139,7 @@ async def ask_models(
         ):
             answer = _object(await response.json()) if response.status == 200 else {}
     except (aiohttp.ClientError, OSError, ValueError):
-        return {}  # what is wrong is the next question's to say
+        return {}  # the next request reports the failure
     listed = answer.get("models")
     entries = [_object(entry) for entry in listed] if isinstance(listed, list) else []
     named = [(_text(entry.get("name")), _text(entry.get("kind"))) for entry in entries]
@@ -147,7 +147,7 @@ async def ask_models(
 
 
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
-    """The error that says so, why, and what to type."""
+    """A SessionError with the failure, its cause and the command to run."""
     other = replace(address, is_secure=not address.is_secure).http
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return SessionError(

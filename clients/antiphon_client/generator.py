@@ -1,4 +1,4 @@
-"""The load generator: one process or several, ended by Ctrl-C, and what it cost."""
+"""The load generator: one process or several, ended by Ctrl-C, and its own CPU cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from antiphon_client.session import SessionResult
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What came of a load: one result a plan, in order, and the generator's own cost."""
+    """Outcome of a load: one result per plan, in order, and the generator's own cost."""
 
     results: tuple[SessionResult, ...]
     generator: GeneratorReport
@@ -83,7 +83,7 @@ def _generate_in_processes(load: ProbeLoad, processes: int, on_progress: OnProgr
         for (_, theirs), part in zip(pipes, parts, strict=True)
     ]
     stop = Stop()
-    with ignoring_interrupts():  # children inherit it: Ctrl-C is the parent's to pass on
+    with ignoring_interrupts():  # children inherit the handler: the parent forwards Ctrl-C
         for child in children:
             child.start()
     for _, theirs in pipes:

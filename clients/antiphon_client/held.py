@@ -1,7 +1,7 @@
-"""The last of what a microphone heard, encoded: what waits for the network, and what may be sent again.
+"""The latest encoded microphone audio: messages not sent yet, and messages that may be sent again.
 
-Messages are numbered as they are made, so a number is a time: a frame of the call has ``per_frame`` of them.
-Whatever is older than the bound is gone, sent or not.
+Messages are numbered in order, ``per_frame`` to a frame of the call, so that a number is a time. The buffer
+drops messages older than its bound, sent or not.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections import deque
 
 
 class HeldSpeech:
-    """Messages of one call, the latest ``limit`` of them."""
+    """The latest ``limit`` messages of one call."""
 
     def __init__(self, *, limit: int, per_frame: int) -> None:
-        """Hold none yet."""
+        """Start without messages."""
         self._per_frame = per_frame
         self._held: deque[bytes] = deque(maxlen=limit)
-        self._made = 0  # how many there have been
-        self._next = 0  # the number of the next to be sent
+        self._made = 0  # messages added so far
+        self._next = 0  # number of the next message to send
         self.dropped = 0
 
     @property
     def _first(self) -> int:
-        """The number of the oldest that is held."""
+        """The number of the oldest message that is kept."""
         return self._made - len(self._held)
 
     @property
     def first_frame(self) -> int:
-        """The first frame that can be sent whole."""
+        """The first frame of which every message is kept."""
         return -(-self._first // self._per_frame)
 
     def add(self, message: bytes) -> None:
-        """The microphone has heard more; the oldest gives way."""
+        """Add the next message; above the limit the oldest is dropped."""
         self._held.append(message)
         self._made += 1
         if self._next < self._first:
@@ -39,7 +39,7 @@ class HeldSpeech:
             self.dropped += 1
 
     def take(self) -> bytes | None:
-        """The next to be sent; None while there is none."""
+        """The next message to send, or None."""
         if self._next >= self._made:
             return None
         message = self._held[self._next - self._first]
@@ -47,5 +47,5 @@ class HeldSpeech:
         return message
 
     def go_on_from(self, frame: int) -> None:
-        """Send from this frame on, as far as it is held."""
+        """Continue sending from this frame, or from the oldest one kept."""
         self._next = min(self._made, max(self._first, frame * self._per_frame))

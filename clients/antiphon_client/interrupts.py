@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
-    """Call back on the first Ctrl-C, in the main thread, between two of its instructions."""
+    """Run ``callback`` on the first Ctrl-C, in the main thread, between two instructions."""
 
     def handle(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,7 +24,7 @@ def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignoring_interrupts() -> Iterator[None]:
-    """Nothing happens on Ctrl-C, here and in every process started meanwhile."""
+    """Ignore Ctrl-C in this process and in every process started meanwhile."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A small playback buffer: waits until enough is there, plays silence when dry, never runs far behind. Pure.
+"""A small playback buffer with a start level and a bounded delay; an empty one plays silence. Pure.
 
 Underrun policy: playback stops, silence is played, and it starts again once ``start`` is buffered, which
 grows by 20 ms with each underrun up to 240 ms. Overrun policy: when more than ``start`` plus 120 ms waits,
@@ -34,7 +34,7 @@ class JitterBuffer:
 
     @property
     def start_ms(self) -> float:
-        """What has to be buffered before playback starts."""
+        """Seconds to buffer before playback starts."""
         return self._start / self._per_ms
 
     def push(self, pcm: Samples) -> None:
@@ -63,7 +63,7 @@ class JitterBuffer:
         return out
 
     def clear(self) -> None:
-        """Forget what waits: the speaker was interrupted."""
+        """Discard the buffered audio: the speaker was interrupted."""
         self._pieces.clear()
         self.buffered = 0
         self._is_playing = False

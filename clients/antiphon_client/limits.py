@@ -1,4 +1,4 @@
-"""Limits a probe must keep, and the sentences that say which one it broke."""
+"""Limits a probe must keep, and a sentence for each limit it exceeds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from antiphon_client.report import ProbeReport
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
-    """The most of each that is acceptable; None means any amount.
+    """The largest acceptable value of each measure; None is unlimited.
 
-    Times are in ms and by the client's clock. ``rejected`` and ``failed`` default to 0: what the
-    others measured says nothing of a session that was not let in, or that the server ended early.
+    Times are in ms and by the client's clock. ``rejected`` and ``failed`` default to 0: the other measures do
+    not cover sessions that the server rejected or ended early.
     """
 
     p50_ms: float | None = None

@@ -1,4 +1,4 @@
-"""Many sessions at once on one event loop, and how punctual that loop was."""
+"""Many sessions at once on one event loop, and the wake-up delay of that loop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.session import ProbeSession, ProbeState, SessionPlan, SessionResult
 
 RAMP_S_PER_SESSION = 0.01
-"""Sessions connect spread over this much time each, so that a hundred upgrades do not arrive as one."""
+"""Seconds between the connects of two sessions, so that a hundred upgrades do not arrive at once."""
 
 GRACE_S = 2.0
-"""How long a session in real time waits for its last replies."""
+"""Seconds that a real-time session waits for its last replies."""
 
 CONNECT_TIMEOUT_S = 10.0
 WATCH_INTERVAL_S = 0.05
@@ -40,7 +40,7 @@ class ProbeLoad:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a load is: sessions by state, and frames."""
+    """Progress of a load: sessions by state, and frames."""
 
     speaking: int = 0
     closed: int = 0
@@ -49,7 +49,7 @@ class Progress:
 
     @classmethod
     def of(cls, sessions: Sequence[ProbeSession]) -> Progress:
-        """What ``sessions`` have done so far."""
+        """The progress of ``sessions``."""
         return cls(
             speaking=sum(session.state is ProbeState.SPEAKING for session in sessions),
             closed=sum(session.state is ProbeState.CLOSED for session in sessions),
@@ -58,7 +58,7 @@ class Progress:
         )
 
     def __add__(self, other: Progress) -> Progress:
-        """Both together."""
+        """The sum of two progress counts."""
         return Progress(
             speaking=self.speaking + other.speaking,
             closed=self.closed + other.closed,
@@ -72,7 +72,7 @@ OnProgress: TypeAlias = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """One event loop's part of a load, done: CPU and wall time, and how late the loop woke each time."""
+    """Result of one event loop's part of a load: CPU and wall time, and each wake-up delay of the loop."""
 
     results: tuple[SessionResult, ...]
     cpu_s: float
@@ -122,7 +122,7 @@ class Stop:
     """A request to end early that may come from a signal handler, before or while a loop runs."""
 
     def __init__(self) -> None:
-        """Not wished for yet."""
+        """Start without a request to end."""
         self.is_set = False
 
     def set(self) -> None:

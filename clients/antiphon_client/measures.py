@@ -74,7 +74,7 @@ def playback_gaps_s(
 
 
 def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.float64]:
-    """How far each interval between replies to consecutive frames is from one frame, in ms.
+    """Deviation from one frame of each interval between replies to consecutive frames, in ms.
 
     ``replied_s`` is float64 ``[frames]`` with NaN for frames without a reply, which belong to no interval.
     """
@@ -84,9 +84,9 @@ def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.floa
 
 
 def drift_ms(sent_s: NDArray[np.float64], latency_ms: NDArray[np.float64]) -> float | None:
-    """How much latency grew over the run: median of the last quarter of time less that of the first.
+    """Growth of the latency over the run: median of the last quarter of time less that of the first.
 
-    A backlog that grows shows here before anything is lost. None with fewer than four replies in either.
+    A growing backlog shows here before frames are lost. None with fewer than four replies in either.
     """
     known = ~np.isnan(latency_ms)
     sent_s, latency_ms = sent_s[known], latency_ms[known]

@@ -16,7 +16,7 @@ STALE_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """One message to send now: its index, and how long after its due time that is."""
+    """One message to send now: its index, and its delay after its due time."""
 
     message: int
     late_s: float
@@ -30,7 +30,7 @@ class Pacer:
     """
 
     def __init__(self, *, origin_s: float, period_s: float, messages: int, stale_s: float = STALE_S) -> None:
-        """Set up a schedule of which nothing was sent yet."""
+        """Set up a schedule of which no message was sent yet."""
         if period_s <= 0:
             raise ValueError(f"a period must be above 0 s, got {period_s} s")
         self._origin_s = origin_s
@@ -48,7 +48,7 @@ class Pacer:
 
     @property
     def due_s(self) -> float:
-        """When the next message is due."""
+        """The due time of the next message."""
         return self._origin_s + (self._next + self._shift_periods) * self._period_s
 
     def wait_s(self, now_s: float) -> float:

@@ -36,7 +36,7 @@ PROTOCOLS = {
     "stt": Protocol.STT,
     "tts": Protocol.TTS,
 }
-"""What is spoken with a model, by its kind."""
+"""The protocol for each kind of model."""
 EXIT_INTERRUPTED = 130
 
 
@@ -76,10 +76,10 @@ def main(argv: list[str]) -> int:
 
 
 async def check_protocol(options: ProbeOptions) -> None:
-    """Find out before the run whether the server has a model for the protocol; one that cannot say has.
+    """Check before the run that the server has a model for the protocol; a server without facts passes.
 
     Raises:
-        SessionError: its models are for other protocols; the message names the option.
+        SessionError: its models are for other protocols; the message names the option to use.
     """
     if options.is_stock:
         return
@@ -95,7 +95,7 @@ async def check_protocol(options: ProbeOptions) -> None:
 
 
 def make_clip(options: ProbeOptions) -> EncodedClip:
-    """What every session says, as the messages of its protocol.
+    """The audio of every session, as messages of its protocol.
 
     Raises:
         AudioError: the recording cannot be read.
@@ -140,9 +140,9 @@ def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> Pro
     result = generate(load, processes=options.processes, on_progress=show)
     bar.clear()
     try:
-        facts = asyncio.run(_ask(options))  # with the memory of a server after its load, not an idle one's
+        facts = asyncio.run(_ask(options))  # memory is read after the load, not from an idle server
     except SessionError:
-        facts = dataclasses.replace(facts, memory={})  # it is gone: the report says what became of it
+        facts = dataclasses.replace(facts, memory={})  # the server ended: the report has the outcomes
     report = report_probe([item.record for item in result.results], result.generator)
     return ProbeResult(
         started_at=started_at,
@@ -161,7 +161,7 @@ async def _ask(options: ProbeOptions) -> ServerFacts:
 
 
 def probe_url(options: ProbeOptions) -> str:
-    """Where the sessions connect to, in the protocol they speak."""
+    """The URL that the sessions connect to, by protocol."""
     if options.protocol is Protocol.CHAT:
         return options.address.chat(chat_query(options))
     model = {"model": options.model} if options.model is not None else {}
@@ -170,7 +170,7 @@ def probe_url(options: ProbeOptions) -> str:
 
 
 def chat_query(options: ProbeOptions) -> dict[str, str]:
-    """The query of the chat socket; nothing of ours for a stock server but the model, if one is named."""
+    """The query of the chat socket; for a stock server only the model, if one is named."""
     model = {"model": options.model} if options.model is not None else {}
     if options.is_stock:
         return {**model, **options.query}
@@ -191,7 +191,7 @@ def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
 
 
 def render_result(done: ProbeResult) -> str:
-    """Everything a person wants to see: the report, what the first session received, the card."""
+    """The text output: the report, what the first session received, the card."""
     parts = [render_report(done.report)]
     if done.result.was_interrupted:
         parts.insert(0, "interrupted: what follows is about the time until then")
@@ -203,7 +203,7 @@ def render_result(done: ProbeResult) -> str:
 
 
 def result_to_json(done: ProbeResult) -> dict[str, Any]:
-    """Everything for a machine, with the schema's name."""
+    """The JSON output, with the schema's name."""
     return {
         "schema": SCHEMA,
         "started_at": done.started_at,
@@ -216,7 +216,7 @@ def result_to_json(done: ProbeResult) -> dict[str, Any]:
 
 
 def check_outputs(options: ProbeOptions) -> None:
-    """Find out before the run, not after it, that a result could not be written.
+    """Check before the run that every result can be written.
 
     Raises:
         ConfigError: a file's folder does not exist.
@@ -231,7 +231,7 @@ def check_outputs(options: ProbeOptions) -> None:
 
 
 def write_files(options: ProbeOptions, done: ProbeResult) -> None:
-    """Write what was requested: JSON, the figure, the reply."""
+    """Write the requested results: JSON, the figure, the reply."""
     if options.json == "-":
         print(json.dumps(result_to_json(done), indent=2))  # noqa: T201
     elif options.json is not None:

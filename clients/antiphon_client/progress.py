@@ -10,10 +10,10 @@ LOG_INTERVAL_S = 10.0
 
 
 class ProgressBar:
-    """Shows how far a run is. Everything it needs to know is passed in, the time too."""
+    """Shows the progress of a run; all state and the time are parameters."""
 
     def __init__(self, stream: TextIO, *, is_quiet: bool = False) -> None:
-        """Draw on ``stream``, or nothing at all."""
+        """Draw on ``stream``, or not at all if ``is_quiet``."""
         self._stream = stream
         self._is_quiet = is_quiet
         self._is_terminal = stream.isatty()
@@ -36,7 +36,7 @@ class ProgressBar:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take the bar off the terminal, so that what is printed next starts on a clean line."""
+        """Remove the bar from the terminal, so that the next output starts on a clean line."""
         if self._drawn:
             self._stream.write("\r" + " " * self._drawn + "\r")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""The record of one probed session: for each frame, when it was whole and when its reply was whole."""
+"""The record of one probed session: for each frame, the times when it and its reply were complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Samples: TypeAlias = NDArray[np.float32]
 
 
 class SessionOutcome(StrEnum):
-    """How a session went, seen from outside."""
+    """Outcome of a session, as the client observes it."""
 
     ANSWERED = "answered"  # it was let in and ended as planned
     REJECTED = "rejected"  # it was never let in
@@ -45,7 +45,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCut:
-    """One cut of a connection: how long it was gone, and how long nothing was heard beyond a frame."""
+    """One cut of a connection: seconds without a connection, and seconds without audio beyond one frame."""
 
     outage_ms: float
     gap_ms: float
@@ -96,12 +96,12 @@ def _doubles() -> array[float]:
 
 @dataclass(slots=True)
 class FrameRecorder:
-    """Collects one session's frames while it lives. Pure: every time is a parameter.
+    """Collects the frames of a running session. Pure: every time is a parameter.
 
     Input frames are counted in samples sent, as the server counts them in samples received. Replies
     without a stamp are counted in samples too: output frame k answers input frame k + delay_frames.
-    ``frames_answered`` are those whose whole reply is here. Everything is kept in flat arrays, which the
-    garbage collector of a generator with hundreds of sessions need not look through.
+    ``frames_answered`` are those whose whole reply is here. Everything is kept in flat arrays, which cost the
+    garbage collector nothing, even with hundreds of sessions.
     """
 
     frame_samples: int
@@ -122,12 +122,12 @@ class FrameRecorder:
 
     @property
     def frames_sent(self) -> int:
-        """Whole frames handed to the socket so far."""
+        """Whole frames sent so far."""
         return len(self._sent_s)
 
     @property
     def pieces(self) -> int:
-        """Messages with audio so far."""
+        """Audio messages sent so far."""
         return len(self._arrived_s)
 
     @property
@@ -136,7 +136,7 @@ class FrameRecorder:
         return bool(self._sent_s) and self._replied_samples[-1] >= self.frame_samples
 
     def sent(self, samples: int, now_s: float, late_s: float) -> None:
-        """A message of ``samples`` leaves now, ``late_s`` after it was due."""
+        """Record a message of ``samples`` that is sent now, ``late_s`` after its due time."""
         self._send_late_ms.append(late_s * 1000)
         self._sent_samples += samples
         while self._sent_samples >= (len(self._sent_s) + 1) * self.frame_samples:
@@ -146,12 +146,12 @@ class FrameRecorder:
                 unknown.append(math.nan)
 
     def replied(self, frame: int, samples: int, now_s: float, *, step_ms: float, wait_ms: float) -> None:
-        """A stamped piece of the reply to input frame ``frame`` arrived."""
+        """Record a stamped piece of the reply to input frame ``frame``."""
         self._arrived(samples, now_s)
         self._place(frame, samples, now_s, step_ms, wait_ms)
 
     def heard(self, samples: int, now_s: float) -> None:
-        """Unstamped audio arrived: it continues the reply where the last piece left off."""
+        """Record unstamped audio, which continues the reply after the last piece."""
         self._arrived(samples, now_s)
         while samples > 0:
             frame, into_frame = divmod(self._heard_samples, self.frame_samples)
@@ -161,17 +161,17 @@ class FrameRecorder:
             samples -= piece
 
     def answered(self, frame: int, now_s: float) -> None:
-        """A reply to input frame ``frame`` arrived that holds no audio."""
+        """Record a reply to input frame ``frame`` without audio."""
         self._arrived(0, now_s)
         self._place(frame, self.frame_samples, now_s, math.nan, math.nan)
 
     def interrupted(self, at_frame: int) -> None:
-        """The server dropped replies: the next one it may send answers frame ``at_frame`` or later."""
+        """Record dropped replies: the next one that may arrive answers frame ``at_frame`` or later."""
         resumed = max(0, at_frame - self.delay_frames) * self.frame_samples
         self._heard_samples = max(self._heard_samples, resumed)
 
     def timeline(self) -> Timeline:
-        """Everything so far, as arrays."""
+        """All records so far, as arrays."""
         is_whole = np.array(self._replied_samples) >= self.frame_samples
         return Timeline(
             sent_s=np.array(self._sent_s),

@@ -17,7 +17,7 @@ _BYTES_PER_SAMPLE = {AudioFormat.PCM_S16LE: 2, AudioFormat.PCM_F32LE: 4}
 
 
 class ReplyMeter:
-    """Counts the samples in one session's audio payloads, in order, from their headers only."""
+    """Counts the samples in the audio payloads of one session, in order, from their headers only."""
 
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start at the beginning of a stream."""
@@ -28,7 +28,7 @@ class ReplyMeter:
         """Samples at 24 kHz in the next payload.
 
         Raises:
-            AudioError: the payload is not what the format says.
+            AudioError: the payload is not in the session's format.
         """
         if self._ogg is not None:
             return sum(opus_packet_samples(packet) for packet in self._ogg.feed(payload))

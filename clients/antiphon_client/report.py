@@ -1,6 +1,6 @@
-"""The records of a probe as numbers: per session, and for the whole run. Pure.
+"""Statistics of a probe's records: per session, and for the whole run. Pure.
 
-The words mean what they mean everywhere in this project. A frame's latency runs from when its last sample
+A frame's latency runs from when its last sample
 was due to its whole reply; by the client's clock that includes the network and the generator's own delay,
 so it bounds the server's own from above. *Late*: latency over one frame (80 ms). *Lost*: a frame with no
 reply when its session ended, although its deadline had passed. *Gap*: a client that starts playing at 80 ms
@@ -21,7 +21,7 @@ from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the frames of one session, or of all together.
+    """Counts of the frames of one session, or of all together.
 
     ``planned`` are the replies a perfect run would bring, rejected sessions included; ``expected`` those
     due for the frames really sent. ``late`` is by the client's clock, ``server_late`` and
@@ -68,7 +68,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorReport:
-    """The load generator's own part, without which no number of the server can be believed.
+    """The load generator's own part of the result: it limits the accuracy of every number of the server.
 
     ``cpu_s`` is its CPU time over all processes. ``loop_late_ms`` is how late its event loops woke,
     ``send_late_ms`` how late messages left; ``dropped_messages`` were too old to send.
@@ -88,7 +88,7 @@ class GeneratorReport:
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
     def lateness(self, frame_ms: float) -> str:
-        """How the generator was late itself, by more than half a frame, as a sentence; "" where it was not.
+        """A sentence if the generator itself was late by more than half a frame, else "".
 
         Frames that it sends or reads late count as the server's late or lost ones.
         """
@@ -105,7 +105,7 @@ class GeneratorReport:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """One session in numbers.
+    """Statistics of one session.
 
     ``first_audio_ms`` runs from its first message to the first audio heard (stt: to the first frame
     answered), ``word_latency_ms`` from when the beginning of a word was sent to its arrival.
@@ -124,9 +124,9 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """A whole probe in numbers.
+    """Statistics of a whole probe.
 
-    ``full_load_s`` is how long every answered session was speaking at once, ``drift_ms`` how much latency
+    ``full_load_s`` is the time during which all answered sessions sent at once, ``drift_ms`` how much latency
     grew over the run, ``frames_per_s`` how many frames were answered a second. Of ``cuts`` of connections
     that were resumed, ``outage_ms`` runs from the cut until the call continues; ``cut_gap_ms`` is the longest
     time without audio around it, less a frame.
@@ -169,7 +169,7 @@ def latencies_ms(record: SessionRecord) -> Seconds:
 
 
 def report_session(record: SessionRecord) -> SessionReport:
-    """One session's record in numbers."""
+    """Statistics of one session's record."""
     arrived_s = record.timeline.arrived_s
     first_s = float(arrived_s[0]) if arrived_s.size else None
     return SessionReport(
@@ -186,7 +186,7 @@ def report_session(record: SessionRecord) -> SessionReport:
 
 
 def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -> ProbeReport:
-    """All sessions' records in numbers; ``generator`` is completed with their sending times.
+    """Statistics of all sessions' records; ``generator`` is completed with their sending times.
 
     Raises:
         ValueError: there are no records.

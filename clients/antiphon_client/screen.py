@@ -1,4 +1,4 @@
-"""The terminal during a call: the transcript as it is spoken, and two level meters under it."""
+"""Terminal output of a call: the transcript while it is spoken, and two level meters below it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Screen:
         self._drawn = 0
 
     def say(self, sentence: str) -> None:
-        """A line of our own, such as the place in the queue."""
+        """Write a status line, such as the place in the queue."""
         self._end_line()
         self._write(f"{sentence}\n")
 
     def text(self, piece: str) -> None:
-        """A piece of what the model says, broken into lines between words."""
+        """Write a piece of the model's text, broken into lines between words."""
         if len(self._line) + len(piece) > LINE_WIDTH and piece.startswith(" "):
             self._end_line()
             piece = piece.lstrip()

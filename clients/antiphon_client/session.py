@@ -1,4 +1,4 @@
-"""One paced conversation with a server: connect, wait to be let in, speak in real time, listen, leave."""
+"""One paced conversation with a server: connect, wait for admission, send in real time, receive, close."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _UPGRADE = {
 
 
 class ProbeState(StrEnum):
-    """Where a session is on its way."""
+    """State of a session."""
 
-    WAITING = "waiting"  # its time to connect has not come
+    WAITING = "waiting"  # waits for its time to connect
     CONNECTING = "connecting"
-    QUEUED = "queued"  # connected, not let in yet
+    QUEUED = "queued"  # connected, not admitted yet
     SPEAKING = "speaking"
-    LISTENING = "listening"  # everything is said, replies are still due
+    LISTENING = "listening"  # all audio is sent, replies are outstanding
     CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What one session is to do.
+    """Plan of one session.
 
-    The session connects ``connect_after_s`` into the run, gives the server ``ready_timeout_s`` to let it
-    in, sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
-    ``is_extended`` says whether the server stamps and answers in events, or is a stock one;
-    ``is_transcript`` that it writes words instead, and ``is_unpaced`` that it is sent audio as fast as it
-    takes it. With ``cut_every_s`` its connection is cut about once in that time, and it continues.
+    The session connects ``connect_after_s`` into the run, waits up to ``ready_timeout_s`` for admission,
+    sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
+    ``is_extended``: the server stamps replies and sends events (false: a stock server). ``is_transcript``:
+    the server sends words instead of audio. ``is_unpaced``: audio is sent as fast as the server reads it.
+    With ``cut_every_s`` its connection is cut about once in that time, and it continues.
     """
 
     session: int
@@ -68,18 +68,18 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
-    """The record of a session and, if it was to keep them, the audio payloads it heard."""
+    """The record of a session and, if kept, the audio payloads that it received."""
 
     record: SessionRecord
     payloads: tuple[bytes, ...] = ()
 
 
 class EndedError(Exception):
-    """The conversation is over before its time; the message says why."""
+    """The conversation ended early; the message gives the reason."""
 
 
 class ProbeSession:
-    """Carries out one plan; whatever the server does becomes the record's outcome, never an exception."""
+    """Runs one plan; a fault of the server becomes the record's outcome, never an exception."""
 
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
@@ -119,19 +119,19 @@ class ProbeSession:
         return self._hearing.recorder
 
     def stop(self) -> None:
-        """Say no more: replies to what was said are still awaited, then the session leaves."""
+        """Send no more audio; the session waits for the outstanding replies, then closes."""
         self._is_stopped = True
         self._begin.set()
 
     def vanish(self) -> None:
-        """Cut the connection without a goodbye, as a lost network does; nothing when there is none."""
+        """Cut the connection without a close frame, as a lost network does; no effect if there is none."""
         if self._socket is not None and not self._socket.closed:
             self.has_vanished = True
             # Both ways at once: the close frame that leaving the conversation would send cannot go out.
             self._socket.get_extra_info("socket").shutdown(sockets.SHUT_RDWR)
 
     async def run(self, http: aiohttp.ClientSession) -> SessionResult:
-        """Hold the conversation and return what it was like."""
+        """Hold the conversation and return its record."""
         await self._begun_within(self._start_s + self._plan.connect_after_s - self._clock())
         connect_s = self._clock()
         detail = ""
@@ -164,7 +164,7 @@ class ProbeSession:
             self._socket = socket
             await until_either_ends(self._speak(socket), self._listen(socket))
 
-    # What we say.
+    # Sending.
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._let_in()
@@ -212,7 +212,7 @@ class ProbeSession:
         self._dropped_messages = pacer.dropped
 
     async def _send_all(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Send without looking at the time; the server reads no faster than it hears."""
+        """Send without pacing; the server reads no faster than its model takes audio."""
         for message in self._clip.messages:
             if self._is_stopped:
                 break
@@ -228,7 +228,7 @@ class ProbeSession:
                 async with asyncio.timeout(seconds):
                     await self._begin.wait()
 
-    # What we hear.
+    # Receiving.
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for message in socket:
@@ -245,7 +245,7 @@ class ProbeSession:
         raise EndedError(self._hearing.error or f"the server closed with code {socket.close_code}")
 
     async def _heed(self, _socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
-        """Take in one message."""
+        """Process one message."""
         self._hearing.hear(data, self._clock())
 
     def _check_answered(self) -> None:

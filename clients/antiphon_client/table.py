@@ -1,4 +1,4 @@
-"""A probe's report as a table for people, and as values for machines."""
+"""A probe's report as a text table, and as plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon_client.record import SessionOutcome
 from antiphon_client.report import ProbeReport, SessionReport
 
 SHOWN_SESSIONS = 16
-"""More sessions than this are shown worst first, and the rest only counted."""
+"""Above this number of sessions only the worst are listed; the rest are counted."""
 
 
 def render_report(report: ProbeReport) -> str:

@@ -31,11 +31,11 @@ from antiphon_client.thread import CallThread
 
 METER_INTERVAL_S = 0.1
 STALE_BLOCKS = round(STALE_S * 1000 / PACKET_MS)
-"""Blocks of the microphone that are kept for the network; older ones are dropped."""
+"""Microphone blocks kept for the network; older ones are dropped."""
 
 BLOCKS_A_FRAME = FRAME_SAMPLES * 1000 // (SAMPLE_RATE * PACKET_MS)
 RETRY_S = 0.3
-"""Between two tries to connect again."""
+"""Seconds between two attempts to connect again."""
 
 EXAMPLES = """\
 Wear headphones: the model hears its own voice otherwise. Ctrl-C ends the call.
@@ -65,7 +65,7 @@ class TalkOptions:
 
     @property
     def url(self) -> str:
-        """The chat socket with its query."""
+        """The URL of the chat socket with its query."""
         model = {"model": self.model} if self.model is not None else {}
         if self.is_stock:
             return self.address.chat({**model, **self.query})
@@ -75,7 +75,7 @@ class TalkOptions:
 
 
 def parse_arguments(argv: Sequence[str]) -> TalkOptions:
-    """Read a command line; argparse ends the process with code 2 when it cannot be used.
+    """Read a command line; argparse ends the process with code 2 when the command line is invalid.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -144,14 +144,14 @@ def main(argv: list[str]) -> int:
 
 
 class _LostError(Exception):
-    """The connection is gone; the call may continue."""
+    """The connection is lost; the call may be resumed."""
 
 
 class TalkCall:
-    """One call: what the microphone hears goes out, what comes back is played and written down."""
+    """One call: sends the microphone's audio, plays and prints the replies."""
 
     def __init__(self, options: TalkOptions, screen: Screen) -> None:
-        """Prepare a call; nothing is opened yet."""
+        """Prepare a call without opening a device or connection."""
         self._options = options
         self._screen = screen
         self._encoder = MessageEncoder(options.format)
@@ -167,11 +167,11 @@ class TalkCall:
         self._sent = 0
 
     def stop(self) -> None:
-        """Hang up, soon; safe from a signal handler."""
+        """End the call soon; safe from a signal handler."""
         self._is_stopped = True
 
     def summary(self) -> str:
-        """The call in a line."""
+        """A summary of the call in one line."""
         buffer = self._speaker.buffer
         return (
             f"{self._sent * PACKET_MS / 1000:.1f} s spoken, "
@@ -180,10 +180,10 @@ class TalkCall:
         )
 
     async def hold(self, sounddevice: Any) -> None:
-        """Connect, wait to be let in, and talk until stopped.
+        """Connect, wait for admission, and hold the call until stopped.
 
         Raises:
-            SessionError: no server there, or it did not let us in, or it ended the call with an error.
+            SessionError: the server does not answer, rejects the call, or ends it with an error.
             AudioError: a device cannot be opened, or the server's audio cannot be decoded.
         """
         options = self._options
@@ -215,7 +215,7 @@ class TalkCall:
                 self._screen.levels(self._microphone_db, self._speaker.db)
 
     async def _go_on(self, http: aiohttp.ClientSession) -> None:
-        """Hold the call, over as many connections as it takes."""
+        """Hold the call, over as many connections as it needs."""
         while True:
             try:
                 await until_either_ends(self._listen(self._socket), self._speak(self._socket))

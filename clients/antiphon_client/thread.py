@@ -9,21 +9,21 @@ from antiphon.errors import ProtocolError
 from antiphon.protocol import events, moshi, resume
 
 ACK_S: Final = 1.0
-"""How often messages are acknowledged; the server keeps what was not."""
+"""Seconds between acknowledgements; the server keeps all that is not acknowledged."""
 
 FULL: Final = 1013
-"""The front end that was asked has no place now; its call can be resumed all the same, a moment later."""
+"""Reason of a front end without a free place: the call can be resumed a moment later."""
 
 
 class CallThread:
-    """The numbers and the token of one call. ``reason`` says why it cannot be resumed any more.
+    """Numbers and token of one call; ``reason`` is why it cannot be resumed any more.
 
-    ``worker`` has the call, where workers have names; ``is_moved`` once it went to another one, until it is
-    claimed there; ``moves`` counts how often.
+    ``worker`` is the name of the worker that holds the call, if it has one. ``is_moved`` is true from a move
+    to another worker until the claim there; ``moves`` counts the moves.
     """
 
     def __init__(self) -> None:
-        """Begin before the server has said that the call can be resumed."""
+        """Begin as a call that cannot be resumed yet."""
         self.window_s = 0.0
         self.input_frame = 0
         self.missed_frames = 0
@@ -42,10 +42,10 @@ class CallThread:
         return self._token is not None and not self.reason
 
     def heed(self, data: bytes) -> bytes | None:
-        """A message from the server, without its number; None for one that came before.
+        """A received message without its number; None for a duplicate.
 
         Raises:
-            ProtocolError: a number is missing, or the message means nothing.
+            ProtocolError: a number is missing, or the message is unknown.
         """
         if data[:1] == bytes((resume.NUMBERED,)):
             seq, data = resume.decode_numbered(data[1:])
@@ -87,14 +87,16 @@ class CallThread:
             self.reason = event.type
 
     def ack(self, now_s: float) -> bytes | None:
-        """What is to be acknowledged now, if it is time; at once on a connection that resumed the call."""
+        """The acknowledgement to send now, or None; at once on a connection that resumed the call."""
         if self._token is None or (self._acked_s is not None and now_s < self._acked_s + ACK_S):
             return None
         self._acked_s = now_s
         return resume.encode_ack(resume.Ack(self._seq, self._frame))
 
     def claim(self, input_frame: int) -> bytes:
-        """The first message of another connection; ``input_frame`` is the first that can still be sent.
+        """The claim, the first message of another connection.
+
+        ``input_frame`` is the first frame that can still be sent.
 
         Raises:
             ProtocolError: the call cannot be resumed.
@@ -105,6 +107,6 @@ class CallThread:
         return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
 
     def resuming_url(self, url: str) -> str:
-        """The address that resumes the call, of the one that began it."""
+        """The URL that resumes the call, made from the call's first one."""
         worker = f"&worker={quote(self.worker)}" if self.worker else ""
         return url.replace("resume=1", "resume=again") + worker

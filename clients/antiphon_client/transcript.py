@@ -20,7 +20,7 @@ LAST_MARKER: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class HeardWord:
-    """A word, when it began in the audio sent, and when it was heard of, on the client's clock."""
+    """A word, its start in the audio sent, and its time of arrival on the client's clock."""
 
     text: str
     start_s: float
@@ -28,12 +28,10 @@ class HeardWord:
 
 
 class TranscriptReceiver:
-    """One session's ear for words; its attributes are those of
-    :class:`antiphon_client.chat_receiver.ChatReceiver`.
-    """
+    """Words of one session; attributes as in :class:`antiphon_client.chat_receiver.ChatReceiver`."""
 
     def __init__(self) -> None:
-        """Nothing has been heard."""
+        """Begin without words."""
         self.recorder = FrameRecorder(frame_samples=FRAME_SAMPLES, delay_frames=0)
         self.ready_s: float | None = None
         self.has_handshake = False
@@ -52,14 +50,14 @@ class TranscriptReceiver:
 
     @property
     def is_answered(self) -> bool:
-        """Whether all that was said has been transcribed."""
+        """Whether all audio has been transcribed."""
         return self.is_marked
 
     def hear(self, data: bytes, now_s: float) -> None:
-        """Take in one binary message that arrived now.
+        """Process one binary message that arrived now.
 
         Raises:
-            ProtocolError: it means nothing here.
+            ProtocolError: the message is unknown.
         """
         self.bytes_in += len(data)
         match kyutai.decode_server(data):
@@ -79,7 +77,7 @@ class TranscriptReceiver:
                 self.error = words
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """How long after its beginning was sent each word was heard of, the model's own delay included.
+        """Delay from sending the start of each word to receiving it, the model's own delay included.
 
         A word that begins after the last whole frame is left out.
         """

@@ -1,4 +1,4 @@
-"""``antiphon probe --protocol tts``: a text spoken, for many sessions at once: how soon, and how fast.
+"""``antiphon probe --protocol tts``: speech synthesis in many sessions at once, its delay and its speed.
 
 The text is sent whole, then its end, as Kyutai's client does. Audio comes in ``PcmMessagePack``.
 """
@@ -31,12 +31,12 @@ TEXT = (
 )
 MAX_MESSAGE_BYTES = 1 << 20
 STALL_S = 30.0
-"""A server that sends nothing for this time, once it has begun, has failed."""
+"""Seconds without a message after which a started session has failed."""
 
 
 @dataclass(slots=True)
 class TtsRecord:
-    """What one session heard: pieces of audio with the times of their arrival, on the client's clock."""
+    """Audio of one session with its times of arrival, on the client's clock."""
 
     sent_s: float = 0.0
     ended_s: float = 0.0
@@ -47,7 +47,7 @@ class TtsRecord:
     error: str = ""
 
     def hear(self, message: kyutai_tts.ServerMessage, now_s: float) -> None:
-        """Take in a message of the server."""
+        """Process one message of the server."""
         match message:
             case kyutai.Ready():
                 self.is_ready = True
@@ -61,24 +61,24 @@ class TtsRecord:
 
     @property
     def audio_s(self) -> float:
-        """How long it speaks."""
+        """Seconds of speech."""
         return sum(piece.size for piece in self.pieces) / SAMPLE_RATE
 
     @property
     def first_audio_ms(self) -> float:
-        """From the text until the first piece of speech is here; NaN without one."""
+        """Seconds from the text to the first speech; NaN without speech."""
         return 1000 * (self.arrived_s[0] - self.sent_s) if self.arrived_s else float("nan")
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of speech in a second, from the text to the last piece; NaN without speech."""
+        """Seconds of speech generated per second, from the text to the last piece; NaN without speech."""
         if not self.arrived_s:
             return float("nan")
         return self.audio_s / max(1e-9, self.arrived_s[-1] - self.sent_s)
 
     @property
     def gaps(self) -> int:
-        """How often a player that starts with 80 ms runs dry."""
+        """Underruns of a player that starts with 80 ms buffered."""
         samples = [piece.size for piece in self.pieces]
         return len(playback_gaps_s(self.arrived_s, samples, sample_rate=SAMPLE_RATE))
 
@@ -99,7 +99,7 @@ class TtsReport:
 
     @classmethod
     def of(cls, speeches: list[TtsRecord]) -> TtsReport:
-        """The report of what was heard."""
+        """The report of all sessions."""
         return cls(
             sessions=len(speeches),
             rejected=sum(not it.is_ready for it in speeches),
@@ -134,7 +134,7 @@ def run_tts_probe(options: ProbeOptions) -> int:
 
 
 def broken_limits(options: ProbeOptions, report: TtsReport) -> list[str]:
-    """One sentence for each limit that was broken."""
+    """One sentence for each limit that was exceeded."""
     first = report.first_audio_ms.max if report.first_audio_ms is not None else float("nan")
     limits = options.limits
     found = (
@@ -151,7 +151,7 @@ def broken_limits(options: ProbeOptions, report: TtsReport) -> list[str]:
 
 
 def render(report: TtsReport) -> str:
-    """The report as lines for a person."""
+    """The report as text lines."""
     lines = [
         f"sessions   {report.sessions}, {report.rejected} not let in, {report.failed} ended early",
         f"speech     {report.audio_s:.1f} s, {report.words} words received, {report.gaps} gaps",
@@ -174,7 +174,7 @@ async def speak_all(options: ProbeOptions) -> list[TtsRecord]:
 
 
 async def listen(http: aiohttp.ClientSession, options: ProbeOptions) -> TtsRecord:
-    """One session: the text, its end, and all that is said of it."""
+    """One session: sends the text and its end, and collects the speech."""
     model = {"model": options.model} if options.model is not None else {}
     wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
     url = options.address.tts({"format": "PcmMessagePack", **wait, **model, **options.query})
@@ -199,7 +199,7 @@ async def listen(http: aiohttp.ClientSession, options: ProbeOptions) -> TtsRecor
 async def _hear(
     ws: aiohttp.ClientWebSocketResponse, speech: TtsRecord, silence_s: float, *, until_ready: bool = False
 ) -> None:
-    """Hear until the end, or until there is a row."""
+    """Receive until the end, or with ``until_ready`` until the server has admitted the session."""
     while not (until_ready and speech.is_ready):
         async with asyncio.timeout(silence_s):
             message = await ws.receive()
