@@ -1,8 +1,8 @@
-"""The clock of a caller's audio: silence for what is overdue, and as much of it dropped when it comes.
+"""The clock of a caller's audio: overdue audio becomes silence, and the same length of late audio is dropped.
 
-A full-duplex model listens without a pause. Where a protocol promises that time passes, audio that a network
-holds up is replaced by zeros; when it comes after all, it would push everything after it back for the rest of
-the call, so that it is dropped.
+A full-duplex model listens without a pause. Where a protocol promises real time, zeros replace audio that the
+network delays. The delayed audio is dropped when it arrives: it would delay all later audio for the rest of
+the call.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ SETTLE_S = 0.02
 """After a gap audio is collected for this long, so that a burst is not taken for renewed speech."""
 
 SLACK_S = 0.08
-"""Audio is early by at most this much; beyond, it is taken to be what zeros have replaced.
+"""Audio is early by at most this much; beyond that, it counts as audio that zeros have replaced.
 
 A message of more than ``OVERDUE_S`` may be early by that much more: its first sample cannot come sooner.
 """
 
 MAX_FILL_S = 1.0
-"""Zeros at once. A longer gap between two looks is the server's own: time that it did not live through."""
+"""Zeros at once. A longer gap between two calls of ``look`` is a pause of the server itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockCounts:
-    """Samples of silence that stood in for overdue audio, and samples of audio that came too late."""
+    """Samples of silence in place of overdue audio, and samples of audio that arrived too late."""
 
     filled: int = 0
     dropped: int = 0
 
 
 class InputClock:
-    """Decides what of a caller's audio is pushed, and when zeros are; times are seconds of one clock.
+    """Decides which of a caller's audio, and when zeros, are pushed; times are seconds of one clock.
 
     :meth:`arrive` takes what has come, :meth:`look` is called at :attr:`due_s`; both return float32 ``[N]``
     to be pushed now. Audio that zeros have replaced is dropped as far as it would be more than ``SLACK_S``
@@ -59,7 +59,7 @@ class InputClock:
 
     @property
     def counts(self) -> ClockCounts:
-        """What became of time and audio so far."""
+        """Counts of inserted and dropped audio so far."""
         return ClockCounts(self._filled, self._dropped)
 
     @property
@@ -71,7 +71,7 @@ class InputClock:
         return self._start_s + end / self._rate + OVERDUE_S
 
     def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
-        """Audio has come. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""
+        """Take audio that arrived. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""
         if self._is_after_gap:
             if self._late_since_s is None:
                 self._late_since_s = now_s
@@ -80,7 +80,7 @@ class InputClock:
         return self._push(self._timely(pcm, pcm.size, now_s))
 
     def look(self, now_s: float) -> FloatArray:
-        """What the passing of time requests: late audio that has settled, and zeros for what is overdue."""
+        """The audio due at this time: late audio that has settled, and zeros for overdue audio."""
         settled = self._settle(now_s)
         zeros = self._fill(now_s)
         return settled if not zeros.size else np.concatenate((settled, zeros))

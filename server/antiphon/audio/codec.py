@@ -1,4 +1,4 @@
-"""What every codec of :mod:`antiphon.audio.codecs` is: a decoder, an encoder, and those of bare samples."""
+"""The base classes of all codecs of :mod:`antiphon.audio.codecs`: decoder and encoder, and those of PCM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Decoder(ABC):
     """
 
     piece_bytes: ClassVar[int] = PCM_BYTES
-    """Bytes taken in one step."""
+    """Bytes decoded in one step."""
 
     waiting_samples: float = math.inf
     has_more = False
@@ -42,7 +42,7 @@ class Decoder(ABC):
         self._pieces: deque[bytes] = deque()
 
     def put(self, data: bytes) -> None:
-        """Add what a message carried."""
+        """Add the payload of a message."""
         size = self.piece_bytes
         self._pieces.extend(data[start : start + size] for start in range(0, max(1, len(data)), size))
 
@@ -51,7 +51,7 @@ class Decoder(ABC):
         """The next samples, float32 ``[N]``, N perhaps 0; None when there is nothing to do.
 
         Raises:
-            AudioError: data that is not what the codec says; the decoder can continue with the next.
+            AudioError: data that the codec cannot decode; the decoder can continue with the next.
         """
 
     def feed(self, data: bytes) -> FloatArray:
@@ -71,7 +71,7 @@ class Decoder(ABC):
         return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.float32), *found])
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
-        """Give native memory back."""
+        """Free native memory."""
 
 
 class Encoder(ABC):
@@ -86,18 +86,18 @@ class Encoder(ABC):
         """
 
     def finish(self) -> list[bytes]:
-        """What ends the stream, to be sent last. Nothing may be encoded afterwards."""
+        """The payload that ends the stream, to be sent last. Nothing may be encoded afterwards."""
         return []
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
-        """Give native memory back."""
+        """Free native memory."""
 
 
 class SampleDecoder(Decoder):
     """Any whole number of samples a message, at ``wire_rate``, to samples at ``rate``."""
 
     def __init__(self, convert: Callable[[bytes], FloatArray], rate: int, wire_rate: int) -> None:
-        """``convert`` makes float32 in [-1, 1] of bytes."""
+        """``convert`` turns bytes into float32 in [-1, 1]."""
         super().__init__()
         self._convert = convert
         self._resampler = None if rate == wire_rate else Resampler(wire_rate, rate)
@@ -116,7 +116,7 @@ class SampleEncoder(Encoder):
     """Samples at ``rate`` to one payload of samples at ``wire_rate``."""
 
     def __init__(self, convert: Callable[[FloatArray], bytes], rate: int, wire_rate: int) -> None:
-        """``convert`` makes bytes of float32."""
+        """``convert`` turns float32 into bytes."""
         self._convert = convert
         self._resampler = None if rate == wire_rate else Resampler(rate, wire_rate)
 

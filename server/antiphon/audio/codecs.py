@@ -1,4 +1,4 @@
-"""The table of codecs: every form in which audio comes and goes.
+"""The table of codecs: every encoding of audio in and out.
 
 To add one, write a decoder and an encoder (:mod:`antiphon.audio.codec`) and their row in :data:`CODECS`; a
 protocol then maps its own word to the row's name.
@@ -33,8 +33,8 @@ from antiphon.errors import AudioError
 class AudioCodec:
     """One form of mono audio.
 
-    ``encoder`` and ``decoder`` make one for a direction of a session, of the model's rate and that on the
-    wire; what the server only writes has no decoder. ``content_type`` is what HTTP calls it. ``is_framed``:
+    ``encoder`` and ``decoder`` make one for a direction of a session, of the model's rate and the wire's; a
+    format that the server only writes has no decoder. ``content_type`` is its HTTP media type. ``is_framed``:
     each message is independent, so it may be stamped with its frame, be lost, and its call be resumed.
     """
 

@@ -1,4 +1,4 @@
-"""Recordings on disk, of any common kind, as one float32 array."""
+"""Recordings on disk, of any common format, as one float32 array."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
     The time axis is kept: sample n is the file at ``n / sample_rate`` seconds. Samples are in [-1, 1].
 
     Raises:
-        AudioError: the file is not there, or is not audio that can be read.
+        AudioError: the file does not exist, or is not readable audio.
     """
     try:
         pcm, rate = _read(path)

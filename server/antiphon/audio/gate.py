@@ -1,7 +1,6 @@
-"""Speech or silence of a model: an output gate that replaces its silence by exact zeros.
+"""An output gate: it replaces a model's silence by exact zeros.
 
-A codec's silence is faint noise. Clients that find the ends of answers by energy hear one endless answer in
-it, unless the server sends zeros.
+A codec's silence is faint noise. Clients that detect the end of an answer by energy need exact zeros.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class GateRules:
 
 
 class OutputGate:
-    """The gate of one session, without delay: what it lets through is what came in, but for the ramps.
+    """The gate of one session, without delay: open frames pass unchanged except for the ramps.
 
     It opens, for a whole frame, at a frame that has text or that is louder than ``open_dbfs``. It closes at
     the first frame after ``hold_ms`` without text and without a block above ``close_dbfs``.
@@ -51,7 +50,7 @@ class OutputGate:
         self.is_open = False
 
     def pass_frame(self, pcm: FloatArray, *, has_text: bool) -> FloatArray:
-        """One frame, float32 ``[N]``, as it is to be heard; ``has_text``: its token is no padding."""
+        """The gated frame, float32 ``[N]``; ``has_text``: its token is no padding."""
         was_open = self.is_open
         self._follow(pcm, has_text=has_text)
         if was_open and self.is_open:

@@ -1,8 +1,8 @@
-"""The library libopus: its place, and its functions with their C types.
+"""The library libopus: its location, and its functions with their C types.
 
-The library is the one the ``av`` wheel carries, which is there on every platform the server is installed
-on; without it, the system's. It is called through ctypes, which releases the interpreter lock for the time of
-each call: several threads encode and decode at once. See docs/adr/0002-opus-through-libopus.md.
+The library comes from the ``av`` wheel, which exists for every platform of the server; without it, from the
+system. It is called through ctypes, which releases the interpreter lock for the time of each call: several
+threads encode and decode at once. See docs/adr/0002-opus-through-libopus.md.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | Non
 
 
 def error_text(library: CDLL, code: int) -> str:
-    """libopus's own words for an error code, and the code."""
+    """The text of libopus for an error code, and the code."""
     words: bytes = library.opus_strerror(code)
     return f"{words.decode()} (libopus error {code})"
 

@@ -16,7 +16,7 @@ ABSOLUTE_GATE_LUFS = -70.0
 RELATIVE_GATE_LU = -10.0
 
 _RESPONSE_S = 1.0
-"""The weighting's memory: after a second its high-pass at 38 Hz has died down beyond float64."""
+"""Padding for the weighting filter: after one second its 38 Hz high-pass has decayed below float64."""
 
 
 def loudness_lufs(pcm: FloatArray, sample_rate: int) -> float:
@@ -61,8 +61,8 @@ def _power(lufs: float) -> float:
 def _weight(pcm: NDArray[np.float64], sample_rate: int) -> NDArray[np.float64]:
     """The standard's K weighting, in the frequency domain: a shelf for the head, then a high-pass.
 
-    Both are the biquads of R. Bristow-Johnson's cookbook with corners at 1500 Hz and 38 Hz, as pyloudnorm
-    has them: within 0.05 dB of the standard's table, at any rate.
+    Both are the biquads of R. Bristow-Johnson's cookbook with corners at 1500 Hz and 38 Hz, as in pyloudnorm:
+    within 0.05 dB of the standard's table, at any rate.
     """
     size = len(pcm) + round(_RESPONSE_S * sample_rate)
     z = np.exp(-2j * np.pi * np.fft.rfftfreq(size))
@@ -71,7 +71,7 @@ def _weight(pcm: NDArray[np.float64], sample_rate: int) -> NDArray[np.float64]:
 
 
 def _shelf(z: NDArray[np.complex128], w: float) -> NDArray[np.complex128]:
-    """4 dB more above the corner ``w`` (radians a sample), Q of 1 / sqrt 2."""
+    """A shelf filter: 4 dB more above the corner ``w`` (radians a sample), Q of 1 / sqrt 2."""
     a, cos = 10 ** (4.0 / 40), math.cos(w)
     slope = 2 * math.sqrt(a) * math.sin(w) / math.sqrt(2)
     up = a * (
@@ -92,6 +92,6 @@ def _shelf(z: NDArray[np.complex128], w: float) -> NDArray[np.complex128]:
 
 
 def _high_pass(z: NDArray[np.complex128], w: float) -> NDArray[np.complex128]:
-    """Nothing below the corner ``w`` (radians a sample), Q of 1 / 2."""
+    """A high-pass filter with the corner ``w`` (radians a sample), Q of 1 / 2."""
     cos, alpha = math.cos(w), math.sin(w)
     return ((1 + cos) / 2) * (1 - z) ** 2 / ((1 + alpha) - 2 * cos * z + (1 - alpha) * z**2)

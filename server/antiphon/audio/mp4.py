@@ -1,9 +1,9 @@
 """The header of an MP4 file, checked before FFmpeg reads it.
 
 FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a
-file of 300 bytes can state 2^27. It makes them again for every edit, and of PCM for every 160 samples of a
-chunk. A compressed header (``cmov``) would hide such numbers, and tables of pictures (``iinf``, ``iloc``)
-state others, so they are refused.
+file of 300 bytes can state 2^27. It repeats them for every edit, and for PCM makes one for every 160 samples
+of a chunk. A compressed header (``cmov``) would hide such numbers, and tables of pictures (``iinf``,
+``iloc``) state others, so they are refused.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from antiphon.errors import AudioError
 
 MAX_SAMPLES: Final = 2**20
-"""Of AAC, six hours at 48 kHz; FFmpeg's tables for them take 25 MB."""
+"""Samples of six hours of AAC at 48 kHz; FFmpeg's tables for them take 25 MB."""
 
 MAX_EDITED: Final = 4 * MAX_SAMPLES
 """Samples times edits: encoders write an edit or two for each track."""
 
 MAX_HEADER_BYTES: Final = 16 * 2**20
-"""Everything but the audio itself; an hour of AAC has 0.7 MB."""
+"""Bytes of everything but the audio itself; an hour of AAC has 0.7 MB."""
 
 MAX_BOXES: Final = 65_536
-"""At the top: half of them are fragments, of which an hour has some thousands."""
+"""Boxes at the top level: half of them are fragments, of which an hour has some thousands."""
 
 _COUNTS: Final = {b"stsz": 8, b"stz2": 8, b"trun": 4}
-"""Where behind its name a box states how many samples there are."""
+"""The offset of a box's sample count behind its name."""
 
 _REFUSED: Final = {
     b"cmov": "a compressed header",
@@ -37,16 +37,16 @@ _REFUSED: Final = {
     b"iloc": "a table of pictures",
 }
 _CHUNK_STEP: Final = 160
-"""FFmpeg reads PCM in at least this number of samples at a time."""
+"""The least number of PCM samples that FFmpeg reads at a time."""
 
 _HEADER, _LONG_HEADER = 8, 16
 
 
 def check_mp4(file: BinaryIO) -> None:
-    """Pass a file whose header states no more than may be; the position in the file is kept.
+    """Check that a file's header states at most the allowed numbers; the position in the file is kept.
 
     Raises:
-        AudioError: it states more.
+        AudioError: it states larger numbers.
     """
     position = file.tell()
     samples = edits = chunks = in_chunk = header_bytes = 0
@@ -75,7 +75,7 @@ def _check_stated(count: int, limit: int, what: str) -> None:
 
 
 def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """The ranges of the file that are no audio.
+    """The ranges of the file that are not audio.
 
     Raises:
         AudioError: too many boxes.
@@ -100,8 +100,7 @@ def _headers(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def _places(data: bytes, name: bytes) -> Iterator[int]:
-    """Where boxes of this name continue behind it, wherever they are: FFmpeg reads them in places where none
-    belongs."""
+    """The ends of all occurrences of a box's name: FFmpeg also reads boxes in invalid places."""
     at = data.find(name)
     while at >= 0:
         yield at + len(name)
@@ -109,13 +108,13 @@ def _places(data: bytes, name: bytes) -> Iterator[int]:
 
 
 def _stated(data: bytes, name: bytes, offset: int) -> Iterator[int]:
-    """The numbers that boxes of this name have ``offset`` bytes behind it."""
+    """The numbers ``offset`` bytes behind the name of such boxes."""
     for at in _places(data, name):
         yield int.from_bytes(data[at + offset : at + offset + 4])
 
 
 def _chunk_samples(data: bytes) -> Iterator[int]:
-    """The most samples that each table says are in a chunk."""
+    """The largest number of samples in a chunk, by each table."""
     for at in _places(data, b"stsc"):
         count = int.from_bytes(data[at + 4 : at + 8])
         table = data[at + 8 : at + 8 + 12 * count]

@@ -1,11 +1,11 @@
 """Ogg pages around Opus packets (RFC 3533, RFC 7845), sans I/O, and the codec of such a stream.
 
-Reading follows what the Moshi family's servers accept, since their clients must work unchanged:
+Reading accepts the same streams as the Moshi family's servers, since their clients must work unchanged:
 
 * One logical stream at a time. A page that begins a stream (of whatever serial) starts the next one; pages of
   another serial that do not are passed over. A stream joined in the middle is read from there.
-* Pre-skip, output gain and granule positions are read and offered, not applied: nothing is cut or scaled.
-  Time is what the packets hold, so it does not matter at which rate a peer counts granules.
+* Pre-skip, output gain and granule positions are read but not applied. Time is the duration of the packets,
+  so that the rate of a peer's granules has no effect.
 * Bytes outside of pages, and pages with a wrong checksum, are skipped up to the next capture pattern and
   counted; too many in a row are an error. A packet with a missing page is left out.
 
@@ -30,22 +30,22 @@ from antiphon.errors import AudioError
 
 GRANULE_RATE = 48_000
 MAX_PACKET_BYTES = 61_440
-"""The longest packet a reader must take (RFC 7845, section 6): 120 ms of eight stereo streams."""
+"""Bytes of the longest packet a reader must accept (RFC 7845, section 6): 120 ms of eight stereo streams."""
 
 MAX_SKIPPED_BYTES = 65_536
-"""Bytes in a row that belong to no page: about the longest page, so one damaged page never ends a stream."""
+"""Bytes in a row outside of pages: about the longest page, so that one damaged page never ends a stream."""
 
 MAX_DAMAGED_PAGES = 16
-"""Wrong checksums in a row; sockets do not damage bytes, and each one costs the reading of a page."""
+"""Wrong checksums in a row; sockets do not damage bytes, and each costs the parsing of a page."""
 
 PIECE_BYTES: Final = 4096
-"""Bytes of a stream taken apart in one step, 0.1 ms; the packets of a page that they complete wait."""
+"""Bytes of a stream parsed in one step, 0.1 ms; the packets of a page that they complete wait."""
 
 STEP_SAMPLES: Final = 12_000
-"""Half a second decoded in one step: 0.5 ms."""
+"""Audio decoded in one step: half a second in 0.5 ms."""
 
 STEP_PACKETS: Final = 32
-"""Packets decoded in one step: short ones cost more by number than by length."""
+"""Packets decoded in one step: short packets cost more by number than by length."""
 
 _CAPTURE = b"OggS\0"  # with the version, so that less passes for the beginning of a page
 _HEAD = struct.Struct("<5sBqIIIB")
@@ -93,12 +93,12 @@ class OpusHead:
 
 
 class OggOpusReader:
-    """Takes the bytes of a stream in any portions and gives its audio packets.
+    """Parses a stream of bytes, in any portions, into audio packets.
 
     ``head`` is the OpusHead of the stream being read, None before it or when it was joined in the middle;
     ``granule_position`` is the last page's, in the peer's own unit. ``streams`` counts beginnings,
-    ``damaged_pages`` wrong checksums, ``skipped_bytes`` what belonged to no page, and ``gaps`` breaks in the
-    numbering of pages. Holds at most one page and one packet.
+    ``damaged_pages`` wrong checksums, ``skipped_bytes`` the bytes outside of pages, and ``gaps`` breaks in
+    the numbering of pages. Holds at most one page and one packet.
     """
 
     def __init__(self) -> None:
@@ -120,8 +120,8 @@ class OggOpusReader:
         """Take the next bytes; returns the audio packets they complete.
 
         Raises:
-            AudioError: another codec than Opus, a packet that is too long, or too much that is no page.
-                What was buffered is lost; the next bytes are read as if after a gap.
+            AudioError: another codec than Opus, a packet that is too long, or too many bytes outside of
+                pages. The buffer is discarded; the next bytes are read as after a gap.
         """
         buffer = self._buffer + data if self._buffer else data
         self._buffer = b""
@@ -188,7 +188,7 @@ class OggOpusReader:
         self.head = None
 
     def _split(self, page: bytes, segments: int, *, is_continued: bool) -> list[bytes]:
-        """The packets that end on this page; what is left of the last one is kept for the next page."""
+        """The packets that end on this page; the rest of the last one is kept for the next page."""
         partial = self._partial
         start = end = _HEAD.size + segments
         complete: list[bytes] = []
@@ -256,7 +256,7 @@ class OggOpusWriter:
 
 
 def _page_size(buffer: bytes, start: int) -> int | None:
-    """Bytes of the page at ``start``, or None when they are not known yet or not all here."""
+    """Bytes of the page at ``start``, or None while it is incomplete."""
     table = start + _HEAD.size
     if len(buffer) < table:
         return None
@@ -270,17 +270,18 @@ def _page_size(buffer: bytes, start: int) -> int | None:
 def _checksum(page: bytes) -> bytes:
     """The four bytes of a page's checksum, computed with those bytes as zero.
 
-    Ogg's CRC takes the most significant bit first and inverts nothing; zlib's is the same polynomial the
-    other way round, inverted at both ends. So: mirror every byte, undo the inversions, mirror the result.
+    Ogg's CRC takes the most significant bit first and inverts nothing; zlib's CRC uses the same polynomial
+    with the bits reversed, and inverts start and end. The code reverses the bits of every byte, undoes the
+    inversions and reverses the result.
     """
     mirrored = (page[:22] + b"\0\0\0\0" + page[26:]).translate(_MIRROR)
     return (zlib.crc32(mirrored, 0xFFFF_FFFF) ^ 0xFFFF_FFFF).to_bytes(4, "big").translate(_MIRROR)
 
 
 class OggDecoder(Decoder):
-    """Pieces of one Ogg/Opus stream.
+    """Decodes the pieces of one Ogg/Opus stream.
 
-    It decodes as upstream's servers do: no pre-skip is cut off, nothing is clipped, and a new stream
+    As in upstream's servers, no pre-skip is removed, samples are not clipped, and a new stream
     in the same session continues with the same decoder.
     """
 
@@ -293,7 +294,7 @@ class OggDecoder(Decoder):
         self._packets: deque[bytes] = deque()
 
     def step(self) -> FloatArray | None:
-        """Half a second of packets, or those that a piece completes."""
+        """Decode half a second of packets, or the packets that a piece completes."""
         if not self._packets:
             if not self._pieces:
                 return None
@@ -309,7 +310,7 @@ class OggDecoder(Decoder):
         return np.concatenate(found) if found else np.zeros(0, np.float32)
 
     def close(self) -> None:
-        """Give libopus its memory back."""
+        """Free libopus's memory."""
         self._opus.close()
 
 
@@ -333,5 +334,5 @@ class OggEncoder(Encoder):
         return [] if self._headers else [self._ogg.finish()]
 
     def close(self) -> None:
-        """Give libopus its memory back."""
+        """Free libopus's memory."""
         self._opus.close()

@@ -1,8 +1,8 @@
 """Opus packets to and from float32, mono, through libopus (RFC 6716), one packet a message.
 
-A call into libopus gives the interpreter lock away and has to win it back, which among many threads costs
-more than the call. So a frame of 80 ms is encoded at once and cut into the packets of 20 ms that go onto the
-wire, and packets that came one by one are joined and decoded at once. Neither changes a bit of the audio.
+A call into libopus releases the interpreter lock; among many threads, taking it again costs more than the
+call. So a frame of 80 ms is encoded at once and cut into packets of 20 ms for the wire, and packets that
+arrive one by one are joined and decoded at once. The audio is bit-identical.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from antiphon.errors import AudioError
 
 SAMPLE_RATE = 24_000
 PACKET_MS = (20, 40, 80)
-"""Lengths of the packets we make. One of 80 ms is one call into libopus for a whole frame of the model."""
+"""Lengths of encoded packets in ms. One of 80 ms is one call into libopus for a whole frame of the model."""
 
 BITRATE = 48_000
 COMPLEXITY = 4
-"""With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than what
-upstream's servers send; measured in docs/adr/0002-opus-through-libopus.md."""
+"""With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than
+upstream's setting; measured in docs/adr/0002-opus-through-libopus.md."""
 
 MAX_PACKET_BYTES = 4000
-"""What libopus advises as a buffer, and all that the stock web client's decoder has room for."""
+"""Bytes of a packet: the buffer that libopus advises, and the limit of the stock web client's decoder."""
 
 MAX_PACKET_MS: Final = 120.0
 MAX_FRAME_BYTES: Final = 1275
 MAX_FRAMES: Final = 48
-"""Of one packet (section 3.2.5)."""
+"""Frames of one packet (section 3.2.5)."""
 
 FRAME_MS: Final = (*(10.0, 20.0, 40.0, 60.0) * 3, *(10.0, 20.0) * 2, *(2.5, 5.0, 10.0, 20.0) * 4)
 """The length of a packet's frames, by its configuration (table 2): SILK, hybrid, CELT."""
@@ -51,7 +51,7 @@ _SET_BITRATE, _SET_COMPLEXITY, _GET_LOOKAHEAD = 4002, 4010, 4027  # opus_defines
 
 
 class Application(IntEnum):
-    """What the encoder optimises for (opus_defines.h)."""
+    """The optimisation target of the encoder (opus_defines.h)."""
 
     SPEECH = 2048
     AUDIO = 2049
@@ -72,7 +72,7 @@ class _Native:
         self._destroy = weakref.finalize(self, getattr(library, destroy), handle)
 
     def close(self) -> None:
-        """Give the native memory back; using the object afterwards is an AudioError."""
+        """Free the native memory; using the object afterwards is an AudioError."""
         self._handle = None
         self._destroy()
 
@@ -117,7 +117,7 @@ class OpusEncoder(_Native):
         super().__init__(library, handle, error, "opus_encoder_destroy", f"an encoder at {sample_rate} Hz")
         self._encode = library.opus_encode_float
         self.sizes = tuple(sample_rate * milliseconds // 1000 for milliseconds in PACKET_MS)
-        """Samples that make a packet."""
+        """Samples per packet."""
         self._input = np.zeros(self.sizes[-1], np.float32)
         self._input_address = self._input.ctypes.data
         self._output = ctypes.create_string_buffer(MAX_PACKET_BYTES)
@@ -128,7 +128,7 @@ class OpusEncoder(_Native):
         lookahead = c_int32()
         self._control(_GET_LOOKAHEAD, ctypes.byref(lookahead), "the lookahead")
         self.lookahead_samples = lookahead.value
-        """Samples by which decoded audio lags behind what was encoded."""
+        """Samples of delay between encoded and decoded audio."""
 
     def encode(self, pcm: FloatArray) -> bytes:
         """One packet from float32 ``[N]``, N being 20, 40 or 80 ms; clipped to [-1, 1].
@@ -140,7 +140,7 @@ class OpusEncoder(_Native):
         if samples not in self.sizes:
             raise AudioError(f"{samples} samples make no packet, {', '.join(map(str, self.sizes))} do")
         if not math.isfinite(np.add.reduce(pcm)):
-            pcm = limited(pcm)  # names the sample
+            pcm = limited(pcm)  # raises the error that names the sample
         np.minimum(np.maximum(pcm, -1.0, out=self._input[:samples]), 1.0, out=self._input[:samples])
         size: int = self._encode(
             self._open_handle(), self._input_address, samples, self._output_address, MAX_PACKET_BYTES
@@ -189,7 +189,7 @@ class OpusDecoder(_Native):
 
 
 def packet_ms(packet: bytes) -> float:
-    """How much audio a packet says it holds, in milliseconds; 0 when it says nothing."""
+    """The duration of a packet in milliseconds, from its header; 0 if the header is invalid."""
     if not packet:
         return 0.0
     code, frame_ms = packet[0] & 3, FRAME_MS[packet[0] >> 3]
@@ -217,7 +217,7 @@ def split_packet(packet: bytes) -> list[bytes]:
 
 
 def join_packets(packets: Sequence[bytes]) -> Sequence[bytes]:
-    """The same audio in one packet, where all have one frame, of one configuration; else as they are."""
+    """The same audio in one packet if all packets have one frame and one configuration; else unchanged."""
     if len(packets) < 2 or {packet[:1] for packet in packets} != {packets[0][:1]}:
         return packets
     head = packets[0][0] if packets[0] else _ANY
@@ -246,12 +246,12 @@ class PacketDecoder(Decoder):
         self.waiting_samples = 0
 
     def put(self, data: bytes) -> None:
-        """Gather a packet; one that says that it holds nothing is broken, and waits for no other."""
+        """Buffer a packet; an empty one is invalid, and is decoded without waiting for more."""
         self._pieces.append(data)
         self.waiting_samples += round(packet_ms(data) * self._rate / 1000) or self._rate
 
     def step(self) -> FloatArray | None:
-        """All that waits."""
+        """The audio of all waiting packets."""
         if not self._pieces:
             return None
         packets, self.waiting_samples = join_packets(tuple(self._pieces)), 0
@@ -261,7 +261,7 @@ class PacketDecoder(Decoder):
         return np.concatenate([self._opus.decode(packet) for packet in packets])
 
     def close(self) -> None:
-        """Give libopus its memory back."""
+        """Free libopus's memory."""
         self._opus.close()
 
 
@@ -279,12 +279,12 @@ class PacketEncoder(Encoder):
             raise AudioError(f"{pcm.size} samples are no whole number of packets of {sizes[0]}")
         packets: list[bytes] = []
         start = 0
-        for size in reversed(sizes):  # as much as one call can take
+        for size in reversed(sizes):  # the most samples of one call
             while size <= pcm.size - start:
                 packets += split_packet(self._opus.encode(pcm[start : start + size]))
                 start += size
         return packets
 
     def close(self) -> None:
-        """Give libopus its memory back."""
+        """Free libopus's memory."""
         self._opus.close()

@@ -41,7 +41,7 @@ def float_from_s16le(data: bytes) -> FloatArray:
 
 
 def float_from_f32le(data: bytes) -> FloatArray:
-    """Float32 samples, clipped to [-1, 1]; read-only float32 ``[N]`` on the bytes themselves where it can be.
+    """Float32 samples, clipped to [-1, 1]; read-only float32 ``[N]`` without a copy where possible.
 
     Raises:
         AudioError: not a multiple of 4 bytes, or a sample that is NaN or infinite.
@@ -51,7 +51,7 @@ def float_from_f32le(data: bytes) -> FloatArray:
 
 
 def s16le_from_float(pcm: FloatArray) -> bytes:
-    """Float32 ``[N]`` to signed 16-bit, clipped and rounded; gives back exactly what came from s16le.
+    """Float32 ``[N]`` to signed 16-bit, clipped and rounded; the exact inverse of the conversion from s16le.
 
     Raises:
         AudioError: a sample is NaN or infinite.

@@ -17,7 +17,7 @@ from antiphon.errors import AudioError
 MIN_RATE, MAX_RATE = 4_000, 384_000
 
 _ZERO_CROSSINGS = 48
-"""Of the sinc, on either side: with the window below, flat to 0.88 of the band and 90 dB down at its edge."""
+"""Zero crossings of the sinc on either side: flat to 0.88 of the band and 90 dB down at its edge."""
 _KAISER_BETA = 9.0
 _CUTOFF = 0.945
 _BLOCK_SAMPLES = 4096
@@ -25,7 +25,7 @@ _BLOCK_SAMPLES = 4096
 
 
 class Resampler:
-    """Turns mono float32 at one rate into another, in any portions, without delay.
+    """Converts mono float32 from one rate to another, in any portions, without delay.
 
     The n-th sample that comes out is the input at time ``n / target_rate``; in all,
     ``ceil(samples * target_rate / source_rate)`` come out. Output lags behind input by :attr:`delay_s`,
@@ -59,14 +59,14 @@ class Resampler:
         return 0.0 if self._up == self._down else self._half / self._source_rate
 
     def feed(self, pcm: FloatArray) -> FloatArray:
-        """Take float32 ``[N]`` and return what can be computed by now, float32 ``[M]``."""
+        """Take float32 ``[N]`` and return all samples that can be computed now, float32 ``[M]``."""
         if self._up == self._down:
             return pcm.copy()
         self._received += pcm.size
         return self._run(pcm, _ceil_divided((self._received - self._half) * self._up, self._down))
 
     def finish(self) -> FloatArray:
-        """The rest, as if silence followed, float32 ``[M]``. Nothing may be fed afterwards."""
+        """The remaining samples, as if silence followed, float32 ``[M]``. Nothing may be fed afterwards."""
         silence = np.zeros(self._half, np.float32)
         return self._run(silence, _ceil_divided(self._received * self._up, self._down))
 

@@ -1,6 +1,6 @@
-"""Speech as the bytes of a file, made as it is spoken: MP3, Ogg/Opus, AAC, FLAC, WAV and bare samples.
+"""Speech as the bytes of a file, encoded while it is generated: MP3, Ogg/Opus, AAC, FLAC, WAV and PCM.
 
-Everything runs where it is called, in steps of one frame of the model: less than 1 ms for 80 ms of speech.
+Encoding runs in the caller's thread, in steps of one frame of the model: less than 1 ms for 80 ms of speech.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from antiphon.errors import AudioError
 
 
 class SampleFile(Encoder):
-    """16-bit samples behind a header, which comes with the first of them."""
+    """16-bit samples after a header, which is sent with the first of them."""
 
     def __init__(self, header: Callable[[int], bytes], rate: int, _wire_rate: int) -> None:
-        """``header`` makes the header of a file of this rate."""
+        """``header`` returns the header of a file of this rate."""
         self._header = header(rate)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
@@ -63,15 +63,15 @@ class OggFile(Encoder):
         return last + self._stream.finish()
 
     def close(self) -> None:
-        """Give libopus its memory back."""
+        """Free libopus's memory."""
         self._stream.close()
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecipe:
-    """How FFmpeg makes a file: what HTTP calls it, container, codec, samples, and the options of both.
+    """FFmpeg's settings for a file format: media type, container, codec, samples, and the options of both.
 
-    ``lead_samples`` of silence come first, so that the first frame of 80 ms fills what the codec looks ahead.
+    ``lead_samples`` of silence come first, so that the first frame of 80 ms fills the codec's lookahead.
     """
 
     content_type: str
@@ -106,13 +106,13 @@ FILE_RECIPES: Final[Mapping[str, FileRecipe]] = MappingProxyType(
 
 
 class _Growing:
-    """What FFmpeg wrote since it was last taken. It cannot seek, so nothing is written twice."""
+    """The bytes that FFmpeg wrote since the last read. It cannot seek, so FFmpeg writes every byte once."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Called by FFmpeg."""
+        """Append bytes; FFmpeg calls this method."""
         self._data += data
         return len(data)
 
@@ -142,7 +142,7 @@ class EncodedFile(Encoder):
             context.bit_rate = recipe.bit_rate
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """What the codec has finished by now."""
+        """The bytes that the codec has finished so far."""
         pcm = _checked(pcm)
         if not pcm.size:
             return []
@@ -158,15 +158,15 @@ class EncodedFile(Encoder):
         return [self._written.take()]
 
     def finish(self) -> list[bytes]:
-        """What the codec still holds, and the end of the container; nothing where nothing was fed."""
+        """The rest of the codec's output, and the end of the container; empty without samples."""
         if self._samples:
             self._container.mux(self._stream.encode(None))
             self._container.close()
         return [self._written.take()]
 
     def close(self) -> None:
-        """Give FFmpeg its memory back."""
-        with contextlib.suppress(av.FFmpegError):  # a file without samples has no end to write
+        """Free FFmpeg's memory."""
+        with contextlib.suppress(av.FFmpegError):  # a file without samples has no trailer
             self._container.close()
 
 

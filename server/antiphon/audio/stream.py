@@ -1,4 +1,4 @@
-"""A recording of any common kind, decoded piece by piece: the whole of it is never in memory."""
+"""A recording of any common format, decoded piece by piece, never whole in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from antiphon.audio.resample import MAX_RATE, MIN_RATE
 from antiphon.errors import AudioError
 
 KINDS: Final = ("wav", "w64", "aiff", "caf", "flac", "mp3", "ogg", "mp4", "webm", "aac")
-"""Containers that are read, by FFmpeg's names. It knows others that fetch what they name: those must not be
-opened with what an untrusted client sent, so the container is read from its first bytes, not from a name."""
+"""Containers that are read, by FFmpeg's names.
+
+FFmpeg also knows containers that fetch other files: an untrusted client's file must not open those. The
+container is therefore found from the first bytes, not from a name.
+"""
 
 NAMES: Final = "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC"
 
@@ -26,10 +29,10 @@ CODECS: Final = (
     *("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis"),
     *("adpcm_ima_qt", "adpcm_ima_wav", "adpcm_ms", "gsm", "gsm_ms"),
 )
-"""What may be in them, and PCM."""
+"""Codecs that are read, in addition to PCM."""
 
 MAX_CHANNELS: Final = 8
-"""Those of surround sound; each is decoded before they become one."""
+"""Most channels, those of surround sound; each is decoded before mixing."""
 
 MIN_GAP_S: Final = 0.04
 MAX_GAP_S: Final = 60.0
@@ -37,34 +40,33 @@ MAX_GAP_S: Final = 60.0
 
 _HEAD_BYTES: Final = 12
 _STATED: Final = ("wav", "w64", "aiff", "caf", "flac", "mp4")
-"""Containers whose header states a length; elsewhere it is an estimate."""
+"""Containers whose header states a length; elsewhere the length is an estimate."""
 
 _CANCELLED: Final = 0.02
-"""Of the energy of the loudest channel; what is left of it in a mixture of 17 dB less."""
+"""Share of the loudest channel's energy, -17 dB, below which the channels of a mixture cancel out."""
 
 _MAGIC: Final = {b"riff": "w64", b"caff": "caf", b"fLaC": "flac", b"OggS": "ogg", b"\x1a\x45\xdf\xa3": "webm"}
 
 _MOST_READ: Final = 2
 _SLACK_BYTES: Final = 1_048_576
-"""Packets hold what the file holds, and a little; a header may state that they lie upon each other, and WebM
-may have them compressed."""
+"""Bounds of the bytes of all packets: a header may let packets overlap, and WebM may compress them."""
 
 _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
-"""Nothing that a file names is opened."""
+"""Options that keep FFmpeg from opening other files."""
 
 
 MIN_REST_S: Final = 1.0
 _INDEX: Final = (b"\x1c\x53\xbb\x6b", b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69")
 _INDEX_WITHIN: Final = 64
-"""A second of what a WebM has behind its last packet, by its bytes, is an end that could not be read, unless
-an index, tags, chapters or attachments begin there."""
+"""More than ``MIN_REST_S`` of bytes behind the last packet of a WebM file are an unreadable end, unless an
+index, tags, chapters or attachments begin there."""
 
 
 @dataclass(slots=True)
 class Damage:
-    """What of a recording could not be decoded: packets, and the seconds of silence in their place.
+    """The parts of a recording that could not be decoded: packets, and the seconds of silence in their place.
 
-    ``rest_s`` are the seconds at its end that could not be reached, about.
+    ``rest_s`` are about the seconds at its end that could not be read.
     """
 
     packets: int = 0
@@ -72,15 +74,15 @@ class Damage:
     rest_s: float = 0.0
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any part is damaged."""
         return bool(self.packets or self.seconds or self.rest_s)
 
 
 def container_of(head: bytes) -> str:
-    """Which of ``KINDS`` begins like this.
+    """The entry of ``KINDS`` that a file's first bytes match.
 
     Raises:
-        AudioError: none of them.
+        AudioError: no entry matches.
     """
     if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
         return "wav"
@@ -98,13 +100,13 @@ def container_of(head: bytes) -> str:
 
 
 def stated_seconds(file: BinaryIO) -> float | None:
-    """How long a recording is by its own header; None where only decoding shows. Nothing is decoded.
+    """The length of a recording by its own header; None if only decoding can tell. Nothing is decoded.
 
     Raises:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
     """
     with _opened(file) as (container, stream):
-        if container.format.name not in _STATED or (stream.duration or 0) <= 0:  # MP4 may state any
+        if container.format.name not in _STATED or (stream.duration or 0) <= 0:  # an MP4 may state any length
             return None
         seconds = float(stream.duration * stream.time_base)
         bits_per_s = stream.codec_context.bit_rate
@@ -127,7 +129,8 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
 
     N is 0 for a packet that brings no audio, of which a file may have any number. Decoding continues after a
     damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both. The
-    silence is as long as the recording's clock says, or the bytes of an MP3, which has none.
+    silence is as long as the recording's clock says, or, for an MP3, which has no clock, the bytes of its
+    packets.
 
     Raises:
         AudioError: no audio that can be read, or of a rate or with channels out of range.
@@ -165,7 +168,7 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
 
 def _converted(converter: _Converter, frames: Iterable[Any], damage: Damage) -> Iterator[FloatArray]:
     for frame in frames:
-        _check_shape(frame.sample_rate, len(frame.layout.channels))  # it may change on the way
+        _check_shape(frame.sample_rate, len(frame.layout.channels))  # the format may change within a file
         gap_s = converter.gap_before(frame)
         if gap_s:
             damage.seconds += gap_s
@@ -174,33 +177,33 @@ def _converted(converter: _Converter, frames: Iterable[Any], damage: Damage) -> 
 
 
 class _Pace:
-    """How many bytes a second of a recording has so far, and where in the file its packets end."""
+    """The bytes a second of a recording so far, and the position in the file where its packets end."""
 
     def __init__(self) -> None:
         self._bytes = self._lost = self._end = 0
         self._seconds = self._frame_s = 0.0
 
     def decoded(self, packet: Any) -> None:
-        """A packet could be decoded."""
+        """Count a decoded packet."""
         if packet.size and packet.duration:
             self._frame_s = float(packet.duration * packet.time_base)
             self._bytes, self._seconds = self._bytes + packet.size, self._seconds + self._frame_s
             self._reach(packet)
 
     def lost(self, packet: Any) -> None:
-        """A packet could not be decoded."""
+        """Count a damaged packet."""
         self._lost += packet.size
         self._reach(packet)
 
     def gap_s(self) -> float:
-        """The seconds of what was lost since the last gap, in whole frames."""
+        """The seconds lost since the last gap, in whole frames."""
         lost, self._lost = self._lost, 0
         if not (lost and self._bytes):
             return 0.0
         return round(lost / self._bytes * self._seconds / self._frame_s) * self._frame_s
 
     def rest_s(self, file: BinaryIO) -> float:
-        """The seconds behind the last packet of a WebM file that could not be read."""
+        """The seconds of a WebM file behind its last packet that could not be read."""
         rest = file.seek(0, os.SEEK_END) - self._end
         file.seek(self._end)
         head = file.read(_INDEX_WITHIN)
@@ -215,7 +218,7 @@ class _Pace:
 
 
 class _Converter:
-    """Frames to mono at one rate, whatever form they have, and the time that they reach.
+    """Converts frames of any format to mono at one rate, and tracks the time that they reach.
 
     The time is that of the frames, or of their ``pace`` where they state none.
     """
@@ -250,7 +253,7 @@ class _Converter:
             yield self._samples(resampled)
 
     def flush(self) -> Iterator[FloatArray]:
-        """What is left of the form that ends."""
+        """The rest of the audio of the format that ends."""
         if self._resampler is not None:
             for resampled in self._resampler.resample(None):
                 yield self._samples(resampled)
@@ -265,7 +268,7 @@ class _Converter:
 
 
 class _Mixer:
-    """Channels to one, each by its share of the energy so far.
+    """Mixes channels to one, each weighted by its share of the energy so far.
 
     Speech in one of six channels stays as loud as it is; equal channels become their mean. FFmpeg's own mono
     is 3 dB louder. Where the channels cancel each other out, the loudest stands for all.
@@ -293,7 +296,7 @@ class _Mixer:
 
 @contextlib.contextmanager
 def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
-    """The container in a file and its audio, whose header was checked; FFmpeg's errors become ours."""
+    """Open the container of a file whose header was checked; FFmpeg's errors become AudioError."""
     file.seek(0)
     head = file.read(_HEAD_BYTES)
     file.seek(0)
@@ -320,7 +323,7 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_shape(rate: int, channels: int) -> None:
-    """A second of audio at 1 Hz would become a second of work for every byte."""
+    """Check the rate and the channels: at 1 Hz every byte would become a second of audio."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise AudioError(f"audio at {rate} Hz is not read; there is: {MIN_RATE} to {MAX_RATE} Hz")
     if not 1 <= channels <= MAX_CHANNELS:

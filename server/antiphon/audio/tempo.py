@@ -17,7 +17,7 @@ MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
 _ONE_FILTER: Final = 2.0
-"""Beyond it a filter leaves samples out, and below its inverse there is none: two in a row do both well."""
+"""Highest speed of one filter, which drops samples above it and ends at its inverse; two in a row do both."""
 
 
 class Tempo:
@@ -52,7 +52,7 @@ class Tempo:
         graph.configure()
 
     def feed(self, pcm: FloatArray) -> FloatArray:
-        """What float32 ``[N]`` brings out by now, float32 ``[M]``, M perhaps 0."""
+        """The samples that float32 ``[N]`` completes, float32 ``[M]``, M perhaps 0."""
         if not pcm.size:
             return pcm
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], format="fltp", layout="mono")
@@ -63,7 +63,7 @@ class Tempo:
         return self._drain()
 
     def finish(self) -> FloatArray:
-        """The rest, float32 ``[M]``. Nothing may be fed afterwards."""
+        """The remaining samples, float32 ``[M]``. Nothing may be fed afterwards."""
         if not self._samples:
             return np.zeros(0, np.float32)
         self._source.push(None)

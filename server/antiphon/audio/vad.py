@@ -1,6 +1,4 @@
-"""Voice activity: the start and the end of a caller's speech, by energy only: no model, and no delay beyond
-its own rules.
-"""
+"""Voice activity: the start and the end of a caller's speech, by energy only, without a model."""
 
 from __future__ import annotations
 
@@ -12,18 +10,18 @@ import numpy as np
 from antiphon.audio.pcm import FloatArray
 
 BLOCK_MS = 10
-"""Loudness is the root mean square of a block."""
+"""Length of a block in ms; the level of a block is its root mean square."""
 
 ONSET_BLOCKS = 5
-"""Loud blocks in a row that begin speech: a click is shorter."""
+"""Loud blocks in a row that start speech: a click is shorter."""
 
 PAUSE_MS = 80
-"""A pause this long is no gap within a word."""
+"""Shortest pause in ms that ends speech; gaps within a word are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorRules:
-    """What counts as speech. ``prefix_ms`` lies between the start that is stated and the first loud block;
+    """The rules for speech. ``prefix_ms`` lies between the start that is stated and the first loud block;
     speech ends after ``silence_ms`` without a block above ``level_dbfs``.
     """
 
@@ -50,15 +48,15 @@ SpeechEvent: TypeAlias = SpeechStarted | SpeechStopped
 
 
 class Loudness:
-    """Which blocks of ``BLOCK_MS`` of a caller's audio are loud, however it is cut into pieces."""
+    """Finds the loud blocks of ``BLOCK_MS`` in a caller's audio, in any portions."""
 
     def __init__(self, sample_rate: int) -> None:
-        """Begin with nothing heard."""
+        """Begin without audio."""
         self._block = sample_rate * BLOCK_MS // 1000
         self._rest: FloatArray = np.zeros(0, np.float32)
 
     def feed(self, pcm: FloatArray, level_dbfs: float) -> list[bool]:
-        """The next audio, float32 ``[N]``: for each block that is complete whether it is above the level."""
+        """Take the next audio, float32 ``[N]``; for each complete block whether it is above the level."""
         pcm = np.concatenate((self._rest, pcm)) if self._rest.size else pcm
         whole = pcm.size // self._block * self._block
         self._rest = pcm[whole:].copy()
@@ -81,13 +79,13 @@ class SpeechDetector:
         self._loud = self._quiet = 0  # blocks in a row
 
     def feed(self, pcm: FloatArray) -> list[SpeechEvent]:
-        """The next audio, float32 ``[N]``; what became certain by it."""
+        """Take the next audio, float32 ``[N]``; returns the starts and ends that it completes."""
         loud = self._loudness.feed(pcm, self.rules.level_dbfs)
         return [event for is_loud in loud if (event := self._next(is_loud=is_loud)) is not None]
 
     @property
     def now_ms(self) -> int:
-        """How much audio came."""
+        """Milliseconds of audio so far."""
         return self._blocks * BLOCK_MS
 
     def end(self) -> SpeechStopped | None:
@@ -98,7 +96,7 @@ class SpeechDetector:
         return SpeechStopped(self.now_ms)
 
     def reset(self) -> None:
-        """Forget speech under way; the place in the audio stays."""
+        """Discard the current speech; the position in the audio stays."""
         self.is_speech = False
         self._loud = self._quiet = 0
 

@@ -1,6 +1,6 @@
-"""Where the words of a recording end: at the pause behind them, by loudness.
+"""The ends of a recording's words: at the pause after each, by loudness.
 
-A recogniser gives where a word begins. Where the next one begins only much later, the word has ended before.
+A recogniser gives only the start of a word. If the next one starts much later, the word has ended before.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import numpy as np
 from antiphon.arrays import FloatArray
 
 BLOCK_S: Final = 0.02
-"""Loudness is kept for each: a byte, 180 KB an hour."""
+"""Seconds of a block; the loudness of each takes a byte, 180 KB an hour."""
 
 PAUSE_BLOCKS: Final = 10
-"""Quiet of this length is no gap within a word; that of a stop is shorter."""
+"""Blocks of the shortest pause after a word; gaps within a word, as those of a stop, are shorter."""
 
 SHORTEST_BLOCKS: Final = 4
-"""Of a word; what is heard before may be the end of the word before it."""
+"""Blocks of the shortest word; earlier sound may be the end of the word before."""
 
 LONGEST_S: Final = 2.0
-"""Of a word before noise that has no pause."""
+"""Longest word, in seconds, before noise without a pause."""
 
 DROP_DB: Final = 25
-"""Quiet is so much below the loudest of the word."""
+"""Decibels below the loudest part of the word that count as quiet."""
 
 HEARD_DB: Final = 2 * DROP_DB
-"""A word is no further below the loudest behind it, a slam or the next word."""
+"""Decibels by which a word may be quieter than later sound, such as a slam or the next word."""
 
 _FLOOR_DB: Final = 120
-"""Below full scale: the byte 0."""
+"""Decibels below full scale of the byte 0."""
 
 
 class WordEnds:
@@ -44,7 +44,7 @@ class WordEnds:
         self._levels = bytearray()
 
     def feed(self, pcm: FloatArray) -> None:
-        """More of it, float32 ``[N]``."""
+        """Add audio, float32 ``[N]``."""
         pcm = np.concatenate((self._rest, pcm))
         whole = pcm.size // self._block * self._block
         self._rest = pcm[whole:].copy()
@@ -53,7 +53,7 @@ class WordEnds:
         self._levels += np.clip(level_db + _FLOOR_DB, 0, 255).astype(np.uint8).tobytes()
 
     def end_of(self, start_s: float, next_s: float) -> float:
-        """Where a word ends that begins at ``start_s``; the next one begins at ``next_s``, all in seconds."""
+        """The end of the word that starts at ``start_s``, with the next one at ``next_s``, in seconds."""
         latest_s = min(next_s, start_s + LONGEST_S)
         first, last = math.floor(start_s / BLOCK_S), math.ceil(latest_s / BLOCK_S)
         levels = np.frombuffer(bytes(self._levels[first:last]), np.uint8).astype(np.int16)

@@ -2,14 +2,14 @@
 
 Calls are compared as they end: the mean of the canary's since the last comparison less the mean of the
 stable version's, a difference between -1 and 1. If the canary is not worse by more than a tolerance, these
-differences are at most the tolerance on average, whatever their distribution, and a gambler who bets on more
-cannot expect to win. The gambler's capital, which begins at 1, then reaches 1/a with a probability of at
-most a at any time, however often it is looked at (Ville's inequality; the bets are those of Waudby-Smith and
-Ramdas, "Estimating means of bounded random variables by betting", 2023).
+differences are at most the tolerance on average, whatever their distribution, and bets on more do not gain on
+average. The capital of the bets starts at 1. It then ever reaches 1/a with a probability of at most a,
+however often the test is read (Ville's inequality; the bets are those of Waudby-Smith and Ramdas, "Estimating
+means of bounded random variables by betting", 2023).
 
-Capital that was lost while the canary was well would delay the discovery of a later fault. So the test
-begins anew after some comparisons, and each time has a smaller part of the probability: a/(1*2), a/(2*3), ...
-which together are a.
+Capital lost while the canary had no fault would delay the detection of a later fault. The test therefore
+restarts after some comparisons, each time with a smaller part of the probability: a/(1*2), a/(2*3), ... which
+together are a.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class RunningMean:
     count: int = 0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add a value."""
         self.sum += value
         self.count += 1
 
     @property
     def mean(self) -> float:
-        """Their mean; 0 without any."""
+        """The mean; 0 without values."""
         return self.sum / self.count if self.count else 0.0
 
 
@@ -61,7 +61,7 @@ class Evidence:
     _capitals: list[float] = field(default_factory=lambda: [1.0 / len(STAKES)] * len(STAKES))
 
     def add(self, arm: TrialArm, fault: float) -> None:
-        """One call's value, from 0 to 1."""
+        """Add one call's value, from 0 to 1."""
         self.means[arm].add(fault)
         self._since[arm].add(fault)
         if all(each.count for each in self._since.values()):
@@ -70,18 +70,18 @@ class Evidence:
 
     @property
     def capital(self) -> float:
-        """What the bets of this round have made of 1."""
+        """The capital of this round's bets; it starts at 1."""
         return sum(self._capitals)
 
     @property
     def needed(self) -> float:
-        """The capital that shows that the canary is worse, in this round."""
+        """The capital at which this round shows that the canary is worse."""
         number = self._round(max(0, self.comparisons - 1)) + 1
         return number * (number + 1) / self.error
 
     @property
     def is_worse(self) -> bool:
-        """Whether it is shown."""
+        """Whether the canary is shown to be worse."""
         return self.capital >= self.needed
 
     def _compare(self, difference: float) -> None:

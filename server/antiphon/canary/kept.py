@@ -1,4 +1,4 @@
-"""A trial in the process that keeps it: counted in metrics, its phase logged when it changes."""
+"""The trial in the process that holds it: exported as metrics, phase changes logged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from antiphon.log import Log
 
 
 def _unheard(_phase: Phase) -> None:
-    """Only this process obeys it."""
+    """Ignore the phase: no other process follows it."""
 
 
 class KeptTrial:
-    """The one trial of a server; ``on_phase`` hears of every change of the phase."""
+    """The one trial of a server; ``on_phase`` is called at every change of the phase."""
 
     def __init__(
         self,
@@ -27,18 +27,18 @@ class KeptTrial:
         log: Log,
         on_phase: Callable[[Phase], None] = _unheard,
     ) -> None:
-        """Begin it, with its metrics on ``registry``."""
+        """Start the trial, with its metrics on ``registry``."""
         self.trial = Trial(rules)
         self._log, self._on_phase = log, on_phase
         registry.register(TrialMetrics(self.trial))
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """One ended call of a version; ``caller`` is "" where every call counts."""
+        """Record the end of a call of a version; ``caller`` is "" where every call counts."""
         if self.trial.add(arm, signals, caller):
             self._changed()
 
     def ask(self, phase: Phase) -> None:
-        """An operator wants a phase."""
+        """Set a phase for an operator."""
         self.trial.ask(phase)
         self._changed()
 

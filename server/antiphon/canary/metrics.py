@@ -1,4 +1,4 @@
-"""Metrics of a trial for Prometheus, read when they are requested."""
+"""Metrics of a trial for Prometheus, computed when they are scraped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrialMetrics(Collector):
         self._trial = trial
 
     def collect(self) -> Iterable[Metric]:
-        """The phase, and by signal what both versions have and how far the evidence is."""
+        """The phase, and by signal the counts of both versions and the evidence."""
         trial = self._trial
         calls, phase = read_family("canary_calls"), read_family("canary_phase")
         fault, evidence = read_family("canary_fault"), read_family("canary_evidence")

@@ -1,4 +1,4 @@
-"""Which new calls go to the canary."""
+"""The choice of new calls for the canary."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 from typing import Final
 
 POINT_BYTES: Final = 6
-"""Of a digest: few enough bits that a float holds all of them."""
+"""Bytes of a digest, few enough that a float is exact."""
 
 
 def caller_digest(canary: str, caller: str) -> str:
-    """A caller, by key or address, without naming it; another digest for each canary."""
+    """A digest of a caller's key or address, different for each canary."""
     return hashlib.blake2b(f"{canary}\n{caller}".encode(), digest_size=16).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What one ended call says of the version that answered it."""
+"""Signals of an ended call about the version that answered it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TrialArm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallSignals:
-    """The faults of one call, each from 0, none, to 1, as bad as it gets; None where it says nothing.
+    """The faults of one call, each from 0 (none) to 1 (worst); None if not measured.
 
     ``late``: frames late or lost, in full at 5 %. ``silence``: too little is said, in full at nothing at all.
     ``repetition``: the part of its text that repeats itself. ``disagreement``: how far a recogniser's

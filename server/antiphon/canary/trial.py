@@ -1,4 +1,4 @@
-"""The trial of a canary: its part of new calls, and the end of that when it is shown to be worse."""
+"""The trial of a canary: its share of new calls, until it is shown to be worse."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from antiphon.canary.evidence import Evidence
 from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 
 MAX_CALLERS: Final = 65_536
-"""Callers that are remembered as counted, 8 MB; beyond, all are forgotten and count once more."""
+"""Callers remembered as counted, 8 MB; beyond that, all are forgotten and count once more."""
 
 
 class Phase(StrEnum):
-    """What becomes of new calls."""
+    """The destination of new calls."""
 
     RUNNING = "running"  # some go to the canary
     WITHDRAWN = "withdrawn"  # none do
@@ -34,10 +34,10 @@ class TrialRules:
 
 
 class Trial:
-    """The calls of both versions so far, and the phase that follows from them or was requested."""
+    """The calls of both versions so far, and the phase that they or an operator set."""
 
     def __init__(self, rules: TrialRules) -> None:
-        """Begin without a call."""
+        """Begin without calls."""
         self.rules = rules
         self.phase = Phase.RUNNING
         self.reason = ""
@@ -46,7 +46,10 @@ class Trial:
         self._callers: set[str] = set()
 
     def add(self, arm: TrialArm, signals: CallSignals, caller: str = "") -> bool:
-        """One ended call; returns if the phase has changed. Of a named ``caller`` the first call counts."""
+        """Add an ended call; returns whether the phase has changed.
+
+        Of a named ``caller`` the first call counts.
+        """
         self.calls[arm] += 1
         if self.phase is not Phase.RUNNING or self._was_counted(caller):
             return False
@@ -59,14 +62,14 @@ class Trial:
         return bool(worse)
 
     def ask(self, phase: Phase) -> None:
-        """Set a phase for an operator; RUNNING begins anew."""
+        """Set a phase for an operator; RUNNING restarts the trial."""
         self.phase, self.reason = phase, "by hand"
         if phase is Phase.RUNNING:
             self.calls, self.reason = dict.fromkeys(TrialArm, 0), ""
             self._evidence, self._callers = self._begin(), set()
 
     def report(self) -> dict[str, Any]:
-        """The state in plain values."""
+        """The state as plain values."""
         return {
             "phase": self.phase.value,
             "reason": self.reason,
