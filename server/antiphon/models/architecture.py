@@ -1,4 +1,4 @@
-"""Shapes of networks as published configurations say them; every framework builds its modules from these."""
+"""Shapes of networks, read from published configurations; every framework builds its modules from these."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _demuxes(config: Mapping[str, Any]) -> bool:
 class LanguageConfig:
     """Shape of a Moshi-family language model that generates the first ``steps`` audio streams.
 
-    ``streams`` is how many audio streams it hears, ``text_out`` the text logits, ``pause_heads`` the extra
+    ``streams`` is how many audio streams it receives, ``text_out`` the text logits, ``pause_heads`` the extra
     heads, ``pause_width`` wide. ``demux``: text tokens carry two. Without steps there is no depformer.
     """
 
@@ -262,7 +262,7 @@ class LanguageConfig:
 
 
 def gated_hidden(dim: int, feed_forward: int) -> int:
-    """Hidden width of a gated block: two thirds of the nominal one, except 21/8 of ``dim`` at exactly 4 x."""
+    """Hidden width of a gated block: two thirds of the nominal one, but 21/8 of ``dim`` for 4 ``dim``."""
     return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
 
 
@@ -275,12 +275,12 @@ _SEANET: Final = {
 }
 
 UNUSED_STATE: Final = MappingProxyType({PipelineKind.STT: "decoder", PipelineKind.TTS: "encoder"})
-"""What the names of codec state begin with that rows of a pipeline have no use for."""
+"""Prefix of the codec state that rows of a pipeline do not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A causal convolution. A transposed one gives ``stride`` positions for each that it takes."""
+    """A causal convolution. A transposed one outputs ``stride`` positions per input position."""
 
     inputs: int
     outputs: int

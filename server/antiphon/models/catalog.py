@@ -1,4 +1,4 @@
-"""From what the user calls a model to its checkpoint."""
+"""Finds the checkpoint for the name of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEIGHTS_PACKAGE: Final = "antiphon_weights"
 
 
 def builtin_folder(name: str) -> Path:
-    """Where a built-in model lies. Raises CheckpointNotFoundError when this installation lacks it."""
+    """The folder of a built-in model. Raises CheckpointNotFoundError when this installation lacks it."""
     folder = Path(str(resources.files("antiphon"))) / "assets" / name
     if not folder.is_dir():
         raise CheckpointNotFoundError(f"this installation lacks the built-in model '{name}' at {folder}")
@@ -25,7 +25,7 @@ def builtin_folder(name: str) -> Path:
 
 
 def weights_folder(name: str) -> Path | None:
-    """Where the published weights of a built-in model lie; None without the package ``antiphon-weights``."""
+    """The folder of a built-in model's published weights; None without the package ``antiphon-weights``."""
     package = find_spec(WEIGHTS_PACKAGE)
     if package is None or package.origin is None:
         return None

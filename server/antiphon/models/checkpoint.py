@@ -34,13 +34,13 @@ from antiphon.models.weights import MLX_NAMES, TensorInfo, read_header
 
 @contextmanager
 def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
-    """Turn what modules raise while they are built and filled into an error of the model called ``name``.
+    """Turn exceptions of modules that are built and loaded into an error of the model called ``name``.
 
-    A configuration has too many arguments for each to be checked beforehand, so this boundary is wide.
-    Exceptions of the types ``unless`` go through.
+    The boundary is wide because a configuration has too many arguments to check each beforehand. Exceptions
+    of the types ``unless`` pass.
 
     Raises:
-        CheckpointFormatError: with the words of the exception.
+        CheckpointFormatError: with the text of the exception.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
 
 
 SAMPLED_BYTES: Final = 1 << 20
-"""Of a large file the first and the last bytes are hashed, and its size: hashing 15 GB of weights
+"""Bytes hashed at the start and the end of a large file, with its size: hashing 15 GB of weights
 takes longer than loading them. Files that differ only in the middle look the same."""
 
 
@@ -87,9 +87,9 @@ WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model that was found: its spec, and where its files lie.
+    """A model's spec, and the paths of its files.
 
-    ``ref`` is what it was requested by, ``root`` the folder of its configuration, ``revision`` the
+    ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` the
     commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
     "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
     ``absent`` maps the roles of published weights that are not here to their names: ONNX graphs run without.
@@ -114,19 +114,19 @@ class Checkpoint:
 
     @property
     def backends(self) -> Mapping[str, BackendFormat]:
-        """What each backend reads, by backend name; empty for the published layout."""
+        """The manifest's entry for each backend, by its name; empty for the published layout."""
         return {} if self.manifest is None else self.manifest.backends
 
     @property
     def graphs(self) -> Mapping[str, GraphFormat]:
-        """The ONNX graphs of this model by what they do; empty where it has none."""
+        """The ONNX graphs of this model by purpose; empty if it has none."""
         return {} if self.manifest is None else self.manifest.graphs
 
     def quantization_for(self, backend: str) -> QuantizationRecipe | None:
-        """How the weights that a backend reads were made smaller, or None.
+        """The rounding of the weights that a backend reads, or None.
 
-        What a manifest tells concerns the backends that it lists: graphs may be rounded, and the published
-        the tensors next to them whole. Where it lists none, it concerns all.
+        The manifest's rounding applies to the backends that it lists, or to all if it lists none: a model may
+        have rounded graphs next to published weights that are not.
         """
         if self.manifest is None or (self.backends and backend not in self.backends):
             return None
@@ -159,7 +159,7 @@ class Checkpoint:
         return open_tokenizer(self.files["tokenizer"], padding_id=padding_id)
 
     def verify(self, progress: Callable[[int, int, str], None] | None = None) -> int:
-        """Read every file that the manifest lists and that is here, and compare its SHA-256.
+        """Read every listed file that is present, and compare its SHA-256.
 
         Returns how many were compared.
 
@@ -175,7 +175,7 @@ class Checkpoint:
         return len(entries)
 
     def _remedy(self, name: str) -> str:
-        """How to get the right file of this name."""
+        """The advice on how to get the right file of this name."""
         if self.ref.startswith(HUB_PREFIX):
             repo = self.ref.removeprefix(HUB_PREFIX).partition("@")[0]
             return f"fetch it again: hf download {repo} {name} --force-download"
@@ -253,7 +253,7 @@ def _from_published(source: FileSource, ref: str) -> Checkpoint:
 
 
 def _guess(source: FileSource, ref: str) -> PublishedConfig:
-    """What a folder without ``config.json`` is: Moshi 7B, or only a Mimi, by the names of its files."""
+    """The kind of a folder without ``config.json``, by the names of its files: Moshi 7B, or only a Mimi."""
     moshi, mimi = parse_config({}, ref), parse_config(PLAIN_MIMI, ref)
     for name in (moshi.names["lm"], *MLX_NAMES):
         if source.find(name) is not None:
@@ -278,9 +278,10 @@ def describe(
     backends: Mapping[str, BackendFormat] | None = None,
     quantization: QuantizationRecipe | None = None,
 ) -> Manifest:
-    """The manifest of a checkpoint, or, given ``files`` and ``graphs``, of one that is made of it.
+    """The manifest of a checkpoint or, given ``files`` and ``graphs``, of a new one made from it.
 
-    Without ``files`` every file of the checkpoint is read and hashed. The license is its own by default.
+    Without ``files`` every file of the checkpoint is read and hashed. The default license is the
+    checkpoint's.
     """
     spec = checkpoint.spec
     if license_name is None:

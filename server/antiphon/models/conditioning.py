@@ -1,17 +1,17 @@
-"""What a model takes in addition to audio and text: voices, conditions, guidance. Backends compute them.
+"""A model's inputs in addition to audio and text: voices, conditions, guidance. Backends compute them.
 
 **Voices**: embeddings of a recording, as Kyutai publishes them. A file holds ``speaker_wavs`` float ``[1,
 width, T]``: T vectors of about ten seconds of one voice. Models were trained with up to five voices, all of
-the same T (``make_condition_attributes`` in ``moshi/models/tts.py`` of kyutai-labs/moshi); where there are
-fewer, something learnt stands in their place.
+the same T (``make_condition_attributes`` in ``moshi/models/tts.py`` of kyutai-labs/moshi); a learnt embedding
+takes the place of missing ones.
 
 **Conditions**: ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` are the rule: a voice is the
 source of cross-attention, a choice from a table is added to every input.
 
 **Guidance**, classifier-free: how closely a tts model follows its text and voice. Ho and Salimans 2022,
-"Classifier-free diffusion guidance". Some models were trained with a coefficient as input; of the others, one
-that was trained with its text and voice left out now and then can be run twice, with and without them, and be
-guided by the difference: ``cfg_coef`` of ``TTSModel``.
+"Classifier-free diffusion guidance". Some models were trained with a coefficient as input. Others were
+trained with text and voice sometimes left out. Those run twice, with and without them, and the difference
+guides them: ``cfg_coef`` of ``TTSModel``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import check_type
 
 MAX_BYTES: Final = 1 << 28
-"""The largest voice of Pocket-TTS, half a minute, takes about 75 MB."""
+"""Most bytes of a voice file: the largest voice of Pocket-TTS, half a minute, takes about 75 MB."""
 
 _FLOATS: Final = ("F64", "F32", "F16")
 _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -42,11 +42,11 @@ _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
     """The tensors in a file, by name: float32, or int64 of whole numbers.
 
-    The format itself says that a tensor is as large as its part of the file, which bounds their number of
-    elements; what they take as float32 and int64 is bounded too.
+    The format bounds the number of elements by the size of the file; the memory as float32 and int64 is
+    bounded too.
 
     Raises:
-        CheckpointFormatError: it is no such file, too large, or holds tensors of another kind.
+        CheckpointFormatError: the file has another format, is too large, or holds tensors of another type.
     """
     try:
         size = path.stat().st_size
@@ -110,7 +110,7 @@ class SpeakerShape:
 
     @property
     def positions(self) -> int:
-        """What cross-attention looks at, however many voices there are."""
+        """Length of the cross-attention source for any number of voices."""
         return MAX_SPEAKERS * self.frames
 
     def check(self, prompt: Prompt) -> FloatArray:
@@ -158,10 +158,10 @@ def read_speaker(path: Path) -> FloatArray:
 
 
 GUIDANCE: Final = 2.0
-"""How closely models follow text and voice that take it as an input (upstream's default)."""
+"""The default guidance coefficient of models that take one as input (upstream's default)."""
 
 PROVIDER: Final = "condition_provider.conditioners"
-"""What the names of conditioners' tensors begin with."""
+"""Prefix of the conditioners' tensors."""
 
 
 def check_conditions(config: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ def check_conditions(config: Mapping[str, Any]) -> None:
 
 
 def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
-    """Which entry of a tts model's table we choose; None where it has no such value: no choice is made."""
+    """The entry of a tts model's table that the server chooses; None if the table has no such value."""
     values = config["conditioners"][name]["lut"].get("possible_values") or []
     wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
     return values.index(wanted) if wanted in values else None
@@ -207,9 +207,9 @@ def description_entry(config: Mapping[str, Any], family: str) -> int | None:
 
 
 def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray[np.float32]:
-    """What is added to the ``count`` positions of a cross-attention source, ``[count, dim]``.
+    """The positional term of a cross-attention source, ``[count, dim]``.
 
-    Sines, cosines first (Vaswani et al. 2017, in upstream's order), or nothing.
+    Sines, cosines first (Vaswani et al. 2017, in upstream's order), or zero.
     """
     if not config["fuser"].get("cross_attention_pos_emb"):
         return np.zeros((count, dim), np.float32)
@@ -222,7 +222,7 @@ def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray
 
 UNGUIDED: Final = 1.0
 MAX_GUIDANCE: Final = 10.0
-"""Far above what is of use, which is 1.5 to 4: a larger number is a mistake."""
+"""Largest guidance coefficient: useful ones are 1.5 to 4."""
 
 _TOLD: Final = "cfg"
 

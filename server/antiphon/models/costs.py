@@ -1,10 +1,9 @@
-"""What a tick should take on a GPU: bytes, arithmetic and launches to milliseconds.
+"""Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
-Everything here is computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). A
-stage takes its launches, with the instructions of their kernels, and the longer of its bytes and arithmetic.
-The kernels (``backends/torch/kernels/rows.py``) take their tiles from here too: how they cut the products of
-linear layers, and from how many rows on they do it otherwise, chosen by arithmetic and counted in machine
-code.
+Everything here is computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). The
+time of a stage is its launches, with their kernels' instructions, plus the longer of its bytes and its
+arithmetic. The kernels (``backends/torch/kernels/rows.py``) take the tiles of their linear layers from here
+too, chosen by arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class GpuCard:
 
     @property
     def label(self) -> str:
-        """What a number made of these constants is."""
+        """The origin of a number computed with these constants."""
         return f"on {self.name}'s measured constants" if self.is_measured else "computed, not measured"
 
 
@@ -60,7 +59,7 @@ DRIVER_NAMES: Final = {
 """By the driver's whole name. Of an H100 PCIe, an H100 NVL, a GH200 or a slice of MIG other rates hold."""
 
 CARDS: Final = tuple(DRIVER_NAMES.values())
-"""Those whose constants are written down, the largest first."""
+"""The GPUs with known constants, the largest first."""
 
 
 def card_called(name: str) -> GpuCard | None:
@@ -69,31 +68,34 @@ def card_called(name: str) -> GpuCard | None:
 
 
 FEW_ROWS: Final = 4
-"""Rows up to which a product makes them itself, however long. Of four rows its programs issue up to 32
-instructions a KiB of weights, and memory's full rate leaves time for 33."""
+"""Most rows that a product norms and rounds itself, at any depth.
+
+For four rows its programs issue up to 32 instructions per KiB of weights; the full memory rate leaves time
+for 33.
+"""
 
 SHORT_DEPTH: Final = 1024
 SHORT_ROWS: Final = 16
-"""Of rows of at most this number of elements (the depformer's), a product makes up to 16 itself: its weights
-are few, and another launch costs more than rounding 16,384 elements in every program."""
+"""A product norms and rounds up to ``SHORT_ROWS`` rows of at most ``SHORT_DEPTH`` elements (the
+depformer's) itself: its weights are few, and another launch costs more than rounding 16,384 elements in
+every program."""
 
 LEAST_ROWS: Final = 16
-"""Rows of a tile: what the matrix units take at least."""
+"""Fewest rows of a tile, the minimum of the matrix units."""
 
 MOST_ROWS: Final = 128
-"""Rows of a tile at most, up to which no weight is read twice."""
+"""Most rows of a tile, up to which every weight is read once."""
 
 MANY_COLUMNS: Final = 2048
-"""Columns of a product above which a tile of few rows takes 32 of them, else 16: 4096 then make 128 programs,
-about one for each of a card's 132 units, and 1024 make 64."""
+"""Columns of a product above which a tile of few rows has 32 columns, else 16."""
 
 DEPTH_BYTES: Final = 256
-"""Of each weight's row in a tile: 8 KiB of weights a stage, of which four are under way at a time."""
+"""Bytes of each weight row in a tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a product is cut: ``rows`` by ``columns``, ``depth`` bytes of both a stage."""
+    """The tile of a product: ``rows`` by ``columns``, and ``depth`` bytes of both per stage."""
 
     rows: int
     columns: int
@@ -115,40 +117,44 @@ def makes_rows(count: int, depth: int) -> bool:
 
 
 CODEC_FLOP: Final = 0.43e9
-"""Of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its transformer, each
-with an addition."""
+"""Operations of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its
+transformer, each with an addition."""
 
 CODEC_BYTES: Final = 30e6
-"""Of Mimi's activations for a row and a direction, written and read."""
+"""Bytes of Mimi's activations per row and direction, written and read."""
 
 CODEC_ATTENTION_S: Final = 8 * 3.2e-6
-"""Of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four warps a program."""
+"""Attention time of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four
+warps a program."""
 
 CODEC_ATTENTION_ROWS: Final = 49 / 132
-"""Rows of a unit whose eight heads fill it, three programs each."""
+"""Rows per unit whose eight heads fill it, three programs each."""
 
 PRODUCT_SHARE: Final = 0.93
 RING_SHARE: Final = 0.88
-"""Of a card's copy rate that products, and attention, reach."""
+"""Share of a GPU's copy rate that products, and attention, reach."""
 
 ISSUE_S: Final = 0.5e-6
-"""Of the instructions of a small kernel, in the mean: 300 to 1,400 of a warp, up to two warps a scheduler."""
+"""Mean instruction time of a small kernel: 300 to 1,400 instructions a warp, up to two warps a scheduler."""
 
 TEXT_CHOICE_S: Final = 24e-6
 CODE_CHOICE_S: Final = 2.5e-6
-"""Of choosing among 32,000 tokens: 5,300 instructions of 32 warps; among 2,048: 2,200 of 8. Instructions are
-counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler."""
+"""Time to choose among 32,000 tokens (5,300 instructions of 32 warps) and among 2,048 (2,200 of 8).
+
+Instructions are
+counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler.
+"""
 
 CLOCK_HZ: Final = 1.755e9
-"""At which instructions take the times above."""
+"""Clock rate of the times above."""
 
 CODEC_LAUNCHES: Final = 182
-"""Of a direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
+"""Kernel launches of one direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Of one stage, milliseconds: by bytes, by arithmetic, by launches, and in all."""
+    """Milliseconds of one stage: by bytes, by arithmetic, by launches, and in total."""
 
     bytes_ms: float
     arithmetic_ms: float
@@ -156,13 +162,13 @@ class StageCost:
 
     @property
     def ms(self) -> float:
-        """All of it: launches do not overlap with work, the rest does."""
+        """The total: launches do not overlap with work; bytes and arithmetic overlap."""
         return self.nodes_ms + max(self.bytes_ms, self.arithmetic_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of a part of the language model: in bfloat16, and in INT8 of many, 16 and 4 rows at most."""
+    """Kernels of a part of the language model: in bfloat16, and in INT8 for many, 16 and 4 rows at most."""
 
     bfloat16: int
     int8: int
@@ -170,7 +176,7 @@ class Launches:
     few_int8: int
 
     def of(self, rows: int, *, is_int8: bool) -> int:
-        """Those of a tick over a number of rows."""
+        """The kernels of a tick over a number of rows."""
         if not is_int8:
             return self.bfloat16
         if rows <= FEW_ROWS:
@@ -182,20 +188,20 @@ LAYER: Final = Launches(10, 9, 9, 6)
 CROSS: Final = Launches(6, 8, 8, 6)
 DEPFORMER_LAYER: Final = Launches(8, 8, 6, 5)
 STEP_LAUNCHES: Final = 3
-"""Of a depformer's step without its layers: a token embedded, the head, a token chosen."""
+"""Kernels of a depformer step without its layers: token embedding, head, choice of a token."""
 
 OTHER_LAUNCHES: Final = 22
-"""Of delays, embeddings, text and positions."""
+"""Kernels of delays, embeddings, text and positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickWork:
-    """What a tick of a model asks of a card, all rows at full context.
+    """The work of a model's tick on a GPU, all rows at full context.
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
     row whatever its age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
     ``cross_layers`` see a voice, and a depformer of ``steps`` of ``step_layers`` each. ``int8_weights`` and
-    ``int8_ring`` are 1 or 0: a backend tells all of it as numbers (``BackendInfo.work``).
+    ``int8_ring`` are 1 or 0: a backend reports all of it as numbers (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -222,12 +228,12 @@ class TickWork:
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
     def tick_ms(self, rows: int, card: GpuCard) -> float:
-        """A tick with this number of ready rows: the stages one after another, and the host's part."""
+        """Cost of a tick with this number of ready rows: all stages in turn, and the host's part."""
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
         return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
     def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
-        """Of the language model, over rows with ``frames`` in their rings; of counted launches, if given."""
+        """Cost of the language model: rows with ``frames`` in their rings, counted launches if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card)
         ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
@@ -238,7 +244,7 @@ class TickWork:
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
-    """A wide product: weights from memory once, and all that its tiles read from the cache.
+    """Cost of a wide product: weights from memory once, and all reads of its tiles from the cache.
 
     Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more.
     """
@@ -249,7 +255,7 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
 
 
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
-    """Of one direction of Mimi."""
+    """Cost of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
     attention_s = CODEC_ATTENTION_S * max(1.0, rows / (CODEC_ATTENTION_ROWS * card.units))
     bytes_s = rows * CODEC_BYTES / card.copy_bytes_per_s

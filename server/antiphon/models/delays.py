@@ -1,4 +1,4 @@
-"""Which token of which stream goes into a step, and which tokens come out of it: the delay cache.
+"""The delay cache: which token of which stream enters a step, and which tokens it completes.
 
 The streams of a Moshi-family model run with different delays: what is sampled at step t for a stream
 with delay d belongs to frame t - d. A short ring per row lines them up, as ``LMGen`` of kyutai-labs/moshi
@@ -53,10 +53,10 @@ class DelayRings:
         self.offsets[list(rows)] = 0
 
     def inputs(self, rows: IntArray, heard: IntArray) -> IntArray:
-        """Take what was heard, int32 ``[m, >= n_q - dep_q]``, and return the model's input ``[m, n_q + 1]``.
+        """Take received codes, int32 ``[m, >= n_q - dep_q]``, and return the model's input ``[m, n_q + 1]``.
 
-        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Codebooks
-        heard beyond the ones the model listens to are ignored.
+        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Further
+        codebooks than the model's are ignored.
         """
         offsets = self.offsets[rows, None]
         listening = self._streams[self._spoken :]
@@ -66,7 +66,7 @@ class DelayRings:
         return np.where(offsets <= self._delays, self._initial, current)
 
     def outputs(self, rows: IntArray, text: IntArray, voice: IntArray) -> tuple[IntArray, BoolArray]:
-        """Take what was sampled and return the frame that is now complete in all streams.
+        """Take sampled tokens and return the frame that is now complete in all streams.
 
         ``text`` is int32 ``[m]``, ``voice`` int32 ``[m, dep_q]``. Returns tokens int32 ``[m, dep_q + 1]``,
         text first, and bool ``[m]``: whether the row has a frame at all (its tokens are ``UNGENERATED``

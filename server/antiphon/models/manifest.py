@@ -1,6 +1,6 @@
-"""``antiphon.json``: one file that says everything about a model. Its schema is in docs/manifest.md.
+"""``antiphon.json``: one file that describes a model completely. Its schema is in docs/manifest.md.
 
-Its graph table says what each ONNX file takes, gives, and remembers from frame to frame.
+Its graph table lists the inputs, outputs and state of each ONNX file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
 from antiphon.models.strict import check_keys, read_json_object, read_record
 
 ROWS: Final = "rows"
-"""The name of the first axis of every tensor: how many rows a tick runs over."""
+"""The name of the first axis of every tensor: the rows of a tick."""
 
 DTYPES: Final[Mapping[str, type[np.generic]]] = {
     "bool": np.bool_,
@@ -63,12 +63,12 @@ class TensorFormat:
 
 @dataclass(frozen=True, slots=True)
 class StateFormat:
-    """A tensor that is handed from one run to the next.
+    """A tensor that is passed from one run to the next.
 
     ``name`` is that of the input, ``output`` the output that holds its next value, ``fill`` what fresh
     rows hold. ``aliased`` promises that input and output may be the same memory: whatever else reads the
-    input has read it before the output is written. Without ``output`` no run changes it: it is what a row
-    was given before (a voice).
+    input has read it before the output is written. Without ``output`` no run changes it: it is an input fixed
+    for the row (a voice).
     """
 
     name: str
@@ -150,11 +150,11 @@ class FileEntry:
             raise CheckpointFormatError(f"{path} has {found} bytes, the manifest says {self.bytes}")
 
     def check_hash(self, path: Path, remedy: str) -> None:
-        """Compare the content of ``path`` with the promised one; reads all of it.
+        """Compare the content of ``path`` with the recorded digest; reads all of it.
 
         Raises:
             CheckpointFormatError: it has another size.
-            CheckpointDigestError: it has another SHA-256; ``remedy`` is what the message says to do.
+            CheckpointDigestError: it has another SHA-256; ``remedy`` is the message's advice.
         """
         self.check_size(path)
         found = sha256(path)
@@ -164,7 +164,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BackendFormat:
-    """What one backend reads: the roles of its files, the dtype it computes in, what else it needs.
+    """A backend's entry: the roles of its files, the dtype it computes in, its other requirements.
 
     ``dtype`` None leaves it to the backend. ``requires`` maps Python modules to the least version ("" for
     any). ``options`` are handed to the backend as they are.
@@ -178,11 +178,11 @@ class BackendFormat:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationRecipe:
-    """How the weights were made smaller, so that it can be judged and repeated.
+    """The rounding of the weights, with all that is needed to judge and repeat it.
 
     ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its
     shape, ``keep`` the glob patterns of the tensors left as they were, ``source_sha256`` the weights it
-    started from, ``tool`` what did it, ``options`` whatever else the tool was given.
+    started from, ``tool`` the program that rounded them, ``options`` its other options.
     """
 
     scheme: str
@@ -208,7 +208,7 @@ class Manifest:
 
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
     "onnx.encoder") to entries. ``lm`` are the published arguments. ``parameters`` None: count them.
-    ``examples`` are things to say to it, and ``voices`` names of its voices by their ids, for people.
+    ``examples`` are sample questions, and ``voices`` names of its voices by their ids, for people.
     ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
     """
 

@@ -19,10 +19,10 @@ _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT: Final = 10
 
 MAX_ENTRY_BYTES: Final = 4096
-"""Of an operator set: a domain and a version."""
+"""Longest operator set, a domain and a version."""
 
 MAX_FIELD_BYTES: Final = 2**31
-"""No message of protobuf is longer."""
+"""Largest message of protobuf."""
 
 
 def read_opset(path: Path) -> int:
@@ -43,7 +43,7 @@ def read_opset(path: Path) -> int:
 
 
 def _opset_version(entry: BinaryIO, path: Path) -> int | None:
-    """The version in an ``OperatorSetIdProto``, if it is that of ONNX's own domain."""
+    """The version in an ``OperatorSetIdProto`` if it is of ONNX's own domain."""
     version, domain = None, b""
     while (key := _varint(entry, path)) is not None:
         value = _varint(entry, path)
@@ -66,7 +66,7 @@ def _skip(file: BinaryIO, kind: int, path: Path) -> None:
 
 
 def _length(file: BinaryIO, path: Path, most: int = MAX_ENTRY_BYTES) -> int:
-    """The length of a field, which its file states and need not have."""
+    """The length of a field as the file states it, which the file need not hold."""
     length = _varint(file, path) or 0
     if length > most:
         raise CheckpointFormatError(

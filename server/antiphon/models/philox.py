@@ -1,8 +1,8 @@
 """Noise that is a pure function of (seed, step, stream, token): the norm is docs/sampling.md, section 2.
 
 Philox4x32-10 is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011. A counter-based generator has no state, so a session draws the same noise whatever row it sits
-in, whatever else is in the batch, also after a move or a resume.
+SC 2011. A counter-based generator has no state, so that a session draws the same noise in any row and any
+batch, also after a move or a resume.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _32: Final = np.uint64(32)
 def philox4x32(counter: Iterable[Words], key: Iterable[Words]) -> Words:
     """Ten rounds of Philox: four counters and two keys that broadcast give uint32 ``[4, ...]``.
 
-    Parts that are equal along an axis have one entry there, and the first rounds compute one of them.
+    A part that is equal along an axis has size 1 there, and the first rounds compute it once.
     """
     even, odd, other_even, other_odd = counter
     low_key, high_key = key

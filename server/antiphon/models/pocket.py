@@ -1,8 +1,8 @@
 """Pocket-TTS (Kyutai): a YAML configuration that names its weights and its tokenizer, and voices.
 
-The configuration is that of the package ``pocket-tts``, which also loads the model; here it is read as far as
-it says what the model is and where its files lie. A voice is what the language model keeps of a recording,
-keys and values of its first positions, as ``pocket-tts export-voice`` writes them; or the recording.
+The configuration is that of the package ``pocket-tts``, which also loads the model; this module reads only
+the description of the model and the paths of its files. A voice is the language model's keys and values for a
+recording, as ``pocket-tts export-voice`` writes them, or the recording itself.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from antiphon.models.weights import count_parameters, read_header
 
 FAMILY: Final = "pocket"
 PREFIX: Final = "pocket://"
-"""In front of the name of a configuration that comes with the package."""
+"""Prefix of a configuration's name in the package."""
 
 MAX_VOICE_S: Final = 30.0
-"""Of a recording no more is heard; the longest exported voice."""
+"""Most seconds of a recording that are used; the longest exported voice."""
 
 MIN_FRAME_RATE: Final = 1.0
-"""Frames a second: the published models have 12.5."""
+"""Lowest frame rate in frames a second; the published models have 12.5."""
 
 _NO_CLONING: Final = "weights_path_without_voice_cloning"
 _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|offset|current_end|pad)")
@@ -49,7 +49,7 @@ _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|o
 
 @dataclass(frozen=True, slots=True)
 class PocketShape:
-    """What of a Pocket-TTS model the world outside has to know: the shape of its voices.
+    """Properties of a Pocket-TTS model for other modules: the shape of its voices.
 
     ``layers``, ``heads`` and ``head_dim`` are of its keys and values; ``max_positions`` is the length of the
     longest voice. ``clones``: its weights can make a voice of a recording.
@@ -180,10 +180,10 @@ def packaged_config(ref: str) -> Path:
 def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
     """Read a configuration and find its files; paths in it are relative to it, ``hf://`` ones on the hub.
 
-    Where the weights that can make voices of recordings are not available, those that cannot are taken.
+    If the weights with voice cloning are not available, those without are used.
 
     Raises:
-        CheckpointNotFoundError, CheckpointFormatError: a file is not there, or not what it should be.
+        CheckpointNotFoundError, CheckpointFormatError: a file is missing or malformed.
         MissingExtraError: what reads YAML is not installed.
     """
     raw = _read_yaml(path)
@@ -219,14 +219,14 @@ def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
 
 
 def _weights(raw: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The sections that name weights, by role; the whole model's, or its two parts'."""
+    """The sections that name weights, by role: one for the whole model, or two for its parts."""
     for role, section in (("lm", raw), ("flow", raw["flow_lm"]), ("mimi", raw["mimi"])):
         if section.get("weights_path") is not None:
             yield role, section
 
 
 def _choose_weights(raw: dict[str, Any], path: Path) -> bool:
-    """Leave one ``weights_path`` of two, and say whether it is the one that can make voices."""
+    """Remove one of two ``weights_path``, and return whether the remaining one supports voice cloning."""
     full, bare = raw.get("weights_path"), raw.pop(_NO_CLONING, None)
     if full is None and bare is not None:
         raw["weights_path"] = bare

@@ -1,9 +1,10 @@
-"""Prompts of a model, read before the caller's first frame: a voice, a persona.
+"""Prompts of a model, processed before the caller's first frame: a voice, a persona.
 
 The persona of PersonaPlex is a voice, silence, a text, silence. Roy et al. 2026, "PersonaPlex: voice and role
 control for full duplex conversational speech models"; the order and the constants are those of
-NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``). All the while the caller's side holds a
-quiet sine; the text goes in one token a frame with silence of the model's own, and is padding elsewhere.
+NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``). During the prompt the caller's side is a
+quiet sine. The text enters at one token a frame while the model's own audio is silence; elsewhere the text is
+padding.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from antiphon.models.spec import LMSpec, ModelSpec
 IntArray: TypeAlias = NDArray[np.int32]
 
 SHORTEST_FRAMES = 2
-"""A model never sees what the first frame holds, so a single frame has no effect."""
+"""The least frames of a prompt: the model never sees the first frame's content."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """The tokens of T frames, all of them forced.
+    """The tokens of T frames, all forced.
 
-    ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, what it hears. Two things may stand
-    in for part of them. ``voice`` is float32 ``[V, frame_samples]``: what the codec makes of it is the own
-    voice of the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded
-    already. A tts model gets only ``speakers``, float32 ``[V, T, width]``: the voices it is to
-    speak with; or ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``: what it keeps of a voice it
-    has heard; or ``voice``, the recording. ``key`` is a hash of all this: prompts of equal keys are equal.
+    ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. Two fields may replace part
+    of them. ``voice`` is float32 ``[V, frame_samples]``: its codes are the own voice of the first V frames.
+    ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded already. A tts model gets only
+    ``speakers``, float32 ``[V, T, width]``: the voices to speak with; or ``keys_values``, float32 ``[layers,
+    2, T, heads, head_dim]``: its state after a voice; or ``voice``, the recording. ``key`` is a hash of all
+    this: prompts of equal keys are equal.
     """
 
     frames: IntArray
@@ -61,7 +62,7 @@ class Prompt:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return sum(part.nbytes for part in self._parts if part is not None)
 
     @property
@@ -71,7 +72,7 @@ class Prompt:
 
 
 def check_prompt(prompt: Prompt, lm: LMSpec) -> None:
-    """Check that a model can be given a prompt.
+    """Check that a prompt fits a model.
 
     Raises:
         UnsupportedError: streams or tokens the model does not have, a length below ``SHORTEST_FRAMES`` or
@@ -122,10 +123,10 @@ SYSTEM_TAG: Final = "<system>"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VoicePrompt:
-    """How the model shall sound: as recorded, or as a model was once given it.
+    """The voice of a persona, as a recording or as embeddings.
 
     ``pcm`` is float32 ``[V, frame_samples]``. ``embedded`` is float32 ``[V - 1, dim]`` and ``codes`` int32
-    ``[2, 1 + n_q]``: the voice's last two frames, whose delayed tokens the model is yet to hear.
+    ``[2, 1 + n_q]``: the voice's last two frames, whose delayed tokens are still to be fed.
     """
 
     pcm: FloatArray | None = None

@@ -1,4 +1,4 @@
-"""The layout Moshi-family repositories are published in, sorted out.
+"""The file layout of published Moshi-family repositories.
 
 A repository holds ``config.json`` (language model arguments, next to the names of the other files), a
 safetensors file for the language model, one for Mimi, and a SentencePiece model. The meaning of the
@@ -20,7 +20,7 @@ MOSHI_NAME: Final = "model.safetensors"
 MIMI_NAME: Final = "tokenizer-e351c8d8-checkpoint125.safetensors"
 TOKENIZER_NAME: Final = "tokenizer_spm_32k_3.model"
 CODEC_CODEBOOKS: Final = 8
-"""RVQ levels used when no language model says how many: upstream's default."""
+"""Default number of RVQ levels without a language model: upstream's default."""
 
 MIMI_CONFIG: Final[Mapping[str, Any]] = {
     "sample_rate": 24000,
@@ -111,7 +111,7 @@ FAMILIES: Final[Mapping[str, PipelineKind]] = {
 }
 
 TRANSLATING: Final = frozenset({"hibiki"})
-"""The families that repeat in another language what they hear."""
+"""The families of speech translation."""
 
 ROLE_KEYS: Final[Mapping[str, str]] = {
     "lm": "moshi_name",
@@ -139,12 +139,12 @@ LM_KEYS: Final = frozenset(
     [*_WORDS.split(), *_TRANSFORMER_WORDS.split()]
     + [f"depformer_{word}" for word in _TRANSFORMER_WORDS.split()]
 )
-"""Every argument a published language model has been given: LMModel's own, and its two transformers'."""
+"""Every argument of a published language model: LMModel's own, and its two transformers'."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedConfig:
-    """A ``config.json``, sorted out: file names by role, LM arguments (None: no LM), the rest.
+    """A parsed ``config.json``: file names by role, LM arguments (None: no LM), the rest.
 
     ``lm`` is the published arguments unchanged. ``names`` holds, for roles the file does not name,
     the names Moshi 7B was published under.
@@ -157,7 +157,7 @@ class PublishedConfig:
 
 
 def parse_config(raw: Mapping[str, Any], where: str) -> PublishedConfig:
-    """Sort out a published ``config.json``; an empty one stands for a repository without it (Moshi 7B).
+    """Parse a published ``config.json``; an empty one stands for a repository without it (Moshi 7B).
 
     A config with no LM argument at all names a plain codec when ``model_type`` is "mimi", and a model
     with Moshi 7B's arguments otherwise. Raises CheckpointFormatError for an unknown key or model type.

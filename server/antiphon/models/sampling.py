@@ -17,15 +17,15 @@ from antiphon.models.spec import LMSpec
 from antiphon.values import ValueRule
 
 RECENT_WORDS: Final = 256
-"""Words that samplers remember for the repetition penalty; a session may request 200."""
+"""Words kept for the repetition penalty; a session may request 200."""
 
 
 class RowParameters:
-    """What each row was asked to sample with; see docs/sampling.md.
+    """The sampling parameters of each row; see docs/sampling.md.
 
     Columns by name, by text and audio, by row. ``floats`` float32 ``[4, 2, S]`` are temperature, its inverse
     (1 where it is 0), the penalty and its inverse, and the text's pad_mult. ``integers`` int64 ``[3, 2, S]``
-    are top-k, the seed's 64 bits, and how far the text's penalty looks back.
+    are top-k, the seed's 64 bits, and the number of words in the text's penalty.
     """
 
     def __init__(self, rows: int) -> None:
@@ -39,7 +39,7 @@ class RowParameters:
         """Give a row its parameters.
 
         Raises:
-            UnsupportedError: a repetition penalty that looks back further than is remembered.
+            UnsupportedError: a repetition penalty over more words than are kept.
         """
         p = parameters
         if p.repetition_penalty_context > RECENT_WORDS:
@@ -72,7 +72,7 @@ TEXT_STREAM = 0
 
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
-    """What one session asks of the sampler. Temperature 0 is greedy, ``repetition_penalty`` 1 is none."""
+    """The sampling parameters of one session. Temperature 0 is greedy, ``repetition_penalty`` 1 is none."""
 
     text_temperature: float = 0.7
     text_topk: int = 25
@@ -114,7 +114,7 @@ RULES: Mapping[str, ValueRule] = MappingProxyType(
         "max_steps": ValueRule((int, type(None)), 1, 2**31 - 1),
     }
 )
-"""What a sampler can be given. Protocols allow their callers less."""
+"""The allowed values of a sampler. Protocols allow clients less. Protocols allow their callers less."""
 
 
 def check_parameters(parameters: SamplingParameters) -> None:
@@ -125,7 +125,7 @@ def check_parameters(parameters: SamplingParameters) -> None:
 
 
 def penalise(logits: FloatArray, recent: IntArray, penalty: FloatArray) -> FloatArray:
-    """Make tokens that were said recently less likely, each once: a copy of ``logits`` ``[B, V]``.
+    """Lower the logits of recent tokens, each once: a copy of ``logits`` ``[B, V]``.
 
     ``recent`` is int32 ``[B, C]``, -1 where there is nothing; ``penalty`` is float32 ``[B]``, 1 for none.
     A positive logit is multiplied by float32(1) / penalty, any other by penalty.
@@ -155,14 +155,14 @@ def sample(
 
     ``temperature`` (float32, 0 is greedy), ``topk`` (0 is all), ``seed`` (uint64) and ``step`` (from 0
     since the row began) are ``[B]`` or one for all. ``pad_mult`` is added to the logit of ``pad_id``
-    after the temperature. NaN counts as minus infinity. Ties go to the lowest id.
+    after the temperature. NaN counts as minus infinity. Ties select the lowest id.
     """
     rows, vocabulary = logits.shape
     temperature = np.broadcast_to(np.asarray(temperature, dtype=np.float32), rows)
     seed = np.broadcast_to(np.asarray(seed, dtype=np.uint64), rows)
     step = np.broadcast_to(np.asarray(step, dtype=np.int64), rows)
     inverse = np.reciprocal(np.where(temperature == 0, np.float32(1), temperature))
-    with np.errstate(over="ignore"):  # a huge logit becomes infinite, and wins
+    with np.errstate(over="ignore"):  # a huge logit becomes infinite and is chosen
         scaled: FloatArray = logits * inverse[:, None]
     scaled[np.isnan(scaled)] = -np.inf
     if pad_id is not None:
@@ -170,7 +170,7 @@ def sample(
 
     kept = np.broadcast_to(np.asarray(topk, dtype=np.int64), rows)
     kept = np.where((kept == 0) | (kept > vocabulary), vocabulary, kept)
-    kept = np.where(temperature == 0, 1, kept)  # greedy is the race of one
+    kept = np.where(temperature == 0, 1, kept)  # greedy is a choice among one token
     tokens = np.empty(rows, dtype=np.int32)
     for k in np.unique(kept):
         group = np.flatnonzero(kept == k)
@@ -182,7 +182,7 @@ def sample(
 def _race(
     scaled: FloatArray, k: int, seed: NDArray[np.uint64], step: NDArray[np.int64], stream: int
 ) -> NDArray[np.int64]:
-    """The winner among each row's k largest once every candidate has its own Gumbel noise (Gumbel-max)."""
+    """The largest of each row's top k after each candidate gets its own Gumbel noise (Gumbel-max)."""
     if k == 1:
         return np.asarray(scaled.argmax(axis=1), dtype=np.int64)
     candidates = largest(scaled, k)
@@ -206,7 +206,7 @@ def largest(values: FloatArray, k: int) -> NDArray[np.int64]:
 
 
 TEXT, AUDIO = 0, 1
-"""Columns of parameters."""
+"""The column of each parameter."""
 
 
 class RowSampler:
@@ -215,7 +215,7 @@ class RowSampler:
     A call names its rows, int32 ``[m]``, each once; all arrays are in their order.
 
     State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``, the newest last, -1 where there is
-    none yet: the text that counts for the repetition penalty (docs/sampling.md, section 4).
+    none yet: the text for the repetition penalty (docs/sampling.md, section 4).
     """
 
     def __init__(self, spec: LMSpec, rows: int) -> None:
@@ -230,7 +230,7 @@ class RowSampler:
         self._given.set(row, parameters)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Forget what rows have said; their parameters stay."""
+        """Clear the rows' words; their parameters stay."""
         self._words[list(rows)] = -1
 
     def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
@@ -269,7 +269,7 @@ class RowSampler:
     def voice_race(
         self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """All inputs of a frame's audio tokens except the logits, for choosing them elsewhere.
+        """All inputs of a frame's audio tokens except the logits, for a choice on the device.
 
         ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
         and top-k int64 from 1 to ``card``. The token is the one with the largest

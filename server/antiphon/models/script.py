@@ -2,9 +2,9 @@
 
 Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed streams modeling", section 3.3;
 the rules are those of ``StateMachine`` and of ``script_to_entries`` in ``moshi/models/tts.py`` of
-kyutai-labs/moshi. A caller's text becomes entries: words, and ``<break time="1.5s"/>``. The model itself says
-when it wants the next word; then the word's tokens are fed to it, one a step. Models with a second text
-stream are shown, with a word, the one that comes ``lookahead`` words later.
+kyutai-labs/moshi. A caller's text becomes entries: words, and ``<break time="1.5s"/>``. The model requests
+each next word; then the script feeds the word's tokens, one a step. Models with a second text stream get,
+with a word, the one ``lookahead`` words later.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from antiphon.models.spelling import Speller
 from antiphon.models.strict import check_type
 
 NEW_WORD: Final = 0
-"""The model's word for "the next one, please", and its input when it gets one."""
+"""The model's token that requests the next word, and its input when it gets one."""
 NOTHING: Final = -1
 """In the second stream: no token."""
 
 MAX_DELAY_S: Final = 60.0
 MAX_LOOKAHEAD: Final = 16
-"""The largest delay and look-ahead of any known model: a larger number is a mistake."""
+"""Limits of the delay and the look-ahead of a model, above those of any known one."""
 
 SPARE_WORDS: Final = 8
-"""Words a row holds beyond those it needs to see: what it may begin within one tick is far less."""
+"""Words that a row holds in addition to its look-ahead: more than it can start within one tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextEntry:
-    """One word for a tts row: its token ids, steps before the next word, and whether text ends here.
+    """One word for a tts row: its token ids, steps before the next word, and whether the text ends here.
 
-    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, only the end, or a text
-    that is not said.
+    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, only the end, or a text that is
+    not spoken.
     """
 
     tokens: tuple[int, ...]
@@ -50,12 +50,12 @@ class TextEntry:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether it is a word or a pause."""
+        """Whether the entry is a word or a pause."""
         return bool(self.tokens or self.padding_frames)
 
 
 class Choices(NamedTuple):
-    """What the model is fed after it has requested a word, and after it has not."""
+    """The tokens fed to the model after it has requested a word, and otherwise."""
 
     word: int
     pad: int
@@ -65,10 +65,10 @@ class Choices(NamedTuple):
 class ScriptRules:
     """The form of the script that a model was trained with.
 
-    ``entries`` is the size of its text table, by which two tokens are put into one. Audio comes
+    ``entries`` is the size of its text table, by which two tokens are packed into one. Audio comes
     ``audio_delay`` steps after its text, the last codebook ``acoustic_delay`` steps later still.
-    ``max_padding``: steps after which it gets a word unasked. ``initial_padding``: steps before the first
-    word, so that it is not cut. ``final_padding``: steps of sound after the end.
+    ``max_padding``: steps after which it gets a word without a request. ``initial_padding``: steps before the
+    first word, so that it is not cut. ``final_padding``: steps of sound after the end.
     """
 
     entries: int
@@ -118,11 +118,11 @@ class ScriptRules:
 
 @dataclass(slots=True)
 class Script:
-    """Where one speaker is in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
+    """The position of one speaker in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
 
     ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` holds (step, index) of
-    entries that were begun and not yet heard. ``end_step`` is where the model requested a word and there was
-    none left.
+    entries that were started and whose audio is not complete. ``end_step`` is the step of the model's first
+    request after the last word.
     """
 
     rules: ScriptRules
@@ -153,7 +153,7 @@ class Script:
         )
 
     def to_bytes(self) -> bytes:
-        """All of it but the rules, as JSON, for :meth:`from_bytes`."""
+        """The state without the rules, as JSON, for :meth:`from_bytes`."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "rules"}
         values["_entries"] = [asdict(entry) for entry in self._entries]
         return json.dumps(values, default=list).encode()
@@ -182,11 +182,11 @@ class Script:
 
     @property
     def has_room(self) -> bool:
-        """Whether more entries should come; they are few, since all others wait elsewhere."""
+        """Whether more entries should be added; they are few, since all others wait elsewhere."""
         return len(self._entries) < self.rules.lookahead + SPARE_WORDS
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
-        """Add what is to be said next. What comes after the end is not heard."""
+        """Add an entry. Entries after the end are not spoken. What comes after the end is not heard."""
         for entry in entries:
             if self.is_complete:
                 return
@@ -196,9 +196,9 @@ class Script:
 
     @property
     def can_step(self) -> bool:
-        """Whether the next step is certain: nothing that may still come could change what is fed.
+        """Whether the next step is certain: later text cannot change its tokens.
 
-        So what is said never depends on how fast the text arrives.
+        The speech therefore does not depend on the arrival times of the text.
         """
         if self.is_finished:
             return False
@@ -212,7 +212,7 @@ class Script:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything has been said and heard to its end."""
+        """Whether all text has been spoken completely."""
         rules = self.rules
         return self.end_step is not None and self.step >= (
             self.end_step + rules.first_sound + rules.final_padding
@@ -220,7 +220,7 @@ class Script:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next step makes no audio token yet: it reads text only."""
+        """Whether the next step makes no audio token yet: the step only reads text."""
         return self.step < self.rules.audio_delay
 
     @property
@@ -234,7 +234,7 @@ class Script:
         return Choices(self._fed(asked=True), self._fed(asked=False))
 
     def _gives_word(self, *, asked: bool) -> bool:
-        """Whether the next step takes an entry, or notices the end."""
+        """Whether the next step takes an entry, or detects the end."""
         if self._queued or self._must_pad > 0:
             return False
         return asked or self._may_pad <= 0
@@ -253,14 +253,14 @@ class Script:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether a model with a second stream is yet to be shown the end."""
+        """Whether the end is still to be fed to a model with a second stream."""
         return bool(self.rules.lookahead) and self.end_step is None
 
     def _join(self, second: int, first: int) -> int:
         return (second + 1) * self.rules.entries + first
 
     def advance(self, token: int) -> None:
-        """The model said ``token`` and was fed what :attr:`choices` had for it."""
+        """Advance: the model output ``token`` and was fed the tokens of :attr:`choices`."""
         is_pad = True
         if self._gives_word(asked=token == NEW_WORD):
             is_pad = not (self._begin_entry() if self._entries else self._end())
@@ -276,7 +276,7 @@ class Script:
         self.step += 1
 
     def _end(self) -> bool:
-        """There is nothing left to say; returns whether the model is being shown so."""
+        """Handle the end of the text; returns whether the end is being fed to the model."""
         is_ending = self._is_ending
         if self.end_step is None:
             self.end_step = self.step
@@ -306,16 +306,16 @@ class Script:
 
 MAX_BREAK_S: Final = 10.0
 MAX_WORD_TOKENS: Final = 256
-"""Twenty seconds of speech: no word."""
+"""Most tokens of a word, twenty seconds of speech."""
 
 PIECE_WORDS: Final = 64
-"""Words that are made tokens at once: 1 ms, or 4 where all are spelled anew, of the event loop's time."""
+"""Words tokenised at once: 1 ms of the event loop's time, or 4 ms if all are respelled."""
 
 SPEAKER: Final = 1
-"""The token before the first word of a model with several voices: the first of them speaks."""
+"""The token before the first word of a model with several voices: the first voice speaks."""
 
 PADDING_BETWEEN: Final = 1
-"""Steps between the tokens of a word and the next word: the voice articulates a little better."""
+"""Steps between the tokens of a word and the next word: articulation becomes a little clearer."""
 
 _PARTS: Final = re.compile(
     r'<break\s+time="([0-9]{1,9}(?:\.[0-9]{0,9})?)(m?)s"\s*/?>|\s+'
@@ -325,15 +325,15 @@ _REPLACED: Final = str.maketrans({"\u2019": "'", ":": " ", "(": None, ")": None}
 
 
 class TextReader:
-    """Reads the text of one session, which comes in any portions that do not cut words.
+    """Reads the text of one session, in any portions that do not split words.
 
-    ``encode`` makes token ids of a word, in the letters of a ``speller`` where there is one.
+    ``encode`` turns a word into token ids, in the spelling of ``speller`` if there is one.
     """
 
     def __init__(
         self, spec: ModelSpec, encode: Callable[[str], Sequence[int]], speller: Speller | None = None
     ) -> None:
-        """Begin with no text."""
+        """Begin without text."""
         self._encode, self._speller = encode, speller
         self._frame_rate = spec.mimi.frame_rate
         self._replaced = {} if spec.lm is None else _REPLACED  # only those were trained on text without them
@@ -378,7 +378,7 @@ class TextReader:
             return self._spoken(word, tokens)
         words, lost = self._speller.spell(word)
         if len(words) == 1 and not lost:
-            return self._spoken(word, tuple(self._encode(words[0])))  # reported as its caller wrote it
+            return self._spoken(word, tuple(self._encode(words[0])))  # reported as the caller wrote it
         said = [entry for each in words for entry in self._spoken(each, tuple(self._encode(each)))]
         return said + [TextEntry((), each) for each in lost]
 

@@ -1,6 +1,6 @@
-"""The spec of a model: its configuration, held against the shapes of its weights.
+"""The spec of a model: its configuration, checked against the shapes of its weights.
 
-Configurations have been published that do not fit their weights, so the weights' headers are asked.
+Some published configurations do not fit their weights, so this module reads the weights' headers.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _check_numbers(config: Mapping[str, Any], where: str) -> None:
 
 
 def _check_generation(settings: Mapping[str, Any], where: str) -> None:
-    """Check what :meth:`SamplingParameters.from_generation` reads."""
+    """Check the values that :meth:`SamplingParameters.from_generation` reads."""
     where = f"{where}: lm_gen_config"
     check_type(settings.get("use_sampling", True), bool, f"{where}.use_sampling")
     for keys, types in ((_TEMPERATURES, float), (_TOP_KS, int)):

@@ -1,7 +1,7 @@
-"""The names of models, and the source of a checkpoint's files: a local folder, or a repository of the hub.
+"""The names of models, and the source of a checkpoint's files: a local folder, or a hub repository.
 
-Of the hub only the files that are needed are fetched, at one commit, offline once they are here.
-``huggingface_hub`` is imported when it is needed, so that nothing else depends on it. Its cache, and
+From the hub only the needed files are fetched, at one commit; cached ones work offline.
+``huggingface_hub`` is imported only when it is needed. Its cache, and
 its environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``), are used as they are.
 """
 
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from antiphon.errors import AntiphonError, CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
 
 BUILTIN: Final = ("tiny", "tiny-stt", "tiny-tts", "echo")
-"""Each is a folder of ``antiphon/assets``."""
+"""The built-in models, each a folder of ``antiphon/assets``."""
 
 DEFAULT_MODEL: Final = "tiny"
 
@@ -28,7 +28,7 @@ _CONFIGURATION: Final = ("config.json", "antiphon.json")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One commit of a repository on the hub, in the local cache as far as it was needed.
+    """One commit of a repository on the hub, in the local cache as far as it was fetched.
 
     ``revision`` is the full commit hash, ``snapshot`` the cache's folder for it.
     """
@@ -43,9 +43,9 @@ class Repository:
         return self.repo.rpartition("/")[2]
 
     def find(self, name: str) -> Path | None:
-        """The file's path in the cache, fetched if need be; None when the repository has no such file.
+        """The file's path in the cache, fetched if necessary; None when the repository has no such file.
 
-        When the hub cannot be reached, a file that is not cached counts as one there is not.
+        When the hub cannot be reached, a file that is not cached counts as missing.
         """
         if name in _CONFIGURATION and not (self.snapshot / name).is_file():
             return None  # it was requested when the repository was opened
@@ -55,7 +55,7 @@ class Repository:
             return None
 
     def get(self, name: str) -> Path:
-        """The file's path in the cache, fetched if need be. Raises CheckpointNotFoundError."""
+        """The file's path in the cache, fetched if necessary. Raises CheckpointNotFoundError."""
         errors = _errors()
         try:
             return self._fetch(name)
@@ -116,7 +116,7 @@ def get_reference(name: str) -> Path:
 
 @contextmanager
 def _explained(repo: str, revision: str) -> Iterator[None]:
-    """Turn the client's errors about whole repositories into ours."""
+    """Turn the client's errors about whole repositories into CheckpointNotFoundError."""
     errors = _errors()
     try:
         yield
@@ -168,22 +168,22 @@ class FileSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call a checkpoint that does not say its own name."""
+        """The name of a checkpoint without its own name."""
 
     @property
     def revision(self) -> str | None:
-        """The commit everything comes from, where there is one."""
+        """The commit of all files, if there is one."""
 
     def find(self, name: str) -> Path | None:
-        """The file's path here, or None when the checkpoint has no such file."""
+        """The local path of the file, or None when the checkpoint has no such file."""
 
     def get(self, name: str) -> Path:
-        """The file's path here. Raises CheckpointNotFoundError, with what to do about it."""
+        """The local path of the file. Raises CheckpointNotFoundError, with advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of this machine.
+    """A local folder.
 
     Names may lead out of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder in which
     every file has to lie, links followed. ``beside`` is a second folder, read for what this one lacks.
@@ -228,7 +228,7 @@ class Folder:
 
 
 def outside(folder: str, name: str) -> CheckpointFormatError:
-    """The error for a file that an untrusted folder names and that is not in it."""
+    """The error for a file outside of an untrusted folder."""
     return CheckpointFormatError(
         f"{folder} names the file '{name}', which lies outside of it; copy it there, "
         "or serve with --outside-files if you trust the folder"
@@ -239,7 +239,7 @@ def resolve(source: FileSource, name: str) -> Path:
     """The path of a file the checkpoint must have; ``hf://owner/repo/file`` is one of another repository.
 
     Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached, and
-    CheckpointFormatError when it lies outside of a folder that is to stay in itself.
+    CheckpointFormatError when it lies outside of a confined folder.
     """
     if name.startswith(HUB_PREFIX):
         if isinstance(source, Folder) and source.bound is not None:

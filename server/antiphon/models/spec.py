@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 
 
 class PipelineKind(StrEnum):
-    """The table of kinds: what goes in and what comes out of one row, once a frame.
+    """The table of kinds: the inputs and outputs of one row, once a frame.
 
-    ``takes_audio``: the input is PCM, not text; ``gives_audio``: PCM comes out. ``is_live``: audio that is
-    late is worthless, so full queues drop their oldest, in and out; otherwise nothing is ever dropped, a full
-    input queue refuses (the caller stops reading its socket) and a full output queue keeps the session out of
-    the tick. ``has_deadlines``: a frame has to be answered before the next one is due; text is complete long
-    before it is spoken. ``has_heads``: pause probabilities come out.
+    ``takes_audio``: the input is PCM, not text; ``gives_audio``: PCM comes out. ``is_live``: late audio is
+    useless, so that full queues drop their oldest entry, in and out. Other kinds drop no audio: a full input
+    queue refuses (the caller stops reading its socket), and a full output queue keeps the session out of the
+    tick. ``has_deadlines``: a frame has to be answered before the next one is due. ``has_heads``: pause
+    probabilities come out.
     """
 
     takes_audio: bool
@@ -30,7 +30,7 @@ class PipelineKind(StrEnum):
     TTS = "tts", False, True, False, False, False
 
     def __new__(cls, name: str, *traits: bool) -> Self:
-        """A kind and its row."""
+        """A kind, by its row of the table."""
         kind = str.__new__(cls, name)
         kind._value_ = name
         kind.takes_audio, kind.gives_audio, kind.is_live, kind.has_deadlines, kind.has_heads = traits
@@ -43,7 +43,7 @@ class PipelineKind(StrEnum):
 
 
 LIVE_KINDS: Final = tuple(kind for kind in reversed(PipelineKind) if kind.is_live)
-"""The kinds that hold a conversation, those that understand it first."""
+"""The kinds that hold a conversation, duplex language models first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class MimiSpec:
 class LMSpec:
     """Shape of a Moshi-family language model.
 
-    Stream 0 is text, streams ``1 .. dep_q`` are the model's own voice, the remaining
-    ``n_q - dep_q`` are what it hears. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` holds
-    the published LM arguments, corrected where the weights say otherwise: a model is built from them.
+    Stream 0 is text, streams ``1 .. dep_q`` are the model's own voice, the remaining ``n_q - dep_q`` are its
+    input. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` holds the published LM arguments,
+    corrected where the weights say otherwise: a model is built from them.
     """
 
     dim: int
@@ -90,7 +90,7 @@ class LMSpec:
 
     @property
     def max_delay(self) -> int:
-        """Frames between a token's sampling and its being heard: the largest delay."""
+        """Frames between the sampling of a token and its audio: the largest delay."""
         return max(self.delays)
 
     @property
@@ -106,7 +106,7 @@ class LMSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as the engine and its callers see it. ``lm`` is None for a plain codec."""
+    """A model as the engine and its callers use it. ``lm`` is None for a plain codec."""
 
     name: str
     kind: PipelineKind
@@ -133,7 +133,7 @@ class ModelSpec:
 
     @property
     def conditioners(self) -> Mapping[str, Any]:
-        """What the language model takes in addition to audio and text, as published, by name."""
+        """The language model's published conditions, by name."""
         return {} if self.lm is None else self.lm.config.get("conditioners") or {}
 
     @property

@@ -1,8 +1,8 @@
-"""A caller's word in the letters that a synthesiser knows, and what is left that it cannot say.
+"""A caller's word in the letters that a synthesiser knows, and the rest that it cannot speak.
 
-A word that the vocabulary has is said unchanged. Another is spelled anew: compatible forms (NFKC), quotes
-and dashes made plain, invisible characters left out, figures as English words, accents dropped. What then is
-still unknown is not given to the model, which would make silence of it, but named.
+A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), quotes
+and dashes made plain, invisible characters left out, figures as English words, accents dropped. The model
+would speak the remaining unknown characters as silence, so they are reported instead.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 16
 MAX_NAMED_CHARS: Final = 40
-"""The most words that are named, and their most characters; all are counted."""
+"""Limits of the unspoken words that are named, and of their length; all are counted."""
 
 MAX_SPELLED: Final = 64
-"""Letters of a word that is spelled anew, before and after: a longer one would hold up the event loop."""
+"""Letters of a respelled word, before and after: a longer one would block the event loop."""
 
 MAX_IN_WORDS: Final = 4
-"""Figures of a number that becomes words; a longer one is said figure by figure."""
+"""Digits of a number that is spoken as a word; a longer one is spoken digit by digit."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -44,14 +44,14 @@ _PLAIN: Final = str.maketrans(
     | dict.fromkeys("\u2010\u2011", "-")
 )
 _BREAKS: Final = dict.fromkeys(range(0x2012, 0x2016), " ")
-"""Dashes, which part words."""
+"""Dashes, which separate words."""
 _OPERATOR: Final = re.compile(
     r"(?<=[^\W_])[*/\\]+(?=[^\W_]|\()|(?<=\))[*/\\]+(?=[0-9(])"  # 2*3, red/blue, (2)/3
     r"|(?<=[0-9]),(?![0-9]{3}(?![0-9]))(?=[0-9])|(?:(?<=\b0)|(?<=[0-9]{4})),(?=[0-9])"  # 1,5 and 0,125
     r"|(?<![^\W\d_])[-\u2012-\u2015](?=[0-9])"  # -5, 5\u201310
     r"|(?<=[0-9])[:_]+(?=[0-9])"  # 3:1, 1_000
 )
-"""What changes the meaning of figures where it is left out: no thousands separator, no hyphen of words."""
+"""Characters whose removal would change the meaning of digits: no thousands separator, no word hyphen."""
 _RANGE: Final = re.compile(
     r"([(\['\"]*)(0|[1-9][0-9]{0,3})[-\u2012-\u2015](0|[1-9][0-9]{0,3})([)\]'\".,;:!?%]*)"
 )
@@ -63,25 +63,25 @@ _NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0
 _JOINT: Final = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _MISREAD: Final = re.compile(rf"[0-9][0-9.,]*[0-9]|{_JOINT.pattern}")
 _SMALL: Final = ("<super>", "<sub>", "<fraction>")
-"""Forms that are not compatible where a number stands: NFKC makes 102 of a square of ten."""
+"""Compatibility forms that do not apply to numbers: NFKC turns a squared ten into 102."""
 _UNNAMED: Final = frozenset("CMPZ")
-"""Unicode's categories of what can be left out: marks, punctuation, blanks and what has no shape."""
+"""Unicode's categories that can be removed: marks, punctuation, blanks and control characters."""
 _NAMED: Final = frozenset("&%@#/\\")
-"""Punctuation that is a word when it is read; a separate ``*`` is one, next to a word it is an emphasis."""
+"""Punctuation that is spoken as a word; a separate ``*`` is one, next to a word it is emphasis."""
 
 
 class Spelling(NamedTuple):
-    """What is said of a word, as words, and what is not."""
+    """The spoken form of a word, as words, and the rest."""
 
     words: list[str]
     lost: list[str]
 
 
 class Unspoken:
-    """What could not be said of a text: ``count`` words, the first of which are kept as ``names``."""
+    """The unspoken part of a text: ``count`` words, the first of which are kept as ``names``."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without words."""
         self.count = 0
         self.names: list[str] = []
 
@@ -94,12 +94,12 @@ class Unspoken:
                 self.names.append(name)
 
     def error(self) -> ProtocolError:
-        """The error of a text of which nothing can be said."""
+        """The error for a text of which no word can be spoken."""
         return ProtocolError(f"this model can say nothing of this text: {', '.join(map(repr, self.names))}")
 
 
 class Speller:
-    """Spells words in the letters of a vocabulary."""
+    """Spells words with the letters of a vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Spell for the model of a ``tokenizer``."""
@@ -109,7 +109,7 @@ class Speller:
         self._has_joints = "-" in self._letters
 
     def is_known(self, word: str, tokens: Sequence[int]) -> bool:
-        """Whether a word of these tokens is said unchanged."""
+        """Whether a word of these tokens is spoken unchanged."""
         misread = _MISREAD.search(word)  # a vocabulary without figures or hyphens says "10 0" of "100"
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
         if not (is_read and self._unsayable.isdisjoint(tokens)):
@@ -119,7 +119,7 @@ class Speller:
         return all(map(self._is_heard, _OPERATOR.findall(word)))  # a "-" that has no token is not said
 
     def spell(self, word: str) -> Spelling:
-        """The words to be said for one as a caller wrote it, and what of it is not said."""
+        """The spoken words for a word as the caller wrote it, and its unspoken rest."""
         if self.is_known(word, self._encode(word)):
             return Spelling([word], [])
         if len(word) > MAX_SPELLED:
@@ -147,24 +147,24 @@ class Speller:
         return self._unsayable.isdisjoint(self._encode(word))
 
     def _is_heard(self, word: str) -> bool:
-        """Whether it is sayable and has tokens: a vocabulary's own rules may leave a comma or hyphen out."""
+        """Whether the word can be spoken and has tokens: a vocabulary may leave out a comma or a hyphen."""
         return bool(self._encode(word)) and self._is_sayable(word)
 
     def _apart(self, operator: re.Match[str]) -> str:
-        """An operator as a word where figures become words; a blank where it is not said."""
+        """An operator as a word if digits become words; a blank if it is not spoken."""
         if not self._is_heard(operator[0]):
             return " "
         return operator[0] if self._has_figures else f" {operator[0]} "
 
     def _range(self, text: str) -> str:
-        """A word that is a range, with "to" in the dash's place; any other as it is."""
+        """A range with "to" in place of the dash; any other word unchanged."""
         found = _RANGE.fullmatch(text)
         if found is None or int(found[2]) >= int(found[3]) or not self._is_heard("to"):
             return text
         return f"{found[1]}{found[2]} to {found[3]}{found[4]}"
 
     def _time(self, found: re.Match[str]) -> str:
-        """A time of day as its figures are read: 10:30 is "10 30", 10:05 "10 oh 5" and 10:00 "10"."""
+        """A time of day as it is read: 10:30 is "10 30", 10:05 "10 oh 5" and 10:00 "10"."""
         hours, minutes = found.groups()
         if self._has_figures:
             return found[0] if self._is_heard(":") else f"{hours} {minutes}"
@@ -174,7 +174,7 @@ class Speller:
         return f"{int(hours)} {minutes}"
 
     def _in_words(self, found: re.Match[str]) -> str:
-        """A number as words if the vocabulary has them, else figure by figure."""
+        """A number as words if the vocabulary has them, else digit by digit."""
         figures = found[1].replace(",", "")
         point = [] if found[2] is None else ["point", *(_ONES[int(figure)] for figure in found[2])]
         singly = [_ONES[int(figure)] for figure in figures]
@@ -183,7 +183,7 @@ class Speller:
         return f" {' '.join([*(words if all(map(self._is_sayable, words)) else singly), *point])} "
 
     def _kept(self, part: str) -> tuple[str, str]:
-        """What can be said of a part, and the rest."""
+        """The spoken form of a part, and the rest."""
         if self._is_sayable(part):
             return part, ""
         plain = unicodedata.normalize("NFD", part)

@@ -71,14 +71,14 @@ def read_record(kind: type[T], values: Any, where: str, joint: str = ".") -> T:
 
 
 def _json_types(kind: Any) -> tuple[type, ...]:
-    """What JSON has for the values of a field."""
+    """The JSON types of a field's values."""
     if get_origin(kind) is UnionType:
         return tuple(each for part in get_args(kind) for each in _json_types(part))
     return ({tuple: list, Mapping: dict}.get(get_origin(kind), dict if is_dataclass(kind) else kind),)
 
 
 def _field(kind: Any, value: Any, where: str) -> Any:
-    """The value of a field, whose own type was checked."""
+    """The value of a field whose own type was checked."""
     origin, parts = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return read_record(kind, value, where)  # type: ignore[arg-type]

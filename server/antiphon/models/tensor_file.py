@@ -1,9 +1,10 @@
-"""Reads the tensors of a file that ``torch.save`` wrote, without torch, and without running what is in it.
+"""Reads the tensors of a ``torch.save`` file without torch, and without executing its pickle.
 
 Such a file is a zip archive: a pickle that describes a dictionary of tensors, and one file of raw values for
-each storage. Every size is checked before memory is taken for it, so that a voice from anywhere can be
-opened. Python's own unpickler calls what the pickle names and takes the memory that it requests; this one has
-a dozen steps, refuses all others, calls nothing, and keeps only what the bytes themselves hold.
+each storage. Every size is checked before memory is taken for it, so that a voice from an untrusted source
+can be opened. Python's own unpickler calls the functions and takes the memory that a pickle names. This one
+supports a dozen opcodes, refuses all others, calls no function, and keeps only values from the bytes
+themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 
 MAX_DIMENSIONS: Final = 8
-"""A voice has four, numpy knows no more than 64."""
+"""Most dimensions of a tensor: a voice has four, numpy allows 64."""
 
 MAX_QUOTED: Final = 80
 """Letters of a name that an error quotes."""
@@ -46,7 +47,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """Something the pickle would call or refer to: a module and a name in it."""
+    """A function or class that the pickle refers to: a module and a name in it."""
 
     path: str
 
@@ -58,10 +59,10 @@ class _Storage:
 
 
 def read_pickle(data: bytes) -> Any:
-    """What a pickle holds: dictionaries, tuples, numbers, text and :class:`StoredTensor`.
+    """The values in a pickle: dictionaries, tuples, numbers, text and :class:`StoredTensor`.
 
     Raises:
-        ValueError: it is damaged, or takes a step that no dictionary of tensors needs.
+        ValueError: it is damaged, or has an opcode that no dictionary of tensors needs.
     """
     machine = _Machine()
     for opcode, argument, _ in pickletools.genops(io.BytesIO(data)):
@@ -79,7 +80,7 @@ class _Machine:
     memo: dict[int, Any] = field(default_factory=dict)
 
     def step(self, name: str, argument: Any) -> None:
-        """Take one step.
+        """Execute one opcode.
 
         Raises:
             ValueError: the call is unknown, or lacks an argument.
@@ -117,12 +118,12 @@ class _Machine:
         return values[::-1]
 
     def tuple_of(self, count: int) -> None:
-        """The last values, as one."""
+        """The last values, as a tuple."""
         values = [self.pop() for _ in range(count)]
         self.stack.append(tuple(values[::-1]))
 
     def set_items(self, items: list[Any]) -> None:
-        """Put names and values, in turns, into the dictionary before them."""
+        """Add alternating names and values to the dictionary before them."""
         target = self.peek()
         if not isinstance(target, dict) or len(items) % 2:
             raise ValueError("its pickle sets items of a value that is no dictionary")
@@ -139,7 +140,7 @@ class _Machine:
         self.stack.append(_name(f"{module} {name}"))
 
     def reduce(self) -> None:
-        """Call: only a tensor and an empty dictionary are made."""
+        """A call: only a tensor and an empty dictionary are allowed."""
         arguments, function = self.pop(), self.pop()
         if function == _Name(_ORDERED) and arguments == ():
             self.stack.append({})
@@ -149,7 +150,7 @@ class _Machine:
             raise ValueError("its pickle calls a function that no tensor needs")
 
     def refer(self) -> None:
-        """A storage, by what torch calls it: the word, its type, its key, the device and its length."""
+        """A storage, from torch's tuple: the word, its type, its key, the device and its length."""
         pid = self.pop()
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
             raise ValueError("its pickle refers to a value that is no storage")
@@ -204,10 +205,10 @@ _STEPS: Final[Mapping[str, Callable[[_Machine], None]]] = {
 
 
 MAX_BYTES: Final = 1 << 28
-"""No voice comes near 256 MiB: neither the file, nor its storages, nor its tensors may take more."""
+"""Limit of a file, of its storages and of its tensors; a voice takes far less than 256 MiB."""
 
 MAX_PICKLE_BYTES: Final = 65_536
-"""A tensor takes about a hundred bytes of pickle, a voice has two tensors."""
+"""Limit of the pickle: a tensor takes about a hundred bytes of it, and a voice has two tensors."""
 
 _STORAGES: Final = {
     "FloatStorage": "<f4",
@@ -223,8 +224,9 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """The tensors of a saved dictionary, by name; floating point ones come as float32.
 
     Raises:
-        CheckpointNotFoundError: no file there.
-        CheckpointFormatError: not such a file, or one that holds anything but tensors, or too much of them.
+        CheckpointNotFoundError: the file does not exist.
+        CheckpointFormatError: the file has another format, holds other values than tensors, or exceeds a
+            limit.
     """
     if not path.is_file():
         raise CheckpointNotFoundError(f"no file at {path}")
@@ -243,7 +245,7 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
             return _read(archive, path)
     except CheckpointFormatError:
         raise
-    except Exception as error:  # a boundary: zipfile raises a dozen kinds for what is damaged
+    except Exception as error:  # a boundary: zipfile raises a dozen types for damaged files
         raise CheckpointFormatError(f"{path} is not a file of tensors: {error}") from error
 
 
@@ -266,7 +268,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, NDArray[Any]]:
 
 @dataclass(slots=True)
 class _Storages:
-    """Takes tensors out of an archive, while all of them together stay within ``MAX_BYTES``."""
+    """Reads tensors from an archive, all of them together within ``MAX_BYTES``."""
 
     archive: zipfile.ZipFile
     folder: str
@@ -276,7 +278,7 @@ class _Storages:
         """A copy of one tensor.
 
         Raises:
-            ValueError, KeyError: it does not fit its storage, or is of no known kind.
+            ValueError, KeyError: it does not fit its storage, or has an unknown type.
         """
         if tensor.storage_type not in _STORAGES:
             raise ValueError(f"a {tensor.storage_type}; there are: {', '.join(_STORAGES)}")

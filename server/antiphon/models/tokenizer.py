@@ -1,4 +1,4 @@
-"""Text tokens to text, one piece at a time, as callers are sent it."""
+"""Text tokens to text, one piece at a time, as it is sent to callers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import sentencepiece
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, MissingExtraError
 
 UNSPOKEN_IDS: Final = (0, 3)
-"""Never sent by any Moshi server: end of padding, and padding."""
+"""Tokens that Moshi servers never send: end of padding, and padding."""
 
 _UNSAYABLE: Final = re.compile(r"<unk>|\[UNK\]|<0x[0-9A-F]{2}>")
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back; ``vocabulary`` is the number of pieces, which are made of ``letters``.
+    """Text to token ids and back; ``vocabulary`` is the number of pieces, which consist of ``letters``.
 
-    ``unsayable`` tokens stand for what no piece has: the unknown, and single bytes.
+    ``unsayable`` tokens stand for text without a piece: the unknown token, and single bytes.
     """
 
     vocabulary: int
@@ -28,7 +28,7 @@ class Tokenizer(Protocol):
     unsayable: frozenset[int]
 
     def piece(self, token_id: int) -> str:
-        """The text of one token, with spaces; "" for what is never sent."""
+        """The text of one token, with spaces; "" for tokens that are never sent."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of several tokens, without the space before the first."""
@@ -41,7 +41,7 @@ def open_tokenizer(path: Path, *, padding_id: int = 3) -> Tokenizer:
     """The tokenizer in a file: a SentencePiece model, or a ``tokenizer.json`` of Hugging Face's.
 
     Raises:
-        CheckpointNotFoundError, CheckpointFormatError: no file, or neither of them.
+        CheckpointNotFoundError, CheckpointFormatError: the file does not exist, or has another format.
         MissingExtraError: what reads the second is not installed.
     """
     if path.is_file():
@@ -108,7 +108,7 @@ class JsonTokenizer:
             raise MissingExtraError(what, extra="pocket", module="tokenizers") from error
         try:
             self._reader = Reader.from_str(path.read_text(encoding="utf-8"))
-        except Exception as error:  # the reader raises nothing more precise
+        except Exception as error:  # the reader raises no more precise type
             raise CheckpointFormatError(f"{path} is not a tokenizer: {error}") from error
         self.vocabulary: int = self._reader.get_vocab_size()
         pieces = self._reader.get_vocab()

@@ -1,15 +1,14 @@
 """One caller's transcript: the recogniser's replies in, words, steps and markers out.
 
-A Kyutai STT model says one text token a frame. Padding (3) means nothing yet; the end of padding (0) is a
-boundary between words; everything else is a piece of a word. Text lags the audio by a delay the model was
-trained with. Which token ends what follows ``moshi::asr::State`` (rust/moshi-core/src/asr.rs of
+A Kyutai STT model outputs one text token a frame. Padding (3) stands for no text; the end of padding (0) is a
+boundary between words; every other token is a piece of a word. Text lags the audio by a delay the model was
+trained with. The rules for word boundaries follow ``moshi::asr::State`` (rust/moshi-core/src/asr.rs of
 kyutai-labs/moshi); the delay and the silence before the audio are ``stt_config`` of the checkpoint.
 
-A marker is a place in the caller's audio. It comes back when the model has written down what was said
-before it: after the frames up to it and as many more as text lags behind, and not within a word. If the
-caller sends no more audio, silence has to stand in for it; that *flush padding* is heard on a copy of the
-row's state and of the words begun here, so that the caller's audio continues later as if nothing had been in
-between.
+A marker is a place in the caller's audio. It is returned when the words before it are transcribed: after the
+frames up to it, plus the text's delay, and not within a word. If the caller sends no more audio, silence
+takes its place. This *flush padding* runs on a copy of the row's state and of the started words, so that the
+caller's audio later continues without it.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from antiphon.models.spec import LMSpec, ModelSpec
 from antiphon.models.strict import check_type
 
 MAX_DELAY_S: Final = 60.0
-"""No delay and no silence before the audio is longer than this: a larger number is a mistake."""
+"""Limit of the delay and of the silence before the audio: a larger number is a mistake."""
 
 PREFIX_FRAMES: Final = 2
-"""Frames of silence before the audio of a checkpoint that states none: the model hears the second of them.
+"""Frames of silence before the audio of a checkpoint that states none: the model reads the second of them.
 
 Without that one, ``tiny-stt`` wrote nothing of 51 of 120 questions that began with the audio; with it, of 3.
 """
 
 MAX_WORD_TOKENS: Final = 256
-"""Twenty seconds without a boundary: the word is cut there."""
+"""Longest word in tokens, twenty seconds without a boundary: the word is cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ WordEvent: TypeAlias = Word | WordEnd
 
 @dataclass(frozen=True, slots=True)
 class SpeechTiming:
-    """When a recogniser's tokens were said.
+    """The times of a recogniser's tokens.
 
-    A session begins with ``prefix_frames`` of silence that no caller sent. There is one at least: the model
-    does not hear the first frame of a session (its input is the initial tokens, as in upstream's ``LMGen``),
-    so it must not be the caller's. ``delay_s`` is how far text lags audio.
+    A session begins with ``prefix_frames`` of silence that no caller sent. There is at least one: the model
+    ignores the first frame of a session (its input is the initial tokens, as in upstream's ``LMGen``), so it
+    must not be the caller's. ``delay_s`` is the delay of text against audio.
     """
 
     frame_s: float
@@ -95,20 +94,20 @@ class SpeechTiming:
 
     @property
     def delay_frames(self) -> int:
-        """Frames after which what was said in one has been written."""
+        """Frames until the text of a frame is complete."""
         return _frames_up(self.delay_s, self.frame_s)
 
     @property
     def first_step(self) -> int:
-        """The first step, counted from 0 with the silence, whose token can be about the caller's audio."""
+        """The first step, counted from 0 with the silence, whose token can belong to the caller's audio."""
         return self.prefix_frames - 2 + math.floor(self.delay_s / self.frame_s + 1e-6)
 
     def time_s(self, step: int) -> float:
         """The place in the caller's audio of a boundary written at ``step``, to the millisecond.
 
-        The model was trained to say at position p what its text has at frame p, with the audio before
-        frame p heard. At step s it has heard the caller's frame s - prefix, so it is at position
-        s - prefix + 1, and a boundary there lies at the end of that frame.
+        The model was trained to output at position p the text of frame p, given the audio before frame p. At
+        step s it has the caller's frame s - prefix, so it is at position s - prefix + 1, and a boundary there
+        lies at the end of that frame.
         """
         return max(0.0, round((step - self.prefix_frames + 2) * self.frame_s - self.delay_s, 3))
 
@@ -119,7 +118,7 @@ def _frames_up(seconds: float, frame_s: float) -> int:
 
 @dataclass(slots=True)
 class WordAssembler:
-    """Joins the tokens of one session to words. ``decode`` makes text of token ids.
+    """Joins the tokens of one session into words. ``decode`` makes text of token ids.
 
     ``step`` is the next step, counted from 0 with the silence. :meth:`fork` makes an independent copy.
     """
@@ -136,12 +135,12 @@ class WordAssembler:
 
     @property
     def is_in_word(self) -> bool:
-        """Whether a word has begun and is not complete."""
+        """Whether a word has started and is not complete."""
         return bool(self._tokens)
 
     @property
     def now_s(self) -> float:
-        """The place in the caller's audio that the last step was about."""
+        """The position of the last step in the caller's audio."""
         return self.timing.time_s(self.step - 1)
 
     def fork(self) -> WordAssembler:
@@ -149,7 +148,7 @@ class WordAssembler:
         return replace(self, _tokens=list(self._tokens))
 
     def feed(self, token: int) -> list[WordEvent]:
-        """The next step's token; returns what it made certain, in order."""
+        """Add the next step's token; returns the words and word ends that it completes, in order."""
         events: list[WordEvent] = []
         self.step += 1
         if self.step <= self.timing.first_step:
@@ -167,7 +166,7 @@ class WordAssembler:
         return events
 
     def finish(self, end_s: float) -> list[WordEvent]:
-        """Nothing more is said, the audio ended at ``end_s``: tell what is left."""
+        """End at ``end_s`` of the audio; returns the remaining words and word ends."""
         return [*self._tell(), *self._end(min(self.now_s, end_s))]
 
     def _tell(self) -> list[WordEvent]:
@@ -191,12 +190,12 @@ MAX_PATIENCE_FRAMES: Final = 12
 """Frames, about a second, that a marker waits for the end of a word beyond the delay."""
 
 MAX_MARKERS: Final = 1024
-"""Markers a caller may have waiting: each costs a few bytes, and more than one a frame means nothing."""
+"""Most waiting markers of a caller: each costs a few bytes, and one a frame is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeard:
-    """Frame ``index`` of the caller's audio, from 1, was heard, with these probabilities of a pause."""
+    """Frame ``index`` of the caller's audio, from 1, was processed, with these probabilities of a pause."""
 
     index: int
     pauses: tuple[float, ...]
@@ -204,7 +203,7 @@ class FrameHeard:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What was said before the marker ``id`` has been sent."""
+    """All words before the marker ``id`` have been sent."""
 
     id: int
 
@@ -214,7 +213,7 @@ Event: TypeAlias = WordEvent | FrameHeard | Marked
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A marker after a number of samples of the caller's audio, and the frames in which they lie."""
+    """A marker after a number of samples of the caller's audio, and the frames that hold them."""
 
     id: int
     samples: int
@@ -251,7 +250,7 @@ class Transcript:
 
     @property
     def steps(self) -> int:
-        """Replies heard, those to the silence before the caller's audio included."""
+        """Replies so far, those to the silence before the caller's audio included."""
         return self._live.words.step
 
     @property
@@ -266,7 +265,7 @@ class Transcript:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more marker would be too many."""
+        """Whether the limit of markers is reached."""
         return len(self._marks) >= MAX_MARKERS
 
     def received(self, samples: int) -> None:
@@ -275,14 +274,14 @@ class Transcript:
         self._padding = None
 
     def mark(self, marker_id: int) -> list[Event]:
-        """A marker after all audio received so far; comes back at once if nothing is new since the last."""
+        """Add a marker after all audio so far; it returns at once if no audio came since the last."""
         if not self._marks and self._samples <= self._flushed_samples:
             return [Marked(marker_id)]
         self._marks.append(_Mark(marker_id, self._samples, -(-self._samples // self._frame_samples)))
         return []
 
     def hear(self, token: int, pauses: tuple[float, ...]) -> list[Event]:
-        """The reply to one frame of the caller's, or of the silence before."""
+        """Process the reply to one frame of the caller's, or of the silence before."""
         self._padding = None
         told = [event for event in self._live.words.feed(token) if self._is_news(event, self._live)]
         heard = self.frames_heard
@@ -290,7 +289,7 @@ class Transcript:
         return [*steps, *told, *self._complete(self._live.words)]
 
     def padding_frames_wanted(self) -> int:
-        """How many frames of silence the markers need, all audio having been answered; 0: none.
+        """Frames of silence that the markers need after all audio was answered; 0: none.
 
         The first of them completes an unfinished frame of the audio.
         """
@@ -300,7 +299,7 @@ class Transcript:
         return max(1, self._marks[-1].frames + self.timing.delay_frames - heard)
 
     def hear_padding(self, token: int) -> list[Event]:
-        """The reply to one frame of silence after the caller's audio."""
+        """Process the reply to one frame of silence after the caller's audio."""
         if self._padding is None:
             self._padding = _Telling(self._live.words.fork(), self._live.is_repeating)
         padded = self._padding
@@ -313,7 +312,7 @@ class Transcript:
         return [*news, *self._complete(padded.words)]
 
     def _is_news(self, event: WordEvent, telling: _Telling) -> bool:
-        """Whether this is new, given what flush padding has already produced."""
+        """Whether an event is new, given the output of the flush padding so far."""
         if isinstance(event, WordEnd):
             return not telling.is_repeating
         if event.step <= self._told_until:
@@ -326,7 +325,7 @@ class Transcript:
         return words.step - self.timing.prefix_frames
 
     def _is_due(self, mark: _Mark, words: WordAssembler) -> bool:
-        """Whether all frames before a marker, and those after which their text has come, are answered."""
+        """Whether all frames before a marker, and those of the text's delay, are answered."""
         over = self._frames(words) - mark.frames - self.timing.delay_frames
         return over >= 0 and (not words.is_in_word or over >= MAX_PATIENCE_FRAMES)
 

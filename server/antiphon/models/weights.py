@@ -3,7 +3,7 @@
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object of name
 -> dtype, shape, data_offsets, then the data).
 
-Language models are published for mlx under names of their own, those of kyutai-labs/moshi's ``moshi_mlx``
+Published language models for mlx have their own tensor names, those of kyutai-labs/moshi's ``moshi_mlx``
 (``models/lm.py``, ``scripts/import_mlx.py``, ``scripts/quantize_mlx.py``): audio embeddings are
 ``audio_embs.N``, a norm's ``alpha`` is ``weight``, and each depformer step is a slice with all its weights,
 those it shares with other steps included. A rounded matrix ``X.weight`` is uint32 with ``X.scales`` and
@@ -42,7 +42,7 @@ class TensorInfo:
 
     @property
     def is_floating(self) -> bool:
-        """Whether the numbers are floats, which packed integers of a quantised layer are not."""
+        """Whether the numbers are floats; packed integers of a quantised layer are not."""
         return self.dtype in FLOATING
 
 
@@ -85,19 +85,19 @@ def _size(value: object) -> int:
 
 
 def count_parameters(tensors: Mapping[str, TensorInfo]) -> int:
-    """Numbers a model learned: everything but the RVQ's usage counts (Mimi: 96.1 million)."""
+    """Learned numbers of a model: all but the RVQ's usage counts (Mimi: 96.1 million)."""
     return sum(info.elements for name, info in tensors.items() if not _BOOKKEEPING.search(name))
 
 
 def count_modules(tensors: Mapping[str, TensorInfo], prefix: str) -> int:
-    """How many numbered modules there are under ``prefix``: 2 for ``emb.0.weight`` and ``emb.1.weight``."""
+    """The number of numbered modules under ``prefix``: 2 for ``emb.0.weight`` and ``emb.1.weight``."""
     start = f"{prefix}."
     numbers = {name[len(start) :].split(".", 1)[0] for name in tensors if name.startswith(start)}
     return sum(number.isdecimal() for number in numbers)
 
 
 USAGE_FLOOR: Final = 1e-5
-"""What a codebook's usage is at least, before its averages are divided by it."""
+"""Least usage of a codebook before its averages are divided by it."""
 
 _CODEBOOK: Final = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")
 _PROJECTION: Final = re.compile(r"quantizer\.\w+\.(in|out)put_proj\.weight")
@@ -146,7 +146,7 @@ def _codebook(part: str, level: int, book: dict[str, str]) -> Codebook:
 
 
 def own_names(names: Iterable[str], feed_forward: str) -> dict[str, str]:
-    """Our name for each published one but the codebooks'; ``feed_forward`` is a layer's block."""
+    """The internal name of each published one except the codebooks'; ``feed_forward`` is a layer's block."""
     renamed: dict[str, str] = {}
     for name in names:
         if _CODEBOOK.fullmatch(name):
@@ -165,19 +165,19 @@ def is_projection(name: str) -> bool:
 
 AUDIO_EMBEDDINGS: Final = "audio_embs"
 MLX_NAMES: Final = ("model.q8.safetensors", "model.q4.safetensors")
-"""What a rounded language model is called where no configuration names it: groups of 64, and of 32."""
+"""File names of a rounded language model without a configuration: groups of 64, and of 32."""
 SLICES: Final = "depformer.slices"
 _WORD_BITS: Final = 32
 _SLICE: Final = re.compile(r"^depformer\.slices\.(\d+)\.(.*)$")
 _PER_SLICE_ALWAYS: Final = ("emb.", "linear_out.", "norm.")
-"""What a step of the depformer never shares with another."""
+"""Parts of a depformer step that are never shared between steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a tensor lies in a file: rows ``part`` of ``parts`` of the one called ``name``.
+    """The source of a tensor in a file: rows ``part`` of ``parts`` of the tensor called ``name``.
 
-    ``is_flat``: only its numbers count, its shape being ``[1, 1, dim]`` for ``[dim]``.
+    ``is_flat``: only its numbers are used, since its shape is ``[1, 1, dim]`` for ``[dim]``.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Source:
     is_flat: bool = False
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """The tensor's own shape, given that of the one it lies in."""
+        """The tensor's own shape, from the source's."""
         if self.is_flat:
             return (whole[-1],)
         return (whole[0] // self.parts, *whole[1:])
@@ -198,7 +198,7 @@ def is_mlx_layout(header: Mapping[str, TensorInfo]) -> bool:
 
 
 def unrounded_parameters(header: Mapping[str, TensorInfo], dim: object) -> int:
-    """How many numbers a rounded language model stands for; 0 for a file that is not rounded.
+    """The number of weights that a rounded language model stands for; 0 for a file that is not rounded.
 
     The bits are those of its first layer, whose rows have ``dim`` numbers, as in the published files, where
     all matrices have the same. Files with exceptions have a manifest, which knows the count.
@@ -218,7 +218,7 @@ def unrounded_parameters(header: Mapping[str, TensorInfo], dim: object) -> int:
 def find_sources(
     header: Mapping[str, TensorInfo], config: Mapping[str, Any], steps: int
 ) -> dict[str, Source]:
-    """Where each tensor of mlx's layout lies in a file of either layout, for the first ``steps`` slices.
+    """The source of each tensor of mlx's layout in a file of either layout, for the first ``steps`` slices.
 
     Slices that share their weights (``depformer_weights_per_step_schedule``) point to the same source.
     """
