@@ -31,6 +31,8 @@ BUILT = [
         step_ms_p50=8.5,
         step_ms_p99=9.5,
     ),
+    events.heard("word"),
+    events.tool("weather", "{}"),
     events.draining(1.5),
     events.error(1013, "full", 3),
     moshi.Event("set", {"parameters": PARAMETERS}),

@@ -9,7 +9,7 @@ const MOST_EVENTS = 200;
 
 /** What each kind of model does, for people. */
 const KINDS = /** @type {Readonly<Record<string, string>>} */ (
-  Object.freeze({ duplex: "converses", codec: "repeats your voice", stt: "writes down speech", tts: "reads aloud" })
+  Object.freeze({ agent: "a voice agent", duplex: "converses", codec: "repeats your voice", stt: "writes down speech", tts: "reads aloud" })
 );
 
 export class About {

@@ -48,6 +48,8 @@ import { Sound } from "./sound.js";
  * @property {(state: import("./session.js").State) => void} onState
  * @property {(facts: Record<string, any>) => void} onReady
  * @property {(text: string) => void} onText
+ * @property {(text: string) => void} onWordHeard a voice agent has understood this word of the caller
+ * @property {(call: string) => void} onTool a voice agent's text model calls a tool
  * @property {(said: number, heard: number) => void} onLevels loudness of the last 20 ms, 0 to 1
  * @property {(samples: Float32Array) => void} onSaid what goes to the server, at 24 kHz
  * @property {(question: URL | null) => void} onQuestion a recorded question begins to speak, or has spoken
@@ -119,6 +121,8 @@ export class Call {
       onSent: (atS) => this._meter.said(PACKET_SAMPLES, atS),
       onAudio: (audio) => this._heard(audio),
       onText: listener.onText,
+      onWordHeard: listener.onWordHeard,
+      onTool: listener.onTool,
       onInterrupted: (atFrame) => this._sound?.flush(atFrame),
       onStats: (stats) => this._counted(stats),
       onDraining: listener.onDraining,

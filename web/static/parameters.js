@@ -39,6 +39,26 @@ export function modelsOf(models, path) {
   return [...ours.filter((model) => model.is_default), ...ours.filter((model) => !model.is_default)];
 }
 
+/**
+ * The models and, as models that one can talk to, the voice agents.
+ *
+ * @param {{ models: Model[], agents?: { name: string, stt: string, tts: string }[] }} answer of /api/models
+ * @returns {Model[]}
+ */
+export function withAgents({ models, agents = [] }) {
+  const talkers = agents.map(({ name, stt, tts }) => {
+    const parts = models.filter((model) => model.name === stt || model.name === tts);
+    const [heard, said] = [stt, tts].map((part) => models.find((model) => model.name === part));
+    const total = Math.min(...parts.map(({ slots }) => slots.total));
+    const slots = { used: 0, queued: 0, ...heard?.slots, total };
+    const description = `It hears by ${stt}, speaks by ${tts}, and a text model says what.`;
+    const card = { description, license: "", examples: [], parameters: 0, voices: said?.card?.voices ?? {} };
+    const voices = said?.voices ?? [];
+    return { name, kind: "agent", paths: [PATHS.talk], is_default: false, slots, parameters: {}, ranges: {}, voices, card };
+  });
+  return [...models, ...talkers];
+}
+
 /** @param {string} name */
 export function labelOf(name) {
   return LABELS[name] ?? [name, ""];

@@ -56,6 +56,8 @@ const TICK_MS = 500;
  * @property {(atS: number) => void} onSent a packet was handed to the network: the server will count it
  * @property {(audio: import("./protocol.js").StampedAudio) => void} onAudio
  * @property {(text: string) => void} onText
+ * @property {(text: string) => void} onWordHeard a voice agent has understood this word of the caller
+ * @property {(call: string) => void} onTool a voice agent's text model calls a tool
  * @property {(atFrame: number) => void} onInterrupted
  * @property {(stats: Record<string, any>) => void} onStats
  * @property {(deadlineS: number) => void} onDraining
@@ -389,6 +391,12 @@ export class Session {
         break;
       case "interrupted":
         this._listener.onInterrupted(Number(fields["at_frame"]));
+        break;
+      case "heard":
+        this._listener.onWordHeard(String(fields["text"]));
+        break;
+      case "tool":
+        this._listener.onTool(`${fields["name"]}(${fields["arguments"]})`);
         break;
       case "stats":
         this._listener.onStats(fields);

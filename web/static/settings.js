@@ -3,7 +3,7 @@
 import { chip, fill } from "./chips.js";
 import { listMicrophones } from "./microphone.js";
 import { MicrophoneTest } from "./microphonetest.js";
-import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, sliderLow, snap, stepOf } from "./parameters.js";
+import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, sliderLow, snap, stepOf, withAgents } from "./parameters.js";
 
 /** @typedef {import("./parameters.js").Model} Model */
 /** @typedef {import("./parameters.js").Values} Values */
@@ -165,7 +165,7 @@ export class Settings {
     const model = this.model;
     const groups = /** @type {HTMLElement[]} */ ([await this._callGroup()]);
     if (model?.voices) groups.push(this._personaGroup(model.voices));
-    if (model) groups.push(this._samplingGroup(model));
+    if (model && Object.keys(model.ranges).length) groups.push(this._samplingGroup(model));
     const { body } = this._parts;
     const focused = document.activeElement;
     const name = focused && body.contains(focused) ? focused.getAttribute("name") : null;
@@ -337,7 +337,7 @@ function defaultsOf(model) {
 
 /** @param {Model} model */
 function describe(model) {
-  const kinds = /** @type {Record<string, string>} */ ({ codec: "repeats your voice", duplex: "converses" });
+  const kinds = /** @type {Record<string, string>} */ ({ agent: "a voice agent", codec: "repeats your voice", duplex: "converses" });
   return kinds[model.kind] ? `${model.name}, ${kinds[model.kind]}` : model.name;
 }
 
@@ -349,7 +349,7 @@ async function fetchModels(key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
   try {
     const response = await fetch("api/models", { ...(headers && { headers }), signal: AbortSignal.timeout(ASK_LIMIT_MS) });
-    return { status: response.status, models: response.ok ? (await response.json()).models : null };
+    return { status: response.status, models: response.ok ? withAgents(await response.json()) : null };
   } catch {
     return { status: 0, models: null }; // the call will say that nothing answers
   }

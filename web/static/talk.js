@@ -206,6 +206,8 @@ export class Talk {
       onState: (state) => this._changed(state),
       onReady: () => this._ready(),
       onText: (piece) => this._transcript.add("reply", piece),
+      onWordHeard: (word) => this._asked || this._transcript.add("you", ` ${word}`),
+      onTool: (tool) => this._transcript.note(`It calls ${tool}.`),
       onLevels: (said, heard) => this._levelled(said, heard),
       onSaid: (samples) => this._asked || this._ears?.push(samples), // a recorded question is known already
       onQuestion: (question) => this._questioned(question),

@@ -76,6 +76,8 @@ EVENT_KINDS: Mapping[str, EventKind] = {
         },
         {},
     ),
+    "heard": EventKind(Sender.SERVER, {"text": str}, {}),
+    "tool": EventKind(Sender.SERVER, {"name": str, "arguments": str}, {}),
     "draining": EventKind(Sender.SERVER, {"deadline_s": _NUMBER}, {}),
     "error": EventKind(Sender.SERVER, {"code": _WHOLE, "message": str}, {"retry_after_s": _WHOLE}),
     "set": EventKind(Sender.CLIENT, {"parameters": dict}, {}),
@@ -209,6 +211,16 @@ def stats(
             "step_ms_p99": step_ms_p99,
         },
     )
+
+
+def heard(text: str) -> Event:
+    """A voice agent has understood a word of the caller."""
+    return Event("heard", {"text": text})
+
+
+def tool(name: str, arguments: str) -> Event:
+    """The text model of a voice agent calls a tool; ``arguments`` as it wrote them."""
+    return Event("tool", {"name": name, "arguments": arguments})
 
 
 def draining(deadline_s: float) -> Event:

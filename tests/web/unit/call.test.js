@@ -122,6 +122,8 @@ class World {
         onState: () => {},
         onReady: () => {},
         onText: () => {},
+        onWordHeard: () => {},
+        onTool: () => {},
         onLevels: () => {},
         onSaid: () => {},
         onQuestion: () => {},

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changed, isTyped, labelOf, modelsOf, PATHS, queryOf, show, sliderLow, snap } from "../../../web/static/parameters.js";
+import { changed, isTyped, labelOf, modelsOf, PATHS, queryOf, show, sliderLow, snap, withAgents } from "../../../web/static/parameters.js";
 
 const TEMPERATURE = { low: 0.2, high: 1.2, is_whole: false, zero_means: "greedy", is_optional: false };
 const TOPK = { low: 10, high: 500, is_whole: true, zero_means: "all", is_optional: false };
@@ -65,4 +65,17 @@ test("only models of a view's path are offered, the server's choice first", () =
 test("a parameter of tomorrow goes by its own name", () => {
   assert.deepEqual(labelOf("text_mood"), ["text_mood", ""]);
   assert.equal(labelOf("text_topk")[0], "Words: choices");
+});
+
+test("a voice agent is a model to talk to, with its synthesiser's voices and no sampling", () => {
+  const ears = { ...MODEL, name: "ears", kind: "stt", paths: ["/api/asr-streaming"], slots: { used: 0, queued: 0, total: 4 } };
+  const voice = { ...MODEL, name: "voice", kind: "tts", paths: ["/api/tts_streaming"], voices: ["ada"], slots: { used: 0, queued: 0, total: 3 } };
+  const all = withAgents({ models: [ears, voice, MODEL], agents: [{ name: "assistant", stt: "ears", tts: "voice" }] });
+  const talkers = modelsOf(all, PATHS.talk);
+  assert.deepEqual(talkers.map((it) => [it.name, it.kind]), [["a model", "duplex"], ["assistant", "agent"]]);
+  const agent = talkers[1];
+  assert.deepEqual([agent?.slots.total, agent?.voices, agent?.ranges], [3, ["ada"], {}]);
+  const query = new URLSearchParams(queryOf({ ...WISH, model: agent ?? null, values: { text_topk: 9 } }));
+  assert.deepEqual(["model", "text_topk", "text_prompt"].map((key) => query.get(key)), ["assistant", null, "be kind"]);
+  assert.deepEqual(withAgents({ models: [MODEL] }), [MODEL]);
 });

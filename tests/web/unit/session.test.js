@@ -97,6 +97,8 @@ class World {
         onSent: note("sent"),
         onAudio: note("audio"),
         onText: note("text"),
+        onWordHeard: note("heard"),
+        onTool: note("tool"),
         onInterrupted: note("interrupted"),
         onStats: note("stats"),
         onDraining: note("draining"),
@@ -173,10 +175,13 @@ test("what the server says reaches the listener", () => {
   world.socket.tells("interrupted", { at_frame: 7 });
   world.socket.tells("stats", { late: 3 });
   world.socket.tells("draining", { deadline_s: 60 });
+  world.socket.tells("heard", { text: "what" });
+  world.socket.tells("tool", { name: "weather", arguments: "{}" });
   world.socket.tells("something new", {});
   world.socket.says({ kind: "unknown", tag: 99, data: Uint8Array.of(1) });
   world.socket.onmessage({ data: "text means nothing" });
-  const expected = [["audio", audio], ["text", " hello"], ["interrupted", 7], ["stats", { late: 3 }], ["draining", 60]];
+  const expected = [["audio", audio], ["text", " hello"], ["interrupted", 7], ["stats", { late: 3 }], ["draining", 60],
+    ["heard", "what"], ["tool", "weather({})"]];
   assert.deepEqual(world.heard, expected);
 });
 

@@ -12,25 +12,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, ProtocolError, SessionError, SessionTimeoutError
+from antiphon.errors import AntiphonError, ProtocolError, ResumeError, SessionError, SessionTimeoutError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import ChatRequest, ResumeMode, parse_chat_query
 from antiphon.protocol.resume import decode_claim
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
+from antiphon.serve.calls.agent import Agent, AgentParts
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.chat import ChatDialect
+from antiphon.serve.dialects.chat_agent import AgentChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.prompts import prompt_of
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, plain_refusal, refuse_in
+from antiphon.serve.routes.prompts import prompt_of, voice_of_agent
+from antiphon.serve.routes.routing import (
+    ELSEWHERE,
+    Route,
+    check_upgrade,
+    named_model,
+    plain_refusal,
+    refuse_in,
+)
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -43,9 +53,16 @@ async def handle_chat(
     Raises:
         web.HTTPException, SessionError: refused, see the module.
     """
+    agent = services.agent_for(named_model(request))
     chat = check_request(request, model, services.config.limits.max_wait_s)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
+    if agent is not None:
+        await check_upgrade(request, model, wait_s=0.0)
+        call = await agent_call(services, agent, chat, caller)
+        return await admit_then_upgrade(
+            request, services, model.metrics, call, format=chat.format, ext=chat.extended
+        )
     if chat.resume is ResumeMode.AGAIN:
         return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
@@ -70,6 +87,22 @@ def chat_call(
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
     talker = Talker(model, Place(model.engine, chat.parameters, chat.wait_s, prompt))
     return Call(services, model, dialect, talker, caller=caller, resume=resume, may_record=chat.may_record)
+
+
+async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, caller: Caller) -> Call:
+    """The call of a voice agent; ``text_prompt`` are instructions, ``voice_prompt`` is a voice.
+
+    Raises:
+        ResumeError: it is to continue one, and an agent's cannot be continued.
+        SessionFailedError: its voice's file is broken.
+    """
+    if chat.resume is ResumeMode.AGAIN:
+        raise ResumeError("unknown: the call of an agent cannot be resumed")
+    instructions = chat.text_prompt or agent.settings.instructions
+    parts = replace(agent, settings=replace(agent.settings, instructions=instructions))
+    voice, numbers = await voice_of_agent(agent, chat.voice_prompt, services), count()
+    speaker = Agent(parts, services.clock, voice=voice, new_id=lambda kind: f"{kind}_{next(numbers)}")
+    return Call(services, agent.stt, AgentChatDialect(chat, agent, services.clock()), speaker, caller=caller)
 
 
 async def resume_chat(
@@ -110,7 +143,7 @@ def is_resumption(query: Mapping[str, str]) -> bool:
 
 refuse_chat = refuse_in(lambda request: refusal if request.query.get("ext") == "1" else None)
 
-ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption),)
+ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption, has_agents=True),)
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:

@@ -15,10 +15,12 @@ from antiphon.errors import (
 from antiphon.models.prompt import Prompt, persona_prompt, takes_persona, wrap_text
 from antiphon.protocol.chat import ChatRequest
 from antiphon.protocol.fields import INVALID_VALUE
+from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
 from antiphon.serve.routes.routing import plain_refusal
+from antiphon.serve.routes.tts import voice_of
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
@@ -94,3 +96,14 @@ def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt
             raise UnsupportedError(f"{model.engine.info.spec.name} has no tokenizer for text_prompt")
         tokens = model.tokenizer.encode(wrap_text(text))
     return persona_prompt(model.engine.info.spec, tokens, voice)
+
+
+async def voice_of_agent(agent: AgentParts, name: str | None, services: Services) -> Prompt | None:
+    """The prompt of an agent's synthesiser for a voice, of the agent's own where it has none of that name.
+
+    Raises:
+        SessionFailedError: its file is broken.
+    """
+    speakers = agent.tts.speakers
+    is_known = name is not None and speakers is not None and name in speakers.names()
+    return (await voice_of(agent.tts, name if is_known else agent.voice, services)).prompt

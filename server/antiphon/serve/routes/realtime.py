@@ -40,7 +40,7 @@ from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.client_secrets import handle_client_secrets, prepared_session, session_of
-from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.routes.prompts import prompt_of_session, voice_of_agent
 from antiphon.serve.routes.routing import (
     ELSEWHERE,
     Route,
@@ -49,7 +49,6 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
-from antiphon.serve.routes.tts import voice_of
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -107,9 +106,7 @@ async def _agent_call(
     """
 
     async def prompt_of(name: str | None) -> Prompt | None:
-        speakers = agent.tts.speakers
-        is_known = name is not None and speakers is not None and name in speakers.names()
-        return (await voice_of(agent.tts, name if is_known else agent.voice, services)).prompt
+        return await voice_of_agent(agent, name, services)
 
     if session.output.voice is None:
         session = replace(session, output=replace(session.output, voice=agent.voice))

@@ -97,6 +97,7 @@ class Route:
 
     ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
     upgraded the connection. ``resumes`` says of a query whether its session continues another's call.
+    ``has_agents``: a voice agent answers on it by its name, and its handler gets the agent's recogniser.
     ``shows_key_later``: a request may lack the key; its handler asks for one before it takes a row.
     """
 
@@ -105,6 +106,7 @@ class Route:
     handler: Handler
     refuse: Refusal = field(default=refuse_over_http)
     resumes: Callable[[Mapping[str, str]], bool] = field(default=never)
+    has_agents: bool = False
     shows_key_later: bool = False
 
 
@@ -153,7 +155,12 @@ def _guarded(
             caller = services.access.identify(request, may_lack_key=route.shows_key_later)
             try:
                 resumes = route.resumes(request.query)
-                model = services.model_for(named_model(request), caller, kinds, resumes=resumes)
+                name = named_model(request)
+                agent = services.agent_for(name) if route.has_agents else None
+                if agent is None:
+                    model = services.model_for(name, caller, kinds, resumes=resumes)
+                else:
+                    model = agent.stt
                 metrics = model.metrics
                 await services.access.admit(caller)
                 # A call that is resumed counts where it was until it is here.

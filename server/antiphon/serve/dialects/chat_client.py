@@ -1,0 +1,176 @@
+"""The client's side of ``/api/chat``, whatever answers: Moshi's messages, and its extension."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from antiphon.audio.codecs import CODECS, make_decoder, make_encoder
+from antiphon.errors import AntiphonError
+from antiphon.ipc.values import SessionStats
+from antiphon.protocol import events, moshi
+from antiphon.protocol.chat import ChatRequest, parse_set
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.calls.values import Action, ChangeParameters, Close, HelloFacts, PushAudio, Send
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.transport.transport import Message
+
+STATS_PERIOD_S: Final = 1.0
+"""How often extended clients get statistics."""
+
+AUDIO_TAG: Final = bytes((moshi.Tag.AUDIO,))
+EXTENSION_TAGS: Final = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
+UNHEARD: Final = np.zeros(0, np.float32)
+
+
+class ChatClient(ABC):
+    """What the dialects of ``/api/chat`` share, each of which is a dialect too: the client's side.
+
+    A call with ``name``: ``hears`` takes the client's audio, ``speaks`` makes what it hears. With
+    ``is_stamped`` audio carries the number of its frame. Audio is heard once it ``is_begun``.
+    """
+
+    def __init__(
+        self, request: ChatRequest, name: str, hears: ServedModel, speaks: ServedModel, now_s: float
+    ) -> None:
+        """Prepare for what a ``request`` asks for."""
+        super().__init__()
+        self.has_more = False
+        self.request, self.info = request, hears.engine.info
+        self._name = name
+        self._rate, self._frame_samples = self.info.spec.sample_rate, self.info.spec.frame_samples
+        self._decoder = make_decoder(request.format, self._rate)
+        self.encoder = make_encoder(request.format, speaks.engine.info.spec.sample_rate)
+        self.is_stamped = request.extended and CODECS[request.format].is_framed
+        self._is_muted, self.is_begun = False, False
+        self._heard_samples = self._missing_samples = 0  # of the frame that is not whole yet
+        self._stats_due_s = now_s + STATS_PERIOD_S
+
+    # What comes in.
+
+    def feed(self, message: Message) -> Sequence[Action]:
+        """Follow a message. Unknown tags and those that say nothing to a server are passed over."""
+        if isinstance(message, str):
+            return self.hear()
+        if message[:1] == AUDIO_TAG:
+            if len(message) > 1:
+                self._decoder.put(message[1:])
+            is_gathering = self._decoder.waiting_samples < self._missing_samples
+            return () if is_gathering else self.hear()
+        if not self.request.extended and message[:1] in EXTENSION_TAGS:
+            return ()
+        decoded = moshi.decode(message)
+        if isinstance(decoded, moshi.Control):
+            return self._control(decoded.action)
+        if isinstance(decoded, moshi.Event):
+            return self._follow(decoded)
+        if isinstance(decoded, moshi.Ping) and self.request.extended:
+            return (Send(decoded, is_optional=True),)  # a browser neither sees nor sends a WebSocket's pings
+        return self.follow_other(decoded)
+
+    def hear(self) -> Sequence[Action]:
+        """Decode one step of what came; before the call begins the decoder only follows the stream."""
+        pcm = self._decoder.step()
+        self.has_more = pcm is not None and self._decoder.has_more
+        if pcm is None or not pcm.size:
+            return ()
+        seconds = pcm.size / self._rate
+        if self._is_muted or not self.is_begun:
+            return (PushAudio(UNHEARD, seconds),)
+        self._heard_samples += pcm.size
+        self._missing_samples = self._frame_samples - self._heard_samples % self._frame_samples
+        return (PushAudio(pcm, seconds),)
+
+    def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
+        """Obey a control message, as far as full duplex gives it a meaning.
+
+        pause: what is said until start is not heard; restart: forget what is queued both ways, and hear
+        again; start: hear again; endTurn: nothing, since this server has no turns.
+        """
+        if action is moshi.ControlAction.END_TURN:
+            return ()
+        before = self.hear()
+        self._is_muted = action is moshi.ControlAction.PAUSE
+        return (*before, *self.flush()) if action is moshi.ControlAction.RESTART else before
+
+    def _follow(self, event: moshi.Event) -> Sequence[Action]:
+        events.check_event(event, sender=events.Sender.CLIENT)
+        match event.type:
+            case "set":
+                return (ChangeParameters(lambda current: parse_set(event.fields, current)),)
+            case "flush":
+                return (*self.hear(), *self.flush())
+            case _:
+                return (Close(),)
+
+    def follow_other(self, _message: moshi.Message) -> Sequence[Action]:
+        """Follow a message that only some calls have."""
+        return ()
+
+    @abstractmethod
+    def flush(self) -> Sequence[Action]:
+        """What it means that the client wants no more of what it was to hear."""
+
+    # What goes out.
+
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
+        self.is_begun = True
+        spec = self.info.spec
+        ready = events.ready(
+            session=facts.session,
+            model=self._name,
+            sample_rate=spec.sample_rate,
+            frame_samples=spec.frame_samples,
+            slots=self.info.slots,
+            parameters=self.parameters(facts),
+            recorded=facts.is_recorded,
+            resume=facts.terms,
+        )
+        return (moshi.encode(moshi.Handshake()), *self.event(ready))
+
+    @abstractmethod
+    def parameters(self, facts: HelloFacts) -> Mapping[str, Any]:
+        """The sampling parameters that have an effect, as JSON."""
+
+    def encode(self, event: moshi.Message) -> Sequence[Message]:
+        return (moshi.encode(event),)
+
+    def event(self, event: moshi.Event) -> Sequence[Message]:
+        """An event, for clients that requested them."""
+        return (moshi.encode(event),) if self.request.extended else ()
+
+    def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
+        return self.event(events.queued(position=ahead, ahead=ahead, retry_after_s=retry_after_s))
+
+    def draining(self, deadline_s: float) -> Sequence[Message]:
+        return self.event(events.draining(deadline_s))
+
+    def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
+        """Statistics, once a second."""
+        if not self.request.extended or now_s < self._stats_due_s:
+            return ()
+        self._stats_due_s += STATS_PERIOD_S
+        now = stats()
+        return self.event(
+            events.stats(
+                frames_in=now.frames_in,
+                frames_out=now.frames_out,
+                queue_frames=now.queue_frames,
+                late=now.late,
+                lost=now.lost,
+                dropped=now.dropped_in,
+                dropped_out=now.dropped_out,
+                step_ms_p50=round(now.step_ms_p50, 1),
+                step_ms_p99=round(now.step_ms_p99, 1),
+            )
+        )
+
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
+        return self.event(events.error_of(error)), wire_form(error).close
+
+    def over(self, _stats: SessionStats, *, is_lost: bool) -> None:
+        self._decoder.close()
+        self.encoder.close()
