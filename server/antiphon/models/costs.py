@@ -87,10 +87,11 @@ MOST_ROWS: Final = 128
 """Most rows of a tile, up to which every weight is read once."""
 
 MANY_COLUMNS: Final = 2048
-"""Columns of a product above which a tile of few rows has 32 columns, else 16."""
+"""Columns of a product above which a tile of few rows has 32 columns, else 16: 4096 then make 128
+programs, about one for each of an H100's 132 units, and 1024 make 64."""
 
 DEPTH_BYTES: Final = 256
-"""Bytes of each weight row in a tile."""
+"""Bytes of each weight row in a tile: 8 KiB of weights a stage, four stages at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,7 @@ TEXT_CHOICE_S: Final = 24e-6
 CODE_CHOICE_S: Final = 2.5e-6
 """Time to choose among 32,000 tokens (5,300 instructions of 32 warps) and among 2,048 (2,200 of 8).
 
-Instructions are
-counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler.
+Instructions are counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler.
 """
 
 CLOCK_HZ: Final = 1.755e9

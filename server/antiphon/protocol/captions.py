@@ -1,6 +1,6 @@
 """Words with their times as segments, and as the subtitle files SRT and WebVTT.
 
-A segment ends at a pause, or where it is as long as a line under a picture, as on the page.
+A segment ends at a pause, or at the length of a subtitle line, as on the web page.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 PAUSE_S: Final = 1.0
 MAX_CHARS: Final = 64
 WORD_S: Final = 0.4
-"""Of a word without an end."""
+"""Seconds of a word without an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word, in seconds of the recording."""
+    """A word, with its times in seconds of the recording."""
 
     text: str
     start_s: float
@@ -27,7 +27,7 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """At least one word."""
+    """One or more words."""
 
     words: tuple[TimedWord, ...]
 
@@ -38,12 +38,12 @@ class Segment:
 
     @property
     def start_s(self) -> float:
-        """Where the first word begins."""
+        """The start of the first word."""
         return self.words[0].start_s
 
     @property
     def stop_s(self) -> float:
-        """Where the last word ends."""
+        """The end of the last word."""
         return self.words[-1].stop_s
 
 
@@ -77,7 +77,7 @@ def as_srt(segments: Iterable[Segment]) -> str:
 
 def as_vtt(segments: Iterable[Segment]) -> str:
     """The WebVTT file."""
-    blocks = (  # escaped, since the three begin entities and tags, and ``>`` could make an arrow
+    blocks = (  # escaped: the three start entities and tags, and ``>`` could form an arrow
         f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{escape(it.text, quote=False)}\n"
         for it in segments
     )

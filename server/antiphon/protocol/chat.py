@@ -15,11 +15,11 @@ from antiphon.values import ValueRule, read_number
 E = TypeVar("E", bound=StrEnum)
 
 MAX_NAME_CHARS = 200
-"""A voice's name; a prompt may be as long as the request line lets it."""
+"""Limit of a voice's name; a prompt may be as long as the request line allows."""
 
 
 class AudioFormat(StrEnum):
-    """How audio travels, both ways."""
+    """The encoding of audio, both ways."""
 
     OGG = "ogg"  # pieces of one Ogg/Opus stream
     OPUS = "opus"  # one Opus packet of 20 ms a message
@@ -28,7 +28,7 @@ class AudioFormat(StrEnum):
 
 
 class ResumeMode(StrEnum):
-    """What a client of the extension requests with ``resume``."""
+    """The values of the query's ``resume`` in the extension."""
 
     NO = "0"
     ABLE = "1"  # a call that can be resumed
@@ -37,11 +37,11 @@ class ResumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The query of one client.
+    """The parsed query of one client.
 
-    ``wait_s`` is how long it would stay in the queue. ``may_record`` is the caller's consent to being
-    recorded; silence is no consent. ``extended`` clients get events and stamped audio;
-    without it ``format`` is Ogg and ``wait_s`` is 0.
+    ``wait_s`` is its longest wait in the queue. ``may_record`` is the caller's consent to a recording; the
+    default is none. ``extended`` clients get events and stamped audio; without it ``format`` is Ogg and
+    ``wait_s`` is 0.
     """
 
     parameters: SamplingParameters
@@ -75,9 +75,9 @@ _RULES: Mapping[str, ValueRule] = {
 def parse_chat_query(
     query: Mapping[str, str], *, defaults: SamplingParameters, max_wait_s: float
 ) -> ChatRequest:
-    """Read the query of an ``/api/chat`` request; keys that mean nothing here are ignored.
+    """Read the query of an ``/api/chat`` request; unknown keys are ignored.
 
-    The keys of the extension (format, wait, consent) mean something only with ``ext=1``. ``max_wait_s`` is
+    The keys of the extension (format, wait, consent) have an effect only with ``ext=1``. ``max_wait_s`` is
     the longest wait that the server offers.
 
     Raises:
@@ -116,7 +116,7 @@ def parse_chat_query(
 
 
 def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
-    """How many seconds a client would stay in the queue, at most ``max_wait_s``; 0 when it does not say.
+    """The seconds that a client waits in the queue, at most ``max_wait_s``; 0 by default.
 
     Raises:
         ProtocolError: no number, or out of range.
@@ -125,7 +125,7 @@ def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:
-    """What a ``set`` event makes of the current parameters; those it does not name stay as they are.
+    """The parameters after a ``set`` event; those it does not name stay the same.
 
     Raises:
         ProtocolError: no object ``parameters``, an unknown name in it, or a value that does not fit.
@@ -143,9 +143,9 @@ def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> Samplin
 
 
 def parameter_ranges() -> dict[str, dict[str, Any]]:
-    """What each parameter may be, for clients that draw controls: as JSON, by name.
+    """The range of each parameter, for clients that draw controls: as JSON, by name.
 
-    ``low`` and ``high``; ``is_whole``; ``zero_means``: what 0 stands for where it lies outside, else "";
+    ``low`` and ``high``; ``is_whole``; ``zero_means``: the meaning of a 0 outside of the range, else "";
     ``is_optional``: whether it may be null.
     """
     return {

@@ -1,4 +1,4 @@
-"""The close codes of a WebSocket; docs/protocol.md has a table of what each one means to a client."""
+"""The close codes of a WebSocket; docs/protocol.md has a table of their meanings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A JSON event of OpenAI's socket protocols: its text, and the id that answers repeat."""
+"""A JSON event of OpenAI's socket protocols: its text, and the id that replies repeat."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from antiphon.values import shown
 E = TypeVar("E")
 
 MAX_EVENT_CHARS = 1_048_576
-"""16 seconds of audio at once, far more than clients send."""
+"""Most characters of an event: 16 seconds of audio, far more than clients send."""
 
 MAX_PLAIN_CHARS: Final = 524_288
-"""Of one without audio, which a general parser reads: the longest instructions, escaped, have 393,216."""
+"""Most characters of an event without audio, which a general parser reads: the longest instructions,
+escaped, have 393,216."""
 
 MAX_EXPLAINED_CHARS: Final = 65_536
-"""Of an event whose audio is no base64, to find out why."""
+"""Characters of an event with invalid base64 that are parsed to find the error."""
 
 HEAD_CHARS: Final = 1024
-"""Of an event with audio: its name stands there, behind a type and an id."""
+"""Characters at the start of an event with audio that hold its name, after a type and an id."""
 
 MAX_EVENT_ID_CHARS = 512
-"""The published limit."""
+"""Most characters of an id, the published limit."""
 
 
 class _AudioEvent(msgspec.Struct):
-    """An event whose ``audio`` is base64; what else it has is passed over and not built."""
+    """An event whose ``audio`` is base64; its other fields are skipped and not built."""
 
     type: str
     audio: bytes
@@ -40,7 +41,7 @@ class _AudioEvent(msgspec.Struct):
 
 
 class _AudioHead(msgspec.Struct):
-    """The same where ``audio`` is something else."""
+    """An event whose ``audio`` is not base64."""
 
     type: str
     audio: msgspec.Raw
@@ -56,7 +57,7 @@ def text_of(message: bytes | str) -> str:
     """The text of a WebSocket message.
 
     Raises:
-        FieldError: a binary one.
+        FieldError: the message is binary.
     """
     if isinstance(message, bytes):
         raise FieldError(
@@ -69,7 +70,7 @@ def fields_of(text: str) -> Fields:
     """The fields of an event.
 
     Raises:
-        FieldError: text that is too long, or no JSON object, or an ``event_id`` that is none.
+        FieldError: text that is too long, is no JSON object, or has an invalid ``event_id``.
     """
     if len(text) > MAX_EVENT_CHARS:
         raise FieldError(
@@ -94,7 +95,7 @@ def fields_of(text: str) -> Fields:
 
 
 def read_event(text: str, readers: Mapping[str, Callable[[Fields], E]]) -> E:
-    """One event, by the reader of its type; fields that mean nothing here are ignored.
+    """One event, parsed by the reader of its type; unknown fields are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
@@ -107,7 +108,7 @@ def read_event(text: str, readers: Mapping[str, Callable[[Fields], E]]) -> E:
 
 
 def _audio_of(text: str) -> Fields | None:
-    """The fields of an event that appends audio, already bytes; None for every other one.
+    """The fields of an event that appends audio, decoded to bytes; None for every other event.
 
     Raises:
         FieldError: a long event whose audio is no base64; of a short one the general parser says why.
@@ -124,7 +125,7 @@ def _audio_of(text: str) -> Fields | None:
 
 
 def _refuse_audio(text: str) -> None:
-    """Raise FieldError for an event that appends audio, and do nothing for another one."""
+    """Raise FieldError for an event that appends audio; other events pass."""
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         head = _AUDIO_HEAD.decode(text)
         if head.type.endswith(".append"):

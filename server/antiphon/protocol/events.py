@@ -17,7 +17,7 @@ _NUMBER = float
 
 
 class Sender(StrEnum):
-    """Who may send an event."""
+    """The sender of an event."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -25,7 +25,7 @@ class Sender(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """The fields an event must have and those it may have, by JSON type. Others are ignored."""
+    """The required and the optional fields of an event, by JSON type. Others are ignored."""
 
     sender: Sender
     required: Mapping[str, Types]
@@ -106,7 +106,7 @@ def check_event(event: Event, *, sender: Sender) -> None:
 
 
 def queued(*, position: int, ahead: int, retry_after_s: int) -> Event:
-    """Waiting for a row: place in the queue from 0, callers ahead, and when one may be expected."""
+    """Waiting for a row: place in the queue from 0, callers ahead, and the estimated wait."""
     return Event("queued", {"position": position, "ahead": ahead, "retry_after_s": retry_after_s})
 
 
@@ -121,9 +121,11 @@ def ready(
     recorded: bool = False,
     resume: Mapping[str, Any] | None = None,
 ) -> Event:
-    """Admitted: from now on audio is heard. ``parameters`` as :func:`chat.parameters_to_json` gives them.
+    """Admitted: the server processes audio from now on.
 
-    ``recorded`` is said only when it is so, ``resume`` where the call can be resumed.
+    ``parameters`` as :func:`chat.parameters_to_json` gives them.
+
+    ``recorded`` is present only in recorded calls, ``resume`` only in calls that can be resumed.
     """
     return Event(
         "ready",
@@ -143,10 +145,11 @@ def ready(
 def resumed(
     *, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int, worker: str = ""
 ) -> Event:
-    """The call continues here: ``input_frame`` is the first input frame the server has not got.
+    """The call continues here: ``input_frame`` is the first input frame that the server has not received.
 
     ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still come,
-    ``missed_frames`` how many before it never reached the client. ``worker`` is the name of who has it.
+    ``missed_frames`` how many before it never reached the client. ``worker`` is the name of the worker that
+    holds the call.
     """
     return Event(
         "resumed",
@@ -193,9 +196,9 @@ def stats(
     step_ms_p50: float,
     step_ms_p99: float,
 ) -> Event:
-    """Once a second: totals of this session, input frames waiting now, and recent step times.
+    """Once a second: totals of this session, waiting input frames, and recent step times.
 
-    ``dropped`` counts input frames, ``dropped_out`` replies, that went for lack of room.
+    ``dropped`` counts input frames, ``dropped_out`` replies, both dropped from full queues.
     """
     return Event(
         "stats",
@@ -237,7 +240,7 @@ def error(code: int, message: str, retry_after_s: int | None = None) -> Event:
 
 
 def bye() -> Event:
-    """The client leaves."""
+    """The client ends the session."""
     return Event("bye")
 
 

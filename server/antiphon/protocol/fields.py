@@ -1,7 +1,7 @@
 """The fields of a JSON event, read with their types checked and their path in every error.
 
-Structs of msgspec would be shorter, but an error of theirs has neither the value nor the words that clients
-read, and a null is no absent field there.
+Structs of msgspec would be shorter, but their errors lack the value and the clients' text, and they do not
+treat null as an absent field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXT, OBJECT, LIST, FLAG = ValueRule(str), ValueRule(dict), ValueRule(list), Val
 class Fields:
     """An object of an event: its values, the path that leads to it, and the event's own id.
 
-    A field that is null counts as absent. Every method raises FieldError for what it cannot read.
+    A field that is null counts as absent. Every method raises FieldError for a value that it cannot read.
     """
 
     values: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Fields:
     event_id: str | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field is present and not null."""
         return self.values.get(name) is not None
 
     def error(self, name: str, code: str, words: str) -> FieldError:
@@ -42,11 +42,11 @@ class Fields:
         return FieldError(f"{param} {words}", param=param, code=code, event_id=self.event_id)
 
     def path_of(self, name: str) -> str:
-        """The path of a field, from the event on."""
+        """The path of a field, starting at the event."""
         return f"{self.path}.{name}" if self.path else name
 
     def text(self, name: str, *, max_chars: int) -> str:
-        """A string of 1 to ``max_chars`` characters that has to be there."""
+        """A required string of 1 to ``max_chars`` characters."""
         value = self.optional_text(name, max_chars=max_chars)
         if value is None:
             raise self.error(name, MISSING, "is missing")
@@ -55,14 +55,14 @@ class Fields:
         return value
 
     def optional_text(self, name: str, *, max_chars: int) -> str | None:
-        """A string, which may be empty, or None."""
+        """An optional string, which may be empty."""
         value = self._value(name, TEXT)
         if value is not None and len(value) > max_chars:
             raise self.error(name, INVALID_VALUE, f"has {len(value)} characters, the limit is {max_chars}")
         return None if value is None else str(value)
 
     def name_or_id(self, name: str, *, max_chars: int) -> str | None:
-        """A string, or the ``id`` of an object, which may not be empty; None where there is neither."""
+        """A string, or the ``id`` of an object, not empty; None if the field is absent."""
         if name not in self:
             return None
         if isinstance(self.values[name], dict):
@@ -70,17 +70,17 @@ class Fields:
         return self.text(name, max_chars=max_chars)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of these strings, which has to be there."""
+        """A required string, one of these."""
         value: str = self.text(name, max_chars=1000)
         self._value(name, ValueRule(str, choices=tuple(choices)))
         return value
 
     def optional_choice(self, name: str, choices: Sequence[str]) -> str | None:
-        """One of these strings, or None."""
+        """An optional string, one of these."""
         return self.choice(name, choices) if name in self else None
 
     def whole(self, name: str, choices: Sequence[int], *, default: int) -> int:
-        """One of these whole numbers."""
+        """A whole number, one of these."""
         return int(self._value(name, ValueRule(int, choices=tuple(choices)), default))
 
     def number(self, name: str, low: float, high: float, *, default: float) -> float:
@@ -99,19 +99,19 @@ class Fields:
         return bool(self._value(name, FLAG, default))
 
     def object(self, name: str) -> Fields:
-        """An object that has to be there."""
+        """A required object."""
         found = self.optional_object(name)
         if found is None:
             raise self.error(name, MISSING, "is missing")
         return found
 
     def optional_object(self, name: str) -> Fields | None:
-        """An object, or None."""
+        """An optional object."""
         value = self._value(name, OBJECT)
         return None if value is None else Fields(value, self.path_of(name), self.event_id)
 
     def objects(self, name: str, *, most: int) -> tuple[Fields, ...]:
-        """A list of at most ``most`` objects; absent is empty."""
+        """A list of at most ``most`` objects; empty if absent."""
         values = self._value(name, LIST) or []
         if len(values) > most:
             raise self.error(name, INVALID_VALUE, f"has {len(values)} entries, the limit is {most}")
@@ -122,7 +122,7 @@ class Fields:
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
-        """Bytes in base64, at least one, which have to be there; they may have been decoded already."""
+        """Required bytes in base64, at least one; already decoded bytes pass."""
         value = self.values.get(name)
         value = value if isinstance(value, bytes) else self._value(name, TEXT)
         if value is None:

@@ -1,8 +1,8 @@
-"""The messages of ``/api/asr-streaming``: speech to text, as Kyutai's servers and clients speak it.
+"""The messages of ``/api/asr-streaming``: speech to text, in the protocol of Kyutai's servers and clients.
 
 Every WebSocket message is one msgpack map with the key ``type``. Source: ``InMsg`` and ``OutMsg`` of
 rust/moshi-server/src/asr.rs in kyutai-labs/moshi, and scripts/stt_from_*_rust_server.py in
-kyutai-labs/delayed-streams-modeling. ``docs/protocol.md`` states them, ``tests/protocol/vectors/stt.json``
+kyutai-labs/delayed-streams-modeling. ``docs/protocol.md`` describes them, ``tests/protocol/vectors/stt.json``
 pins the bytes.
 """
 
@@ -39,7 +39,7 @@ STEPS: Final = range(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The client begins; servers that need no telling are ready without it."""
+    """The client starts; servers without a setup step are ready without it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,22 +64,25 @@ class OggOpus:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A place in the audio; comes back once everything before it is transcribed. ``id`` is an i64."""
+    """A place in the audio; the server returns it once everything before it is transcribed.
+
+    ``id`` is an i64.
+    """
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The server listens from now on."""
+    """The server accepts audio from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One frame was heard: the ``step_idx``-th of this session, counted from 1.
+    """One frame was processed: the ``step_idx``-th of this session, counted from 1.
 
-    ``prs[i]`` is the probability that a pause of 0.5, 1, 2, 3 s has begun; ``buffered_pcm`` is how many
-    samples wait to be heard.
+    ``prs[i]`` is the probability that a pause of 0.5, 1, 2, 3 s has begun; ``buffered_pcm`` is the number of
+    waiting samples.
     """
 
     step_idx: int
@@ -89,7 +92,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, and when it began, in seconds of the client's audio."""
+    """A word and its start, in seconds of the client's audio."""
 
     text: str
     start_time: float
@@ -97,14 +100,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class EndWord:
-    """When the last word ended, in seconds of the client's audio."""
+    """The end of the last word, in seconds of the client's audio."""
 
     stop_time: float
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The reason; the connection ends."""
+    """An error with its reason; the connection ends."""
 
     message: str
 
@@ -118,7 +121,7 @@ _AUDIO_HEAD: Final = b"\x82\xa4type\xa5Audio\xa3pcm"
 
 
 def decode_client(data: bytes) -> ClientMessage:
-    """What a client says.
+    """A client's message.
 
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type, samples not finite.
@@ -154,7 +157,7 @@ def encode(message: ClientMessage | ServerMessage) -> bytes:
 
 
 def to_json(message: ClientMessage | ServerMessage) -> dict[str, Any]:
-    """The message as a map, ``type`` first: what is packed, and what the answer to a POST lists."""
+    """The message as a map, ``type`` first: the content of the msgpack, and of the reply to a POST."""
     fields = {name: getattr(message, name) for name in message.__slots__}
     if isinstance(message, Step):
         fields["prs"] = list(message.prs)

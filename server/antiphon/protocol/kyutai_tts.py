@@ -1,7 +1,7 @@
 """``/api/tts_streaming`` of Kyutai's servers, text to speech: messages to bytes and back.
 
 The peers are ``rust/moshi-server`` (``py_module.rs``, ``tts.rs``) of kyutai-labs/moshi and the clients of
-kyutai-labs/delayed-streams-modeling and kyutai-labs/unmute. ``docs/protocol.md`` states what they say.
+kyutai-labs/delayed-streams-modeling and kyutai-labs/unmute. ``docs/protocol.md`` describes the messages.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from antiphon.protocol.payload import decode_object
 PATH: Final = "/api/tts_streaming"
 
 END: Final = b"\0"
-"""The binary message of clients without msgpack that says: no more text."""
+"""The binary message of clients without msgpack for the end of the text."""
 
 MAX_TEXT_BYTES: Final = 65_536
-"""Text in one message, in UTF-8: an hour of speech, and as much as a POST may have."""
+"""Most bytes of text in one message, in UTF-8: an hour of speech, the same as in a POST."""
 
 MAX_VOICE_DIMENSIONS: Final = 3
 
 
 class SpeechFormat(StrEnum):
-    """How the speech of the server is encoded, by the query."""
+    """The encoding of the server's speech, by the query."""
 
     PCM_PACKED = "PcmMessagePack"
     OGG_PACKED = "OggOpusMessagePack"
@@ -48,7 +48,7 @@ class SpeechFormat(StrEnum):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the client understands messages, and not only audio."""
+        """Whether the client receives messages, and not only audio."""
         return self in (SpeechFormat.PCM_PACKED, SpeechFormat.OGG_PACKED)
 
     @property
@@ -59,7 +59,7 @@ class SpeechFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TtsQuery:
-    """What the query requests."""
+    """The parsed query."""
 
     format: SpeechFormat = SpeechFormat.OGG
     voice: str | None = None
@@ -68,14 +68,14 @@ class TtsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words to be spoken: whole ones, and ``<break time="1.5s"/>``."""
+    """Words to speak: whole ones, and ``<break time="1.5s"/>``."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
-    """A voice of the client's own, before any text: float32, flat, and the shape it is to have."""
+    """A voice of the client's own, before any text: float32, flat, and its shape."""
 
     embeddings: FloatArray
     shape: tuple[int, ...]
@@ -87,14 +87,14 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class Eos:
-    """No more text comes."""
+    """The end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A word, and when it is heard, in seconds of the audio sent. On the wire it is a ``Text`` too.
+    """A word and its time, in seconds of the audio sent. On the wire it is a ``Text`` too.
 
-    One that takes no time is not heard: the model cannot say it.
+    A word without duration is not spoken: the model cannot say it.
     """
 
     text: str
@@ -103,7 +103,7 @@ class Spoken:
 
     @property
     def is_heard(self) -> bool:
-        """Whether it takes any time."""
+        """Whether the word has a duration."""
         return self.stop_s > self.start_s
 
 
@@ -112,10 +112,10 @@ ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken
 
 
 def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
-    """What a query requests; keys that mean nothing here are passed over. ``max_wait_s`` bounds the wait.
+    """The parsed query; unknown keys are ignored. ``max_wait_s`` bounds the wait.
 
     Raises:
-        ProtocolError: no such format, or a wait that is no time.
+        ProtocolError: the format is unknown, or the wait is no time.
     """
     name = query.get("format", SpeechFormat.OGG)
     if name not in list(SpeechFormat):
@@ -124,7 +124,7 @@ def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
 
 
 def parse_post(data: bytes) -> tuple[str, str | None]:
-    """The text and the voice of a POST, ``{"text": ..., "voice": ...}``; the voice may be left out.
+    """The text and the voice of a POST, ``{"text": ..., "voice": ...}``; the voice is optional.
 
     Raises:
         ProtocolError: anything else.
@@ -137,7 +137,7 @@ def parse_post(data: bytes) -> tuple[str, str | None]:
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
-    """What a client says, in a text frame or a binary one.
+    """A client's message, from a text frame or a binary one.
 
     Raises:
         ProtocolError: not msgpack, no such message, a field missing or of the wrong type, or too long a text.
@@ -150,7 +150,7 @@ def decode_client(data: bytes | str) -> ClientMessage:
 
 
 def _text(text: str) -> Text:
-    # No letter takes more than four bytes: only what may be too long is counted.
+    # A letter takes at most four bytes: only texts that may be too long are counted.
     if 4 * len(text) > MAX_TEXT_BYTES and (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
         raise ProtocolError(f"a text of {size} bytes, the limit is {MAX_TEXT_BYTES}; send it in several")
     return Text(text)
@@ -170,7 +170,7 @@ def _voice(values: dict[str, Any]) -> Voice:
 
 
 def encode_client(message: ClientMessage) -> bytes:
-    """The msgpack of what a client says."""
+    """The msgpack of a client's message."""
     if isinstance(message, Voice):
         values = {"embeddings": message.embeddings.tolist(), "shape": list(message.shape)}
     else:

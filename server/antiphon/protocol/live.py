@@ -1,7 +1,7 @@
 """Events from a client of OpenAI Live over ``/v1/live/sessions``: JSON events, one a WebSocket text message.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/live``). An event may have an ``event_id``, which
-the answer to it repeats as ``client_event_id``. ``docs/live.md`` has the table of events and fields.
+Derived from the types of the ``openai`` package 3.54.0 (``types/live``). An event may have an ``event_id``,
+which the reply repeats as ``client_event_id``. ``docs/live.md`` has the table of events and fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.protocol.resume import Claim, token_of
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first event: what session is wanted."""
+    """The first event: the requested session."""
 
     session: SessionConfig
     event_id: str | None = None
@@ -28,9 +28,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ResumeSession:
-    """The first event of a connection that resumes a session: the claim, and what the session was begun with.
+    """The first event of a connection that resumes a session: the claim, and the session's original request.
 
-    ``is_muted`` says whether the model is to hear silence from the first sample on.
+    ``is_muted``: the model gets silence from the first sample on.
     """
 
     claim: Claim
@@ -41,7 +41,7 @@ class ResumeSession:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeEvents:
-    """The client has got numbered events up to this one."""
+    """The client has received all numbered events up to this one."""
 
     seq: int
     event_id: str | None = None
@@ -49,7 +49,7 @@ class AcknowledgeEvents:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is to change."""
+    """The requested changes."""
 
     session: SessionChange
     event_id: str | None = None
@@ -57,7 +57,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class AppendAudio:
-    """Audio in the session's format; it has no answer."""
+    """Audio in the session's format; it has no reply."""
 
     audio: bytes
     event_id: str | None = None
@@ -65,28 +65,28 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """From now on the model hears silence."""
+    """The model gets silence from now on."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unmute:
-    """The model hears again."""
+    """The model gets the caller's audio again."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the session, after what is still to be said."""
+    """End the session after the outstanding speech."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An event of the API that no model here can follow."""
+    """An event of the API that no model here supports."""
 
     type: str
     event_id: str | None = None
@@ -97,7 +97,7 @@ ClientEvent: TypeAlias = (
 )
 
 MAX_NUMBER = 2**32 - 2
-"""Of an event or a frame, as in the claims of ``/api/chat``."""
+"""Largest number of an event or a frame, as in the claims of ``/api/chat``."""
 
 UNSUPPORTED: frozenset[str] = frozenset(
     {
@@ -113,11 +113,11 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "transport.dtmf.send",
     }
 )
-"""Events that need a model which takes text while it speaks, a backend model, or a telephone line."""
+"""Events that need a model with text input during speech, a backend model, or a telephone line."""
 
 
 def decode(message: str | bytes) -> ClientEvent:
-    """Read one event, a text message; fields that mean nothing here are ignored.
+    """Read one event, a text message; unknown fields are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
@@ -126,7 +126,7 @@ def decode(message: str | bytes) -> ClientEvent:
 
 
 def read_mode(query: Mapping[str, str]) -> ResumeMode:
-    """What a client requests with ``resume`` in the query of its connection.
+    """The value of ``resume`` in the query of a client's connection.
 
     Raises:
         FieldError: another value.
@@ -159,4 +159,4 @@ READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "session.close": lambda it: Close(it.event_id),
     **dict.fromkeys(UNSUPPORTED, lambda it: Unsupported(it.values["type"], it.event_id)),
 }
-"""The events that are followed, and how each is read."""
+"""The supported events, and the reader of each."""

@@ -1,7 +1,7 @@
 """Events from a server of OpenAI Live, in JSON, and the errors among them.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/live``). Times are milliseconds of audio since
-the session began, never of the wall's clock.
+Derived from the types of the ``openai`` package 3.54.0 (``types/live``). Times are milliseconds of audio
+since the start of the session, not wall-clock time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.protocol.wire_errors import ErrorType, wire_form
 
 
 class CloseReason(StrEnum):
-    """Why a session ended, in ``session.closed``."""
+    """The reason for the end of a session, in ``session.closed``."""
 
     CLOSE_REQUESTED = "close_requested"
     EXPIRED = "expired"
@@ -27,7 +27,10 @@ class CloseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The session runs, and is heard. ``session`` is ``SessionConfig.shown``, ``resume`` how to resume it."""
+    """The session has started, and the model gets its audio.
+
+    ``session`` is ``SessionConfig.shown``, ``resume`` how to resume it.
+    """
 
     session: Mapping[str, Any]
     client_event_id: str | None = None
@@ -36,7 +39,7 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """The session continues with this connection, and hears ``input_frame`` next; see docs/live.md."""
+    """The session continues with this connection, at ``input_frame``; see docs/live.md."""
 
     session: Mapping[str, Any]
     resume: Mapping[str, Any]
@@ -48,7 +51,7 @@ class SessionResumed:
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdated:
-    """The session as it is after a change."""
+    """The session after a change."""
 
     session: Mapping[str, Any]
     client_event_id: str | None = None
@@ -56,21 +59,21 @@ class SessionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class InputAudioMuted:
-    """The model hears silence."""
+    """The model gets silence."""
 
     client_event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InputAudioUnmuted:
-    """The model hears again."""
+    """The model gets the caller's audio again."""
 
     client_event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputAudio:
-    """The next audio, in the session's format; watchers have PCM of 24 kHz, and its times.
+    """The next audio, in the session's format; watchers get PCM of 24 kHz, and its times.
 
     ``frame`` is its number, for a client that may resume.
     """
@@ -83,7 +86,7 @@ class OutputAudio:
 
 @dataclass(frozen=True, slots=True)
 class InputAudio:
-    """What the caller sent, as watchers have it: PCM of 24 kHz."""
+    """The caller's audio for watchers: PCM of 24 kHz."""
 
     audio: bytes
 
@@ -108,7 +111,7 @@ class InputTranscript:
 
 @dataclass(frozen=True, slots=True)
 class UsageUpdated:
-    """Seconds of audio so far, and how much of the model's context they fill, from 0 to 1."""
+    """Seconds of audio so far, and the share of the model's context that they fill, from 0 to 1."""
 
     seconds: float
     context_ratio: float | None = None
@@ -126,7 +129,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong; before ``session.started`` it ends the connection, later the session continues."""
+    """An error; before ``session.started`` it ends the connection, later the session continues."""
 
     message: str
     code: str
@@ -210,7 +213,7 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
 
 
 def error_of(reason: AntiphonError) -> Error:
-    """The ``error`` event for what went wrong."""
+    """The ``error`` event of an exception."""
     if isinstance(reason, FieldError):
         return Error(str(reason), reason.code, param=reason.param, client_event_id=reason.event_id)
     form = wire_form(reason)

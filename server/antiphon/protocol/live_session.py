@@ -1,7 +1,7 @@
-"""The session of OpenAI Live: the client's request for it, and the object that is shown.
+"""The session of OpenAI Live: the client's request for it, and the object that clients see.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/live/session_config.py``). Fields that mean
-nothing here are ignored, so that clients newer than this server keep working.
+Derived from the types of the ``openai`` package 3.54.0 (``types/live/session_config.py``). Unknown fields are
+ignored, so that clients newer than this server keep working.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DELEGATION_TYPES = ("client", "responses", "decisions")
 
 
 class Encoding(StrEnum):
-    """How a sample is written."""
+    """The encoding of a sample."""
 
     PCM = "audio/pcm"  # signed 16-bit, little endian
     PCMU = "audio/pcmu"  # G.711 mu-law
@@ -35,7 +35,7 @@ RATES: Mapping[Encoding, tuple[int, ...]] = {
     Encoding.PCMU: (8_000,),
     Encoding.PCMA: (8_000,),
 }
-"""The rates of each encoding in Hz, the first where a client names none."""
+"""The rates of each encoding in Hz, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class InputMessage:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """A session as it is requested.
+    """A requested session.
 
-    ``delegation`` and ``triggers`` are kept as they came, to be shown; no model here delegates.
+    ``delegation`` and ``triggers`` are kept unchanged for the session object; no model here delegates.
     """
 
     model: str
@@ -89,7 +89,7 @@ class SessionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """What may change while a session runs; None leaves it as it is."""
+    """The fields that may change in a running session; None keeps the current value."""
 
     delegation: Mapping[str, Any] | None = None
     triggers: tuple[Mapping[str, Any], ...] | None = None
@@ -103,7 +103,7 @@ def read_session(fields: Fields) -> SessionConfig:
     """The session of a ``session.start``.
 
     Raises:
-        FieldError: a field that is missing, of the wrong type, or that cannot be honoured.
+        FieldError: a field that is missing, of the wrong type, or not supported.
     """
     if "client" in fields:
         raise fields.error("client", INVALID_VALUE, "is for WebRTC only, and this is a WebSocket")

@@ -1,6 +1,6 @@
 """Telephone media over a WebSocket in JSON text: Twilio's Media Streams, and Telnyx's, whose names differ.
 
-Read off their public references (twilio.com/docs/voice/media-streams/websocket-messages and
+Derived from their public references (twilio.com/docs/voice/media-streams/websocket-messages and
 developers.telnyx.com, "Stream call media over WebSocket", both of November 2026). A message names its
 ``event``; audio is G.711 at 8 kHz in base64, mostly 20 ms a message.
 """
@@ -28,7 +28,7 @@ MAX_PARAMETERS: Final = 32
 CODECS: Final[Mapping[str, str]] = MappingProxyType(
     {"audio/x-mulaw": "pcmu", "audio/x-alaw": "pcma", "PCMU": "pcmu", "PCMA": "pcma"}
 )
-"""The names of encodings, and what the table of codecs calls them."""
+"""The names of encodings, and the codec of each."""
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 _Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,15}$")] | int
@@ -36,7 +36,7 @@ _Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,15}$")] | int
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """The stream begins: its name, in the field ``id_field``, the codec, and what the operator's call set."""
+    """The stream starts: its name, in the field ``id_field``, its codec and the call's parameters."""
 
     stream: str
     id_field: str
@@ -54,7 +54,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """All audio before the mark of this name was played, or cleared."""
+    """All audio before the mark of this name was played or cleared."""
 
     name: str
 
@@ -114,10 +114,10 @@ _DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def decode(message: bytes | str) -> StreamEvent | None:
-    """One message; None for one that says nothing to a server, as ``connected`` and ``dtmf``.
+    """One message; None for one without a meaning for a server, such as ``connected`` and ``dtmf``.
 
     Raises:
-        ProtocolError: it is none of this protocol, or its audio has a form that is not read here.
+        ProtocolError: it does not belong to this protocol, or its audio has an unsupported encoding.
     """
     if isinstance(message, bytes):
         raise ProtocolError(f"a binary message of {len(message)} bytes, media streams are JSON text")
@@ -164,7 +164,7 @@ def _started(message: _Message, start: _Start) -> StreamStart:
 
 
 def encode_media(start: StreamStart, payload: bytes) -> str:
-    """Sound to be played behind what was sent before."""
+    """Audio to play after all audio sent before."""
     return _written(start, "media", {"payload": base64.b64encode(payload).decode()})
 
 
@@ -174,7 +174,7 @@ def encode_mark(start: StreamStart, name: str) -> str:
 
 
 def encode_clear(start: StreamStart) -> str:
-    """Throw away what was sent and not played."""
+    """Discard all audio that was sent and not played."""
     return _written(start, "clear", None)
 
 

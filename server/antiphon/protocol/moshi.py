@@ -2,7 +2,8 @@
 
 Tags 0 to 9 are those of the Moshi family of servers and clients (rust/protocol.md, moshi-backend,
 moshi-server and the web client of kyutai-labs/moshi); 0x10 and 0x11 are Antiphon's own and are only sent
-to clients that requested them. ``docs/protocol.md`` states both; ``tests/protocol/vectors`` pins the bytes.
+to clients that requested them. ``docs/protocol.md`` describes both; ``tests/protocol/vectors`` pins the
+bytes.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The reason."""
+    """An error with its reason."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Nothing but a sign of life."""
+    """A keepalive without content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A JSON object whose key ``type`` says what happened; ``fields`` are its other keys."""
+    """A JSON object whose key ``type`` names the event; ``fields`` are its other keys."""
 
     type: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +130,7 @@ class StampedAudio:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A tag that means nothing here: to be discarded."""
+    """An unknown tag, which the receiver discards."""
 
     tag: int
     data: bytes
@@ -252,7 +253,7 @@ def encode(message: Message) -> bytes:
 
 
 def stamped_head(frame: int, step_ms: float, wait_ms: float) -> bytes:
-    """What precedes the data of :class:`StampedAudio`: the same for all packets of one frame.
+    """The bytes before the data of :class:`StampedAudio`, the same for all packets of one frame.
 
     Raises:
         ProtocolError: a value that its field cannot hold.

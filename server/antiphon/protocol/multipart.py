@@ -1,7 +1,7 @@
-"""A form with files (``multipart/form-data``, RFC 7578), read as it comes: bytes in, pieces of parts out.
+"""A form with files (``multipart/form-data``, RFC 7578), parsed as it arrives: bytes in, pieces of parts out.
 
-Nothing but the part of a delimiter that the next bytes may complete is kept, so a form of any length takes
-little memory; what its sender may write between the parts is bounded.
+The parser keeps only a partial delimiter, so a form of any length takes little memory. Text between the parts
+is bounded.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 from antiphon.errors import ProtocolError
 
 MAX_PARTS: Final = 64
-"""Far more than the fields of any client."""
+"""Most parts of a form, far more than the fields of any client."""
 
 MAX_HEAD_BYTES: Final = 8192
-"""The headers of one part: a name, a file's name and a type."""
+"""Most bytes of one part's headers: a name, a file's name and a type."""
 
 MAX_PARAMETERS: Final = 16
-"""Of one header; a name, a file's name and a charset are all that clients write."""
+"""Most parameters of one header; clients write only a name, a file's name and a charset."""
 
 MAX_BOUNDARY_BYTES: Final = 70
-"""RFC 2046."""
+"""Longest boundary (RFC 2046)."""
 
 MAX_PREAMBLE_BYTES: Final = 8192
-"""Before the first boundary, where RFC 2046 allows any text, which no client writes."""
+"""Most bytes before the first boundary, where RFC 2046 allows any text, and clients write none."""
 
 FORM: Final = "multipart/form-data"
 
@@ -49,10 +49,10 @@ class Piece:
 
 
 def boundary_of(content_type: str) -> bytes:
-    """The boundary that a Content-Type names.
+    """The boundary of a Content-Type.
 
     Raises:
-        ProtocolError: it is no form, or names none.
+        ProtocolError: it is no form, or has no boundary.
     """
     kind, parameters = _parameters(content_type)
     if kind != FORM:
@@ -68,7 +68,7 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormReader:
-    """One form. ``is_complete`` says whether its last delimiter has come."""
+    """A parser of one form. ``is_complete`` says whether its last delimiter has come."""
 
     def __init__(self, boundary: bytes) -> None:
         """Read a form whose parts lie between delimiters made of ``boundary``."""
@@ -81,10 +81,10 @@ class FormReader:
         self._is_file = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """The pieces that these bytes complete; what follows the last delimiter is passed over.
+        """The pieces that these bytes complete; bytes after the last delimiter are ignored.
 
         Raises:
-            ProtocolError: no form, or one with more parts or longer headers than may be.
+            ProtocolError: the form is malformed, or has too many parts or too long headers.
         """
         if self.is_complete:
             return
@@ -102,7 +102,7 @@ class FormReader:
             yield begun
 
     def check_complete(self) -> None:
-        """Whether the whole form has come.
+        """Check that the whole form was received.
 
         Raises:
             ProtocolError: the form is incomplete.
@@ -113,7 +113,7 @@ class FormReader:
             raise ProtocolError("this form ends before its last boundary")
 
     def _take_data(self) -> Piece | None:
-        """What belongs to the part for certain; a delimiter ends it, and stays."""
+        """The bytes that certainly belong to the part; a delimiter ends it, and stays in the buffer."""
         at = self._buffer.find(self._delimiter)
         end = at if at >= 0 else max(0, len(self._buffer) - len(self._delimiter) + 1)
         data, name = bytes(self._buffer[:end]), self._name
@@ -123,7 +123,7 @@ class FormReader:
         return Piece(name or "", self._is_file, data, is_first=False) if data else None
 
     def _begin_part(self) -> Piece | None:
-        """Read a delimiter and headers; None while they are incomplete, or where the form ends."""
+        """Read a delimiter and headers; None while they are incomplete, or at the end of the form."""
         if not self._has_begun and not self._skip_preamble():
             return None
         buffer, start = self._buffer, len(self._delimiter)
@@ -147,7 +147,7 @@ class FormReader:
         return Piece(self._name, self._is_file, b"", is_first=True)
 
     def _skip_preamble(self) -> bool:
-        """Pass over what stands before the first delimiter; returns whether that has come."""
+        """Skip the text before the first delimiter; returns whether the delimiter was received."""
         at = self._buffer.find(self._delimiter)
         if at < 0 and len(self._buffer) > MAX_PREAMBLE_BYTES:
             raise ProtocolError(self._no_boundary())
@@ -162,7 +162,7 @@ class FormReader:
 
 
 def _name_of(head: bytes) -> tuple[str, bool]:
-    """The name of a part, and whether it is a file.
+    """The name of a part, and whether the part is a file.
 
     Raises:
         ProtocolError: it has none.
@@ -177,7 +177,7 @@ def _name_of(head: bytes) -> tuple[str, bool]:
 
 
 def _parameters(header: str) -> tuple[str, dict[str, str]]:
-    """The value of a header in lower case, and its parameters; of several with one name the first counts."""
+    """The value of a header in lower case, and its parameters; the first of a name counts."""
     kind, _, rest = header.partition(";")
     found: dict[str, str] = {}
     for match in islice(_PARAMETER.finditer(f";{rest}"), MAX_PARAMETERS):

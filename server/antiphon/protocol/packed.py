@@ -1,7 +1,7 @@
-"""One msgpack map whose first key says what it is: the envelope of Kyutai's speech servers.
+"""One msgpack map whose first key names its type: the envelope of Kyutai's speech servers.
 
 Their servers write ``{"type": name, field: value, ...}`` (serde's internally tagged enums through rmp-serde).
-Field order beyond that, and unknown fields mean nothing, as in serde.
+The order of other fields has no meaning, and unknown fields are ignored, as in serde.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
 
 MAX_FIELDS: Final = 16
-"""Far more than any message has; what else a map holds is refused before it is built."""
+"""Most entries of a map, far more than any message has; a larger map is refused before it is built."""
 
 MAX_CONTAINERS: Final = 16
-"""Arrays and maps in one message, in fields that mean nothing here too: no message needs more than three."""
+"""Most arrays and maps in one message, unknown fields included: no message needs more than three."""
 
 MAX_ITEMS: Final = 24_576
-"""Items of all arrays in one message that are not all floats of one precision: a second of samples. Each is
+"""Most items of all arrays in one message that are not floats of one precision: a second of samples. Each is
 an object until it becomes a number, which takes 45 nanoseconds."""
 
 MIN_FLOATS: Final = 256
-"""Of an array that is read without an object for each: it need not be tried on short ones."""
+"""Shortest array that is read without an object for each item."""
 
 INT64: Final = range(-(2**63), 2**63)
 
@@ -38,15 +38,15 @@ _PACKED: Final = {_FLOAT32: _PACKED_FLOAT, 0xCB: np.dtype([("tag", "u1"), ("valu
 
 
 def unpack_map(data: bytes) -> dict[str, Any]:
-    """The one map in ``data``, with text for keys.
+    """The one map in ``data``, with text keys.
 
-    What it may hold is bounded before it is built: lengths that the data cannot fill, more than ``MAX_ITEMS``
+    The content is checked before the map is built: lengths that the data cannot fill, more than ``MAX_ITEMS``
     items in arrays, more than ``MAX_CONTAINERS`` arrays and maps, and extension types are refused.
 
     Long arrays of floats of one precision are float32 ``[N]``, in any number that fits.
 
     Raises:
-        ProtocolError: it is not that.
+        ProtocolError: the data is not such a map.
     """
     try:
         _check_complete(data)
@@ -61,10 +61,10 @@ def unpack_map(data: bytes) -> dict[str, Any]:
 
 
 def _unpack(data: bytes) -> Any:
-    """One value, and nothing behind it.
+    """One value without bytes behind it.
 
     Raises:
-        ValueError: it holds more than it may, or no msgpack.
+        ValueError: it exceeds a limit, or is no msgpack.
     """
     count = _Count()
     options: Any = {
@@ -97,7 +97,7 @@ def _unpack(data: bytes) -> Any:
 
 
 def _check_complete(data: bytes) -> None:
-    """Pass over one value without building it.
+    """Skip one value without building it.
 
     An array takes memory for its stated length at once. A thousand nested arrays that state ``MAX_ITEMS``
     each would take 1 GB before the data is found too short; in whole data they state no more than there is.
@@ -115,13 +115,13 @@ def _check_complete(data: bytes) -> None:
 
 @dataclass(slots=True)
 class _Count:
-    """What a message has been found to hold so far."""
+    """The counts of a message so far."""
 
     containers: int = 0
     items: int = 0
 
     def array(self, values: list[Any]) -> list[Any]:
-        """An array was read."""
+        """Count an array."""
         self.items += len(values)
         if self.items > MAX_ITEMS:
             raise ValueError(f"its arrays have more than {MAX_ITEMS} items")
@@ -129,7 +129,7 @@ class _Count:
         return values
 
     def map(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A map was read."""
+        """Count a map."""
         self._container()
         return values
 
@@ -144,10 +144,10 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 
 def field_of(values: dict[str, Any], name: str, what: str) -> Any:
-    """A field that must be there.
+    """A required field.
 
     Raises:
-        ProtocolError: it is not.
+        ProtocolError: the field is missing.
     """
     if name not in values:
         raise ProtocolError(f"{what} lacks '{name}'")
@@ -230,10 +230,10 @@ def read_floats(values: dict[str, Any], name: str, what: str) -> FloatArray:
 
 
 def finite(samples: FloatArray, what: str) -> FloatArray:
-    """The same samples.
+    """Check samples and return them.
 
     Raises:
-        ProtocolError: one of them is NaN or infinite, or was beyond a float32.
+        ProtocolError: a sample is NaN, infinite, or out of the range of float32.
     """
     if not np.isfinite(samples).all():
         index = int(np.flatnonzero(~np.isfinite(samples))[0])
@@ -259,15 +259,15 @@ def pack_floats(samples: FloatArray) -> bytes:
 def unpack_floats(data: bytes, start: int) -> FloatArray | None:
     """The array of floats that fills ``data`` from ``start`` on, without making an object of each number.
 
-    None when it is written in any other way than all in single or all in double precision: then
-    :func:`unpack_map` is to be asked. Doubles beyond float32 become infinite.
+    None if the floats are not all in single or all in double precision; :func:`unpack_map` then reads it.
+    Doubles beyond float32 become infinite.
     """
     floats = _floats_at(data, start, least=0)
     return floats[0] if floats is not None and start + floats[1] == len(data) else None
 
 
 def _floats_at(data: bytes, start: int, *, least: int = MIN_FLOATS) -> tuple[FloatArray, int] | None:
-    """The array of at least ``least`` floats that begins there, and how many bytes it has."""
+    """The array of at least ``least`` floats that starts there, and its length in bytes."""
     if start >= len(data):
         return None
     width = {0xDC: 2, 0xDD: 4}.get(data[start], 0)

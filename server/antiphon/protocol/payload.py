@@ -1,4 +1,4 @@
-"""The two payloads that hold words: UTF-8 text, and one JSON object in UTF-8."""
+"""The two text payloads: UTF-8 text, and one JSON object in UTF-8."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import numpy as np
 from antiphon.errors import ProtocolError
 
 MAX_JSON_BYTES = 65_536
-"""Far more than any event needs."""
+"""Most bytes of a JSON object, far more than any event needs."""
 
 MAX_VALUES: Final = 2000
-"""Values of one object, in all depths: each costs up to 0.6 microseconds, and a key 0.3."""
+"""Most values of one object, in all depths: each costs up to 0.6 microseconds, and a key 0.3."""
 
 MAX_STRUCTURE_BYTES: Final = 32_768
-"""Brackets, commas and quotes of an object that has over ``MAX_VALUES`` of them, in strings and outside."""
+"""Most brackets, commas and quotes of an object that has over ``MAX_VALUES`` of them, in strings and
+outside."""
 
 MAX_NUMBER_CHARS: Final = 64
-"""Of an integer, which takes time with the square of its length to read."""
+"""Most digits of an integer, whose parsing time grows with the square of its length."""
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{,'))
 _STRING: Final = re.compile(rb'"[^"]*"')
@@ -46,7 +47,7 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
     """One JSON object, strictly: no NaN, no infinity, no lone surrogates, at most ``MAX_JSON_BYTES``.
 
     Raises:
-        ProtocolError: it is not that; ``what`` names the message.
+        ProtocolError: it is not such an object; ``what`` names the message.
     """
     if len(data) > MAX_JSON_BYTES:
         raise ProtocolError(f"{what} has {len(data)} bytes of JSON, the limit is {MAX_JSON_BYTES}")
@@ -54,12 +55,13 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
-    """One JSON object, as strictly as :func:`decode_object`; its length is for the caller to bound.
+    """One JSON object, as strict as :func:`decode_object`; the caller bounds its length.
 
     Its values are counted before any is built, so that the time for a text depends only on its length.
 
     Raises:
-        ProtocolError: it is not that, or has more than ``MAX_VALUES`` values; ``what`` names the message.
+        ProtocolError: it is not such an object, or has more than ``MAX_VALUES`` values; ``what`` names the
+            message.
     """
     _check_values(text, what)
     try:
@@ -73,9 +75,9 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
 
 
 def encode_object(values: Mapping[str, Any], what: str) -> bytes:
-    """An object as compact JSON in UTF-8, byte for byte what JavaScript's ``JSON.stringify`` writes.
+    """An object as compact JSON in UTF-8, byte for byte as JavaScript's ``JSON.stringify`` writes it.
 
-    Whole numbers must be given as int for that: 1.0 is written ``1.0`` here and ``1`` there.
+    Whole numbers must be ints: 1.0 is written ``1.0`` here and ``1`` there.
 
     Raises:
         ProtocolError: a value that JSON cannot carry.
@@ -109,7 +111,7 @@ def _check_values(text: str, what: str) -> None:
         return
     if found > MAX_STRUCTURE_BYTES:
         raise ProtocolError(f"{what} has {found} brackets and commas, the limit is {MAX_STRUCTURE_BYTES}")
-    data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # each quote left begins or ends a string
+    data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # each remaining quote starts or ends a string
     structure = data.translate(None, _NOT_STRUCTURE)
     if len(structure) > MAX_STRUCTURE_BYTES:
         raise ProtocolError(

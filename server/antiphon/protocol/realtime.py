@@ -1,7 +1,7 @@
 """Events from a client of OpenAI Realtime over ``/v1/realtime``: JSON events, one a WebSocket text message.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/realtime``). An event may have an ``event_id``,
-which an error about it repeats. ``docs/realtime.md`` has the table of events and fields.
+Derived from the types of the ``openai`` package 3.54.0 (``types/realtime``). An event may have an
+``event_id``, which an error about it repeats. ``docs/realtime.md`` has the table of events and fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_METADATA_CHARS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What of the session is to change; it is read with the session that there is."""
+    """The requested changes of the session; they are read together with the current session."""
 
     session: Fields
     event_id: str | None = None
@@ -31,7 +31,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class AppendAudio:
-    """Audio in the session's format; it has no answer."""
+    """Audio in the session's format; it has no reply."""
 
     audio: bytes
     event_id: str | None = None
@@ -46,7 +46,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """What was not committed is taken back."""
+    """Discard the audio that was not committed."""
 
     event_id: str | None = None
 
@@ -62,7 +62,7 @@ class CreateItem:
 
 @dataclass(frozen=True, slots=True)
 class RetrieveItem:
-    """Show an item."""
+    """Request an item."""
 
     item_id: str
     event_id: str | None = None
@@ -70,7 +70,7 @@ class RetrieveItem:
 
 @dataclass(frozen=True, slots=True)
 class DeleteItem:
-    """Forget an item."""
+    """Delete an item."""
 
     item_id: str
     event_id: str | None = None
@@ -78,7 +78,7 @@ class DeleteItem:
 
 @dataclass(frozen=True, slots=True)
 class TruncateItem:
-    """The client played no more of an item than this."""
+    """The client played an item up to this position."""
 
     item_id: str
     content_index: int
@@ -110,7 +110,7 @@ class CancelResponse:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An event of the API for another kind of connection."""
+    """An event of the API for another type of connection."""
 
     type: str
     event_id: str | None = None
@@ -133,7 +133,7 @@ ClientEvent: TypeAlias = (
 BETA_FIELDS: Final = frozenset(
     {"modalities", "input_audio_format", "output_audio_format", "input_audio_transcription"}
 )
-"""Fields of a session in the API's beta, which have other places now."""
+"""Fields of a session in the API's beta, which have other paths now."""
 
 RETIRED: Final = "the beta of this API is retired, use its general availability form"
 
@@ -142,7 +142,7 @@ UNSUPPORTED: Final = frozenset({"output_audio_buffer.clear"})
 
 
 def decode(text: str, *, has_tools: bool = False) -> ClientEvent:
-    """Read one event; fields that mean nothing here are ignored.
+    """Read one event; unknown fields are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used: tools of a
@@ -227,4 +227,4 @@ READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
     ),
     **dict.fromkeys(UNSUPPORTED, lambda it: Unsupported(it.values["type"], it.event_id)),
 }
-"""The events that are followed, and how each is read."""
+"""The supported events, and the reader of each."""

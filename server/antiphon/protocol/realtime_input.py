@@ -1,7 +1,7 @@
-"""The input buffer of OpenAI Realtime: speech that begins and ends, and its items.
+"""The input buffer of OpenAI Realtime: the start and end of speech, and its items.
 
 Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, where the client
-commits what it sent, or at the limit of words. Its transcript, if any, may come at any later time.
+commits what it sent, or at the limit of words. Its transcript, if any, may arrive at any later time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 from antiphon.protocol.realtime_items import Items, user_audio
 
 MAX_TURNS: Final = 256
-"""Turns whose transcript is not complete; more than a few only where a client commits without pause."""
+"""Most turns without a complete transcript; a client without pauses between commits reaches it."""
 
 MAX_TURN_CHARS: Final = 65_536
-"""Of the words of one turn, more than an hour of speech."""
+"""Most characters of one turn's words, more than an hour of speech."""
 
 
 @dataclass(slots=True)
@@ -42,32 +42,32 @@ class InputTurns:
         self._turns: deque[CallerTurn] = deque()
         self._current: CallerTurn | None = None  # not committed
         self._has_audio = False
-        self._failure: dict[str, str] | None = None  # why no turn has a transcript
+        self._failure: dict[str, str] | None = None  # the reason for missing transcripts
         self._committed_ms = 0
 
     def transcribe(self) -> None:
-        """From now on turns have transcripts."""
+        """Expect transcripts from now on."""
         if not self._has_transcript and self._current is not None:
             self._turns.append(self._current)
         self._has_transcript, self._failure = True, None
 
     @property
     def is_full(self) -> bool:
-        """Whether one more turn would be too many."""
+        """Whether the limit of turns is reached."""
         return len(self._turns) >= MAX_TURNS
 
     def appended(self) -> None:
-        """Audio came."""
+        """Add received audio."""
         self._has_audio = True
 
     def started(self, start_ms: int, item: str | None = None) -> list[Event]:
-        """The caller begins to speak; the turn is called ``item``, or by the next id."""
+        """The caller starts to speak; the turn gets the id ``item``, or the next one."""
         turn = self._begin(item)
         turn.start_ms = max(start_ms, self._committed_ms)
         return [event("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item)]
 
     def stopped(self, end_ms: int) -> list[Event]:
-        """The caller has stopped, which commits the turn; nothing where the client committed it before."""
+        """The caller has stopped, which commits the turn, unless the client committed it before."""
         turn = self._current
         if turn is None:
             return []
@@ -75,7 +75,7 @@ class InputTurns:
         return [stopped, *self._commit(turn, end_ms)]
 
     def commit(self, at_ms: int, event_id: str | None) -> list[Event]:
-        """The client says that its turn is over.
+        """The client commits its turn.
 
         Raises:
             FieldError: no audio came since the last turn, or too many turns wait for their transcript.
@@ -97,7 +97,7 @@ class InputTurns:
         return self._commit(self._begin(), at_ms)
 
     def clear(self) -> list[Event]:
-        """The client takes back what it has not committed. What the model heard, it has heard."""
+        """The client discards its uncommitted audio. The model has already processed it."""
         if self._current is not None:
             self._current.words.clear()
             self._current.chars = 0
@@ -105,7 +105,7 @@ class InputTurns:
         return [event("input_audio_buffer.cleared")]
 
     def word(self, text: str) -> list[Event]:
-        """A recogniser has written a word: it belongs to the oldest turn without a complete transcript."""
+        """Add a word of the recogniser to the oldest turn without a complete transcript."""
         turn = next(iter(self._turns), None) or self._begin()
         shown = f" {text}" if turn.words else text
         turn.words.append(shown)
@@ -113,7 +113,7 @@ class InputTurns:
         return [self._transcription(turn, "delta", delta=shown)]
 
     def cut(self, at_ms: int) -> list[Event]:
-        """Commit a turn that has as many words as a turn may have; nothing while it has fewer."""
+        """Commit a turn that has reached the limit of its text."""
         turn = self._current
         return [] if turn is None or turn.chars < MAX_TURN_CHARS else self._commit(turn, at_ms)
 
@@ -127,7 +127,7 @@ class InputTurns:
         return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
 
     def failed(self, message: str) -> list[Event]:
-        """No further transcripts come, for this reason: of turns that wait for one or come later."""
+        """End all transcripts for this reason: of turns that wait for one, and of later ones."""
         self._has_transcript = False
         waiting, self._turns = [turn for turn in self._turns if turn.end_ms is not None], deque()
         self._failure = {"type": "server_error", "code": "transcription_failed", "message": message}

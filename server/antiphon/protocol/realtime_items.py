@@ -1,4 +1,4 @@
-"""The items of a Realtime conversation: what was said and written, for as long as there is room."""
+"""The items of a Realtime conversation: spoken and written ones, up to a limit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 
 MAX_ITEMS = 1000
 MAX_KEPT_CHARS = 262_144
-"""Of all items as JSON; beyond, the oldest are forgotten. No model here reads them again."""
+"""Most characters of all items as JSON; beyond that, the oldest are deleted.
+
+No model here reads them again.
+"""
 
 
 def user_audio(item_id: str, transcript: str | None = None) -> dict[str, Any]:
-    """The item of what a caller said."""
+    """The item of a caller's speech."""
     content = {"type": "input_audio", "transcript": transcript}
     return message(item_id, "user", "completed", [content])
 
 
 def message(item_id: str, role: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-    """An item of text or sound."""
+    """An item of text or audio."""
     return {
         "id": item_id,
         "object": "realtime.item",
@@ -34,7 +37,7 @@ def message(item_id: str, role: str, status: str, content: list[dict[str, Any]])
 
 
 def function_call(item_id: str, call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
-    """The item of a tool that is called."""
+    """The item of a tool call."""
     return {
         "id": item_id,
         "object": "realtime.item",
@@ -50,34 +53,34 @@ class Items:
     """The items of one conversation, in order."""
 
     def __init__(self, ids: Ids) -> None:
-        """Begin without any."""
+        """Begin without items."""
         self._ids = ids
         self._items: OrderedDict[str, tuple[dict[str, Any], int]] = OrderedDict()
         self._chars = 0
         self.last: str | None = None
 
     def __contains__(self, item_id: str) -> bool:
-        """Whether an item of this id is kept."""
+        """Whether an item with this id is kept."""
         return item_id in self._items
 
     def added(self, item: dict[str, Any], after: str | None = None) -> Event:
-        """Keep a new item; ``after`` is the one before it, the last when None."""
+        """Add a new item; ``after`` is the item before it, by default the last."""
         before = self.last if after is None else after
         self._keep(item)
         self.last = item["id"]
         return event("conversation.item.added", previous_item_id=before, item=item)
 
     def done(self, item: dict[str, Any], previous: str | None) -> Event:
-        """An item is whole."""
+        """Mark an item as complete."""
         if item["id"] in self._items:
             self._keep(item)
         return event("conversation.item.done", previous_item_id=previous, item=item)
 
     def create(self, item: Mapping[str, Any], after: str | None, event_id: str | None) -> list[Event]:
-        """An item that the client wrote.
+        """Add an item from the client.
 
         Raises:
-            FieldError: there is one of its id.
+            FieldError: an item with its id exists.
         """
         item_id = item.get("id") or self._ids.new("item")
         if item_id in self._items:
@@ -97,7 +100,7 @@ class Items:
         ]
 
     def retrieve(self, item_id: str, event_id: str | None) -> list[Event]:
-        """Show an item.
+        """The event that returns an item.
 
         Raises:
             FieldError: there is none of this id.
@@ -105,7 +108,7 @@ class Items:
         return [event("conversation.item.retrieved", item=self._of(item_id, "retrieve", event_id))]
 
     def delete(self, item_id: str, event_id: str | None) -> list[Event]:
-        """Forget an item.
+        """Delete an item.
 
         Raises:
             FieldError: there is none of this id.

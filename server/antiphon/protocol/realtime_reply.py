@@ -1,9 +1,9 @@
 """The speech of a full-duplex model as responses of OpenAI Realtime.
 
-The model listens and speaks all the time; a response is what it voices between two silences. It begins with
+The model listens and speaks all the time; a response is its speech between two silences. It begins with
 the first frame that is voiced, or where a client requests one, and ends when the model has been silent for
-``silence_ms``; silence within it is passed on, silence after it is not. There is one response at a time, and
-every event of one comes in the API's order: that is the whole purpose of this machine.
+``silence_ms``; silence within it is passed on, silence after it is not. There is one response at a time, with
+its events in the API's order.
 
 Pure: a frame of the model, a request of the client or the caller's voice goes in, events come out. Time is
 the model's frames.
@@ -33,18 +33,21 @@ from antiphon.protocol.realtime_session import OutputFormat
 UNANSWERABLE, SILENT = "unsupported_value", "no_output"
 
 WAIT_MS: Final = 5000
-"""A requested response in which the model says nothing for this time has failed."""
+"""Milliseconds of silence after which a requested response has failed."""
 
 MAX_SAID_MS: Final = 600_000
-"""A response is no longer: its text is kept until it ends, and a model may talk all day."""
+"""Longest response in ms: its text is kept until it ends."""
 
 YIELD_MS: Final = 1500
-"""A model that falls silent within this time of the caller's voice was interrupted by it."""
+"""Longest time in ms from the caller's voice to a silence of the model that counts as an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyRules:
-    """``silence_ms`` ends a response. ``is_hard``: the caller's voice cuts it, whatever the model does."""
+    """``silence_ms`` ends a response.
+
+    ``is_hard``: the ``is_hard``: the caller's voice cuts it, whatever the model does.
+    """
 
     silence_ms: int = 600
     is_hard: bool = False
@@ -52,7 +55,7 @@ class ReplyRules:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """What a ``response.create`` requests; ``output`` None is the session's.
+    """The parsed ``response.create``; ``output`` None is the session's.
 
     ``refusal`` is why the model cannot answer, "" where it may.
     """
@@ -64,12 +67,12 @@ class ResponseRequest:
 
 @dataclass(slots=True)
 class _Progress:
-    """Where the response under way is."""
+    """The state of the current response."""
 
     waited_ms: int = 0
     said_ms: int = 0
     quiet_ms: int = 0
-    held: list[bytes] = field(default_factory=list)  # silence that may be the end
+    held: list[bytes] = field(default_factory=list)  # silence, possibly the end
     yield_by_ms: int | None = None
 
 
@@ -79,7 +82,10 @@ class Responses:
     def __init__(
         self, ids: Ids, items: Items, output: OutputFormat, *, frame_ms: int, rules: ReplyRules | None = None
     ) -> None:
-        """Begin without one. ``output`` is how responses are given, unless one is requested otherwise."""
+        """Begin without a response.
+
+        ``output`` is how responses are given, unless one is requested otherwise.
+        """
         self.output = output
         self.conversation = ids.new("conv")
         self._ids, self._items = ids, items
@@ -88,11 +94,11 @@ class Responses:
         self._now_ms = 0
         self._response: Response | None = None
         self._progress = _Progress()
-        self._is_cut = False  # what the model says is not heard until it has been silent
+        self._is_cut = False  # the model's speech is discarded until its next silence
 
     @property
     def is_active(self) -> bool:
-        """Whether there is a response in progress."""
+        """Whether a response is in progress."""
         return self._response is not None
 
     @property
@@ -101,7 +107,7 @@ class Responses:
         return self._response is not None and self._response.item is not None
 
     def frame(self, audio: bytes, *, is_speaking: bool, text: str) -> list[Event]:
-        """The model's next frame: its sound, as the client is to hear it, and its text."""
+        """Add the model's next frame: its sound, as the client receives it, and its text."""
         self._now_ms += self._frame_ms
         if self._is_cut:
             self._is_cut = is_speaking
@@ -122,10 +128,10 @@ class Responses:
         return [*opened, *self._fail(UNANSWERABLE, request.refusal)] if request.refusal else opened
 
     def cancel(self, response_id: str | None, event_id: str | None) -> list[Event]:
-        """A client wants no more of the response in progress.
+        """Cancel the response in progress for the client.
 
         Raises:
-            FieldError: no response is in progress, or another one.
+            FieldError: no response is in progress, or one with another id.
         """
         if self._response is None or response_id not in (None, self._response.id):
             raise FieldError(
@@ -138,7 +144,7 @@ class Responses:
         return self.finish(CANCELLED, CLIENT_CANCELLED)
 
     def interrupted(self) -> list[Event]:
-        """The caller speaks, and wants to interrupt."""
+        """The caller speaks, which interrupts the response."""
         response = self._response
         if response is None or response.item is None or self._progress.quiet_ms:
             return []

@@ -1,6 +1,6 @@
 """One response of OpenAI Realtime as its events, in the order that the API promises.
 
-A response has at most one message, of sound or of text, and tool calls behind it.
+A response has at most one message, of audio or of text, and then tool calls.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled",
 
 
 class Response:
-    """One response, given as ``output`` says; ``item`` is its message, None until it has one.
+    """One response in the format ``output``; ``item`` is its message, None until it has one.
 
-    One that is ``is_apart`` leaves its items out of the conversation.
+    ``is_apart``: its items stay out of the conversation.
     """
 
     def __init__(
@@ -45,31 +45,31 @@ class Response:
 
     @property
     def has_text(self) -> bool:
-        """Whether its message has some text."""
+        """Whether its message has text."""
         return bool(self._transcript)
 
     def created(self) -> Event:
-        """It begins."""
+        """Start the response."""
         return event("response.created", response=self._shown(IN_PROGRESS, None, None))
 
     def begin_message(self, item: str | None = None) -> list[Event]:
-        """Its message begins, called ``item``, or by the next id."""
+        """Start its message, with the id ``item`` or the next one."""
         self.item = item or self._ids.new("item")
         made = message(self.item, "assistant", IN_PROGRESS, [])
         added = self._added(made)
         return [added, *self._listed(made), self.of_part("response.content_part.added", part=self._part(""))]
 
     def text(self, delta: str) -> Event:
-        """More text of its message."""
+        """Add text to its message."""
         self._transcript.append(delta)
         return self.of_part(f"{self._stem}.delta", delta=delta)
 
     def audio(self, delta: bytes) -> Event:
-        """More sound of its message."""
+        """Add audio to its message."""
         return self.of_part("response.output_audio.delta", delta=delta)
 
     def end_message(self, *, is_whole: bool) -> list[Event]:
-        """Its message is over, if it has one."""
+        """End its message, if it has one."""
         if self.item is None or self._has_ended:
             return []
         self._has_ended = True
@@ -85,7 +85,7 @@ class Response:
         return [*sound, *closing, *self._done(made)]
 
     def tool_call(self, item: str, call_id: str, name: str, pieces: Sequence[str]) -> list[Event]:
-        """It calls a tool; ``pieces`` together are the arguments."""
+        """Add a tool call; ``pieces`` together are the arguments."""
         begun = function_call(item, call_id, name, "", IN_PROGRESS)
         made = function_call(item, call_id, name, "".join(pieces), COMPLETED)
         place = {"response_id": self.id, "item_id": item, "output_index": len(self._made), "call_id": call_id}
@@ -101,11 +101,11 @@ class Response:
     def done(
         self, status: str, details: Mapping[str, Any] | None = None, usage: Mapping[str, Any] | None = None
     ) -> Event:
-        """It is over."""
+        """End the response."""
         return event("response.done", response=self._shown(status, details, usage))
 
     def of_part(self, kind: str, **fields: Any) -> Event:
-        """An event about its message's content."""
+        """An event about the content of its message."""
         place = {"response_id": self.id, "item_id": self.item, "output_index": 0, "content_index": 0}
         return event(kind, **place, **fields)
 

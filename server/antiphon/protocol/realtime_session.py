@@ -1,8 +1,8 @@
-"""The session object of OpenAI Realtime: what a client requests, and the session as it is shown.
+"""The session object of OpenAI Realtime: the client's request, and the session that clients see.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_session_create_request.py`` and
-``realtime_transcription_session_create_request.py``). A change names only what changes. Fields that mean
-nothing here are kept and shown, or ignored where they are unknown, so that newer clients keep working.
+Derived from the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_session_create_request.py``
+and ``realtime_transcription_session_create_request.py``). A change has only the changed fields. Fields
+without effect are kept and shown, and unknown ones are ignored, so that newer clients keep working.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from antiphon.protocol.live_session import (
 from antiphon.values import shown
 
 MAX_KEPT_CHARS: Final = 262_144
-"""Of all fields without effect, as JSON: they are shown again with every change."""
+"""Most bytes of all fields without effect, as JSON: they are shown again with every change."""
 
 
 class SessionType(StrEnum):
-    """What a session is for."""
+    """The purpose of a session."""
 
     REALTIME = "realtime"
     TRANSCRIPTION = "transcription"
 
 
 class DetectionType(StrEnum):
-    """How turns of the caller are found."""
+    """The method that finds the caller's turns."""
 
     SERVER_VAD = "server_vad"
     SEMANTIC_VAD = "semantic_vad"
 
 
 EAGERNESS: Final[Mapping[str, int]] = {"low": 1000, "medium": 600, "auto": 600, "high": 300}
-"""Milliseconds of silence that end a turn with ``semantic_vad``: no model here judges what was said."""
+"""Milliseconds of silence that end a turn with ``semantic_vad``: no model here judges the words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """``turn_detection``; ``level_dbfs`` and ``silence_ms`` are what the detector goes by."""
+    """``turn_detection``; ``level_dbfs`` and ``silence_ms`` are the detector's parameters."""
 
     type: DetectionType = DetectionType.SERVER_VAD
     threshold: float = 0.5
@@ -61,11 +61,11 @@ class Detection:
 
     @property
     def level_dbfs(self) -> float:
-        """Blocks above it are speech: -45 at the default threshold of 0.5."""
+        """Level above which blocks are speech: -45 at the default threshold of 0.5."""
         return -60.0 + 30.0 * self.threshold
 
     def shown(self) -> dict[str, Any]:
-        """As it is in a session."""
+        """The field as a session shows it."""
         answers = {"create_response": self.create_response, "interrupt_response": self.interrupt_response}
         if self.type is DetectionType.SEMANTIC_VAD:
             return {"type": self.type.value, "eagerness": self.eagerness, **answers}
@@ -81,7 +81,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """How a response is given."""
+    """The format of a response."""
 
     modalities: tuple[str, ...] = ("audio",)
     format: LiveFormat = field(default_factory=LiveFormat)
@@ -89,7 +89,7 @@ class OutputFormat:
 
     @property
     def has_audio(self) -> bool:
-        """Whether it is spoken; else it is only text."""
+        """Whether the response is spoken; else it is only text."""
         return "audio" in self.modalities
 
     def shown(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSession:
-    """A session as it is requested. ``kept`` has what is shown and has no effect, by its path.
+    """A requested session. ``kept`` has the fields without effect, by path.
 
     With ``has_tools``, in a session of an agent, tools have an effect.
     """
@@ -116,7 +116,7 @@ class RealtimeSession:
 
     @property
     def transcription_model(self) -> str | None:
-        """The recogniser that is named, if any."""
+        """The name of the recogniser, if any."""
         return None if self.transcription is None else self.transcription.get("model")
 
     def shown(self, *, session_id: str, expires_at: int) -> dict[str, Any]:
@@ -160,7 +160,7 @@ KEPT: Final = (
     "prompt",
     "include",
 )
-"""Fields of a session that are shown as they came, and have no effect."""
+"""Fields of a session that are shown unchanged, and have no effect."""
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "tools": [],
@@ -181,7 +181,7 @@ def change(session: RealtimeSession, fields: Fields) -> RealtimeSession:
     """The session after a ``session.update``.
 
     Raises:
-        FieldError: a field of the wrong type, a value that is none, or another type or model.
+        FieldError: a field of the wrong type, an invalid value, or another type or model.
     """
     kind = fields.optional_text("type", max_chars=MAX_NAME_CHARS)
     if kind not in (None, session.type.value):
@@ -215,7 +215,7 @@ def _check_size(fields: Fields, session: RealtimeSession) -> None:
 
 
 def read_modalities(fields: Fields) -> tuple[str, ...]:
-    """``output_modalities``: audio or text, () where it is not there."""
+    """``output_modalities``: audio or text, () if absent."""
     value = fields.values.get("output_modalities")
     if value is None:
         return ()

@@ -1,4 +1,4 @@
-"""What a Realtime client writes for a text model: items of the conversation, and the terms of a response."""
+"""A Realtime client's input for a text model: items of the conversation, and the options of a response."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from antiphon.protocol.realtime_session import RealtimeSession
 MAX_ITEM_CHARS: Final = 65_536
 MAX_OUTPUT_TOKENS: Final = 100_000
 MAX_INPUT: Final = 256
-"""Of the text of one item, of the tokens of a response, and of the items of a response's own input."""
+"""Limits of the text of one item, of the tokens of a response, and of the items of a response's own input."""
 
 MAX_TOOLS: Final = 128
 MAX_PARTS: Final = 256
-"""Of a session or a response, and of the content of one item."""
+"""Limits of a session's or a response's tools, and of an item's contents."""
 
 ROLES: Final = ("system", "user", "assistant")
 PARTS: Final = {
@@ -28,7 +28,7 @@ PARTS: Final = {
     "input_audio": "transcript",
     "output_audio": "transcript",
 }
-"""Kinds of content, and where the text of each is."""
+"""Types of content, and the key of each one's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ def _text_of(fields: Fields) -> str:
 
 
 def read_tools(fields: Fields) -> list[dict[str, Any]]:
-    """``tools`` as text models read them, [] where there are none.
+    """``tools`` in the format of text models, [] if absent.
 
     Raises:
-        FieldError: one that is no function, or without a name.
+        FieldError: a tool is no function, or has no name.
     """
     read = []
     for tool in fields.objects("tools", most=MAX_TOOLS):
@@ -88,7 +88,7 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
 
 
 def read_choice(fields: Fields) -> Any:
-    """``tool_choice`` as text models read it, None where it is not there.
+    """``tool_choice`` in the format of text models, None if absent.
 
     Raises:
         FieldError: it is none.
@@ -103,9 +103,9 @@ def read_choice(fields: Fields) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFields:
-    """How a text model is to reply; ``max_tokens`` None is the agent's own limit.
+    """The options of a text model's reply; ``max_tokens`` None is the agent's own limit.
 
-    ``input`` are items, or names of those in the conversation, in place of it; None is the conversation.
+    ``input`` are items, or ids of the conversation's items, that replace the conversation; None keeps it.
     """
 
     instructions: str
@@ -118,7 +118,7 @@ class ReplyFields:
 
 
 def reply_fields(session: RealtimeSession, response: Fields | None = None) -> ReplyFields:
-    """What a session says, and a ``response`` on top of it.
+    """The session's options, with those of a ``response`` applied.
 
     Raises:
         FieldError: a field of the response that cannot be used.
@@ -158,7 +158,7 @@ def _input(response: Fields) -> Sequence[str | WrittenItem] | None:
 
 
 def refuse_second(event_id: str | None) -> FieldError:
-    """The error for a response that is asked for while one is in progress."""
+    """The error for a response requested while one is in progress."""
     return FieldError(
         "the conversation has an active response already; cancel it, or wait for response.done",
         param=None,

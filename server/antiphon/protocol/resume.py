@@ -1,8 +1,8 @@
 """Messages of calls that can be resumed: text and events with numbers, acknowledgements, and the claim.
 
 Tag 0x12 from a server: u32 seq, counted from 0 without a gap, then a whole message (text or an event). Tag
-0x12 from a client: u32 seq and u32 frame of the last that it has got of either, NONE for none. Tag 0x13, the
-first message of a connection that resumes a call: a version and what the client has got. Little endian.
+0x12 from a client: u32 seq and u32 frame of the last message and audio received, NONE for none. Tag 0x13, the
+first message of a connection that resumes a call: a version and the last received numbers. Little endian.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CLAIM: Final = 0x13
 VERSION: Final = 1
 TOKEN_BYTES: Final = 16
 NONE: Final = 0xFFFF_FFFF
-"""In place of a number: nothing yet."""
+"""The value for no number."""
 
 REPLAY_MS: Final = 400
-"""Audio that was under way when a connection broke and is sent again, at most; a client holds as much."""
+"""Most audio that is sent again after a broken connection, in ms; a client keeps as much."""
 
 _SEQ = struct.Struct("<I")
 _HEAD = struct.Struct("<BI")
@@ -34,7 +34,7 @@ _CLAIM = struct.Struct(f"<B{TOKEN_BYTES}sIII")
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What a client has got: the last ``seq``, and the last ``frame`` of audio; -1 is none."""
+    """The last ``seq`` and the last ``frame`` of audio that a client received; -1 is none."""
 
     seq: int
     frame: int
@@ -42,7 +42,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a client shows to resume a call; -1 stands for none.
+    """The claim of a client to resume a call; -1 stands for none.
 
     ``input_frame`` is the first frame of its audio that it can still send.
     """
@@ -79,7 +79,7 @@ def token_of(text: str) -> bytes:
 
 
 def token_key(token: bytes) -> bytes:
-    """What is kept of a token: its SHA-256."""
+    """The stored form of a token: its SHA-256."""
     return hashlib.sha256(token).digest()
 
 
@@ -89,7 +89,7 @@ def encode_numbered(seq: int, message: bytes) -> bytes:
 
 
 def decode_numbered(payload: bytes) -> tuple[int, bytes]:
-    """The number of a message and the message, of what follows the tag.
+    """The number of a message and the message, from the bytes after the tag.
 
     Raises:
         ProtocolError: there is no message in it.
@@ -107,7 +107,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def decode_ack(payload: bytes) -> Ack:
-    """An acknowledgement, of what follows the tag.
+    """An acknowledgement, from the bytes after the tag.
 
     Raises:
         ProtocolError: it is of another length.

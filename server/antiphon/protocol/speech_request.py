@@ -1,6 +1,7 @@
-"""The request of OpenAI's ``POST /v1/audio/speech``, and the events of its answer.
+"""The request of OpenAI's ``POST /v1/audio/speech``, and the events of its response.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of them.
+Derived from the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of
+them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
 MAX_NAME_CHARS: Final = 200
-"""Of a model or a voice."""
+"""Most characters of a model's or a voice's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """A text and how it is to be spoken. ``ignored`` are the fields without effect."""
+    """A text and the options of its speech. ``ignored`` are the fields without effect."""
 
     text: str
     model: str | None = None
@@ -43,7 +44,7 @@ class SpeechRequest:
 
 
 def parse_speech_request(data: bytes) -> SpeechRequest:
-    """The JSON of a request; fields that mean nothing here are passed over.
+    """Parse the JSON of a request; unknown fields are ignored.
 
     Raises:
         FieldError: no JSON object, or a field that cannot be used.
@@ -76,7 +77,7 @@ def audio_delta(audio: bytes) -> bytes:
 def audio_done(words: int, unspoken: int, frames: int) -> bytes:
     """The end; input counts the words given to the model, output the frames of 80 ms.
 
-    ``unspoken`` words were not given to it, since it cannot say them.
+    ``unspoken`` words were not given to the model, which cannot speak them.
     """
     usage = {"input_tokens": words, "output_tokens": frames, "total_tokens": words + frames}
     usage |= {"unspoken_words": unspoken} if unspoken else {}

@@ -1,4 +1,4 @@
-"""A transcript as OpenAI's clients read it: a file of one of five formats, or events as it is written."""
+"""A transcript in the formats of OpenAI's clients: a file in one of five formats, or events."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 UNKNOWN_LANGUAGE: Final = "und"
-"""ISO 639: the language was not stated. No model here says what it hears."""
+"""ISO 639: undetermined language. No model here detects the language."""
 
 _UNMEASURED: Final[Mapping[str, Any]] = MappingProxyType(
     {"tokens": (), "temperature": 0.0, "avg_logprob": 0.0, "compression_ratio": 1.0, "no_speech_prob": 0.0}
 )
-"""Fields that clients require of a segment; they pass every filter for bad segments."""
+"""Fields that clients require in a segment; the values pass every filter for bad segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def text_delta(word: str, *, is_first: bool) -> bytes:
 
 
 def text_done(order: TranscriptionRequest, written: Written) -> bytes:
-    """The event for the end, with what a file of ``verbose_json`` has in addition to the text."""
+    """The event for the end, with the fields of ``verbose_json`` in addition to the text."""
     rest: dict[str, Any] = {"text": text_of(written.words), "usage": _usage(written)}
     if order.format == "verbose_json":
         rest = _verbose(order, written, segments_of(written.words))

@@ -1,6 +1,7 @@
 """The request of OpenAI's ``POST /v1/audio/transcriptions``.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of them.
+Derived from the types of the ``openai`` package 3.54.0 (``types/audio``). ``docs/rest.md`` has a table of
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STREAMED: Final = ("json", "text", "verbose_json")
 GRANULARITIES: Final = ("segment", "word")
 MAX_LANGUAGE_CHARS: Final = 40
 MAX_FIELD_BYTES: Final = 65_536
-"""Of all fields together, the file apart: prompts are the longest."""
+"""Most bytes of all fields together, without the file: prompts are the longest."""
 
 IGNORED: Final = frozenset(
     {
@@ -36,19 +37,19 @@ IGNORED: Final = frozenset(
         "known_speaker_references",
     }
 )
-"""Fields that no model here follows."""
+"""Fields that no model here supports."""
 
 KNOWN: Final = frozenset({"model", "language", "response_format", "stream", "timestamp_granularities"})
 MAX_NAMED: Final = 16
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
-"""Names of unknown fields that an answer may repeat, and how many of them."""
+"""Most names of unknown fields in a reply, and the pattern of a name."""
 
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """How a recording is to be written down. ``ignored`` are the fields without effect."""
+    """The options of a transcription. ``ignored`` are the fields without effect."""
 
     model: str | None = None
     language: str = ""
@@ -59,7 +60,7 @@ class TranscriptionRequest:
 
 
 def parse_form(named: Mapping[str, Sequence[str]], *, has_file: bool) -> TranscriptionRequest:
-    """What the fields of a form request, each with all its values; others are named as ignored.
+    """The options in a form's fields, each with all its values; unknown fields are listed as ignored.
 
     Clients write ``response-format``, ``timestamp_granularities[0]`` and lists in JSON too.
 
@@ -101,7 +102,7 @@ def base_of(name: str) -> str:
 
 
 def _one(name: str, entries: Sequence[str]) -> str:
-    """The value of a field that has one.
+    """The value of a field that may have only one.
 
     Raises:
         FieldError: it has two.

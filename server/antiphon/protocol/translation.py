@@ -1,7 +1,7 @@
 """OpenAI's translation sessions over ``/v1/realtime/translations``: audio in one language, out in another.
 
-Read off the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_translation_*.py``). Sound goes
-both ways all the time, as 16-bit samples of 24 kHz.
+Derived from the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_translation_*.py``). Audio
+flows both ways all the time, as 16-bit samples of 24 kHz.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLE_RATE = 24_000
 
 @dataclass(frozen=True, slots=True)
 class TranslationSession:
-    """A session as it is requested. All but the model is shown and has no effect."""
+    """A requested session. Fields other than the model are shown, and have no effect."""
 
     model: str
     language: str | None = None
@@ -42,7 +42,7 @@ class TranslationSession:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """No more audio comes: translate what there is, and end."""
+    """The end of the audio: translate the rest, and end."""
 
     event_id: str | None = None
 
@@ -54,11 +54,11 @@ READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = {
     "session.input_audio_buffer.append": lambda it: AppendAudio(it.base64("audio"), it.event_id),
     "session.close": lambda it: Close(it.event_id),
 }
-"""The events that are followed, and how each is read."""
+"""The supported events, and the reader of each."""
 
 
 def decode(text: str) -> ClientEvent:
-    """Read one event; fields that mean nothing here are ignored.
+    """Read one event; unknown fields are ignored.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
@@ -86,13 +86,13 @@ def change(session: TranslationSession, fields: Fields) -> TranslationSession:
 
 
 def output_audio(pcm: bytes, elapsed_ms: int) -> Event:
-    """The next sound."""
+    """The next audio."""
     place = {"format": "pcm16", "sample_rate": SAMPLE_RATE, "channels": 1, "elapsed_ms": elapsed_ms}
     return event("session.output_audio.delta", delta=pcm, **place)
 
 
 def output_transcript(text: str, elapsed_ms: int) -> Event:
-    """The text of the next sound."""
+    """The text of the next audio."""
     return event("session.output_transcript.delta", delta=text, elapsed_ms=elapsed_ms)
 
 

@@ -1,8 +1,8 @@
-"""The table of errors: what each class is on every wire of this server.
+"""The table of errors: the form of each class on every wire of this server.
 
-:func:`wire_form` looks an error up by its class; a class without a row has that of its nearest base. So a new
-error needs a row only where its clients should read something new. docs/errors.md shows the table, and a test
-holds the two together.
+:func:`wire_form` looks an error up by its class; a class without a row has that of its nearest base. A new
+error needs a row only if clients should see a new code. docs/errors.md shows the table, and a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from antiphon.protocol.kyutai import NO_FREE_CHANNELS
 
 
 class ErrorType(StrEnum):
-    """OpenAI's ``type`` of an error: whose fault it is."""
+    """OpenAI's ``type`` of an error."""
 
     INVALID = "invalid_request_error"
     RATE_LIMIT = "rate_limit_error"
@@ -54,9 +54,9 @@ class WireForm:
 
     ``close`` closes a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` one of OpenAI's.
     ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it, ``worker_status`` the
-    one for another worker or an operator's command, which try again from 500 on. ``type``, ``code`` and
-    ``param`` are OpenAI's over HTTP, ``event`` the type and the code in events where they differ there.
-    ``kyutai`` replaces the message in Kyutai's ``Error``.
+    one for another worker or an operator's command, which retry from 500 on. ``type``, ``code`` and ``param``
+    are OpenAI's over HTTP, ``event`` the type and the code in events where they differ there. ``kyutai``
+    replaces the message in Kyutai's ``Error``.
     """
 
     close: CloseCode
