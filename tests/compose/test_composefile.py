@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
@@ -14,6 +15,7 @@ import yaml
 
 from antiphon.backends.registry import check_options, options_of
 from antiphon.config import Limits
+from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.uploads import LARGEST_ON_DISK
 from antiphon_quantize.advice.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families
 from tests.compose.conftest import VALUES
@@ -23,6 +25,7 @@ from tests.support.stack.stack import place
 SCHEMA = Path(__file__).parent / "schema" / "compose-spec.json"
 NOT_OURS = {
     "grafana": "its dashboard's queries are asked of Prometheus in tests/compose/test_watching.py",
+    "agent": "the command of stt with a synthesiser and a text model; read in a test of its own",
     "llm": "llama.cpp's own server, with a model of gigabytes",
     "llm-gpu": "vLLM's own server, with a model of gigabytes",
     "duplex-gpu": "the command of duplex and a device; needs a card",
@@ -118,7 +121,24 @@ def test_workers_on_a_cpu_have_room_for_their_model_in_float32(name: str) -> Non
     assert 1.5 * weights + 4e9 <= limit_bytes(services()["graphs"].raw)
 
 
-@pytest.mark.parametrize("name", ["duplex", "echo", "stt", "tts"])
+def test_the_agent_finds_its_text_model_whichever_it_is() -> None:
+    argv = services({"AGENT_STT_MODEL": "tiny-stt", "AGENT_TTS_MODEL": "tiny-tts"})["agent"].argv
+    assert argv[:2] == ["antiphon", "serve"]
+    config = parse_command_line(argv[2:])
+    (agent,) = config.served_agents
+    (text_model,) = agent.text_models
+    url = urlsplit(text_model.llm)
+    for name in ("llm", "llm-gpu"):
+        raw = services()[name].raw
+        names = [name] if isinstance(raw["networks"], list) else raw["networks"]["inside"]["aliases"]
+        words = raw["command"]
+        assert url.hostname in names
+        assert words[words.index("--port") + 1] == str(url.port)
+        assert set(raw["profiles"]) < set(services()["agent"].raw["profiles"])
+    assert list(config.model) == ["tiny-stt", "tiny-tts"]
+
+
+@pytest.mark.parametrize("name", ["agent", "duplex", "echo", "stt", "tts"])
 def test_workers_that_share_a_machine_do_not_spin(name: str) -> None:
     argv = services()[name].argv
     assert "--device=cuda" not in argv
@@ -146,7 +166,7 @@ def test_the_balancer_has_every_service_that_serves() -> None:
     names = {
         name
         for service in services().values()
-        if service.argv[:2] == ["antiphon", "serve"]
+        if service.argv[:2] == ["antiphon", "serve"] and "ports" not in service.raw  # reached by itself
         for name in service.dns_names
         if name in services() and "gpu" not in name
     }
