@@ -51,7 +51,7 @@ class Server:
         if self.queue.bounds.let_in(address):
             self.turned_away.add(number)
         elif (least := self.queue.add(number, address)) is not None:
-            self.turned_away.add(least)
+            self.turned_away.add(least[0])
         if speaks:
             assert number in self.queue.waiting
             self.queue.waiting.has_spoken(number)

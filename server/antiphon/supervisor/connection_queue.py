@@ -106,17 +106,20 @@ class ConnectionQueue(Generic[C]):
         """How many that have sent something wait for the end of another one."""
         return self.waiting.spoken if self.bounds.is_full else 0
 
-    def add(self, connection: C, address: str) -> C | None:
-        """Let a connection wait that was let in; returns another that gives way where too many wait."""
-        least = None
+    def add(self, connection: C, address: str) -> tuple[C, str] | None:
+        """Let one wait that was let in; returns one that gives way where too many wait, with its address."""
+        gone = None
         if len(self.waiting) >= self._most_waiting:
-            self.leave(least := self.waiting.least())
+            least = self.waiting.least()
+            gone = least, self.leave(least)
         self.waiting.add(connection, address)
-        return least
+        return gone
 
-    def leave(self, connection: C) -> None:
-        """A waiting connection is gone."""
-        self.bounds.forget([self.waiting.remove(connection)])
+    def leave(self, connection: C) -> str:
+        """A waiting connection is gone; returns its address."""
+        address = self.waiting.remove(connection)
+        self.bounds.forget([address])
+        return address
 
     def take(self, now_s: float) -> tuple[C, str] | None:
         """The connection to be served now, and its address; None where none may be."""

@@ -92,7 +92,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._shares: dict[int, FrontEndShare] = {}
         self._queue = ConnectionQueue[socket.socket](limits, self._loop.time())
-        self._numbers, self._short_until_s = 0, -math.inf
+        self._numbers, self._short_until_s, self._is_closed = 0, -math.inf, False
         self._look: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turned_away = families.get(Counter, "turned_away_connections")
@@ -120,6 +120,9 @@ class Dispatcher:
         if share is None:
             return
         for left, connection in share.under_way:
+            if self._is_closed:
+                connection.close()
+                continue
             self._queue.give_back(connection, share.addresses.pop(left))
             self._listen_to(connection)
         self._queue.bounds.closed(list(share.addresses.values()))
@@ -140,13 +143,15 @@ class Dispatcher:
         self._resume()
 
     def close(self) -> None:
-        """Let no further connection in."""
+        """Let no further connection in, and turn away those that wait."""
+        self._is_closed = True
         self._pause(None)
         for listener in self._listeners:
             listener.close()
         if self._look is not None:
             self._look.cancel()
         for connection in self._queue.waiting:
+            self._queue.leave(connection)
             self._turn_away(connection)
 
     def _resume(self) -> None:
@@ -180,20 +185,20 @@ class Dispatcher:
                 break
             new.append(connection)
             self._let_in(connection, self._counted_address(str(peer[0])))
-        self._hand_out()
+            self._hand_out()  # a burst waits only where there is no room for it
         for connection in new:
             if connection in self._queue.waiting:
                 self._listen_to(connection)
 
     def _let_in(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
-        gone, refusal = connection, self._queue.bounds.let_in(address)
+        refusal = self._queue.bounds.let_in(address)
         if not refusal:
             least = self._queue.add(connection, address)
             if least is None:
                 return
-            gone, refusal = least, "too many connections wait"
-        self._turn_away(gone)
+            (connection, address), refusal = least, "too many connections wait"
+        self._turn_away(connection)
         self._log.warning("connection turned away", of="address", address=address, reason=refusal)
 
     def _turn_away(self, connection: socket.socket) -> None:
