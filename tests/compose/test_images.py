@@ -79,7 +79,7 @@ def test_torch_is_in_the_images_of_what_needs_it() -> None:
             continue
         extras = raw["build"]["args"]["EXTRAS"].split(",")
         assert project["optional-dependencies"].keys() >= set(extras), name
-        assert ("torch" in extras) == (name in {"stt", "tts", "graphs"}), name
+        assert ("torch" in extras) == (name in {"agent", "stt", "tts", "graphs"}), name
         assert raw["image"] == ("antiphon:cpu-torch" if "torch" in extras else "antiphon:cpu"), name
     text = (DOCKER / "cpu.Dockerfile").read_text()
     assert f"ARG EXTRAS={services()['duplex'].raw['build']['args']['EXTRAS']}\n" in text
