@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from antiphon.backends.page_pool import PAGE_SLOTS, PagePool
+from antiphon.errors import StepError
 
 ROWS, MOST = 5, 3
 
@@ -36,9 +37,8 @@ def test_no_page_is_two_rows_and_none_is_lost(pages: int, steps: list[tuple[int,
         before, wanted = pool.held.copy(), min(-(-positions // PAGE_SLOTS), MOST)
         missing = max(0, wanted - int(before[row]))
         if missing > pool.free:
-            with pytest.raises(
-                MemoryError, match=f"row {row} needs {missing} pages, and {pool.free} are free"
-            ):
+            words = rf"rows \[{row}\] need {missing} pages, and {pool.free} are free"
+            with pytest.raises(StepError, match=words):
                 pool.hold(rows_of(row), np.array([positions]))
         else:
             kept = pool.table[row, : before[row]].tolist()
@@ -76,6 +76,15 @@ def test_the_youngest_end_and_no_more_than_must(ages: list[int], spare: int, nam
     left = np.array([row for row in rows.tolist() if row not in ended], np.int32)
     pool.hold(left, frames[left] + 1)
     check(pool)
+
+
+def test_where_pages_are_too_few_for_all_none_is_given() -> None:
+    pool = PagePool(ROWS, MOST, MOST)
+    rows = np.array([3, 0, 1], np.int32)
+    with pytest.raises(StepError, match=r"rows \[3, 1\] need 4 pages, and 3 are free") as raised:
+        pool.hold(rows, np.array([PAGE_SLOTS, 0, 3 * PAGE_SLOTS]))
+    assert raised.value.rows == (3, 0, 1)
+    assert (pool.free, pool.held.sum()) == (MOST, 0)
 
 
 def test_pages_that_are_shared_for_timing_are_all_free_afterwards() -> None:

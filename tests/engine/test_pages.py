@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from antiphon.backends.base import BoolArray, IntArray, PageCount, StepInputs, StepOutputs
 from antiphon.backends.page_pool import PAGE_SLOTS, PagePool
+from antiphon.engine.loop import NO_PAGES
 from antiphon.errors import ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
-from tests.engine.bench import Bench, heard
+from antiphon.models.sampling import SamplingParameters
+from tests.engine.bench import Bench, heard, pcm_of
 from tests.engine.fakes import FakeBackend
 
 MOST = 3
@@ -23,6 +27,7 @@ class PagedBackend(FakeBackend):
     def __init__(self, slots: int, pages: int) -> None:
         super().__init__(slots=slots)
         self.pool = PagePool(slots, MOST, pages)
+        self.during_room: Callable[[], object] = lambda: None
 
     def _ages(self, rows: IntArray, reset: BoolArray) -> NDArray[np.int64]:
         ages = np.array([row.taken for row in self.rows])
@@ -36,6 +41,11 @@ class PagedBackend(FakeBackend):
         ages = self._ages(rows, reset)
         ended = self.pool.youngest(rows, ages[rows] + 1, ages)
         self.pool.release(ended)
+        during, self.during_room = self.during_room, lambda: None
+        if ended:
+            during()
+        else:
+            self.during_room = during
         return ended
 
     def release(self, row: int) -> None:
@@ -96,6 +106,39 @@ def test_a_newcomer_is_not_admitted_at_the_cost_of_the_others() -> None:
         bench.ticks()
         states.append(third.state)
     assert (states[0], states[-1]) == (SessionState.QUEUED, SessionState.ACTIVE)
+
+
+def test_a_session_that_comes_while_another_is_ended_waits_for_the_next_tick() -> None:
+    """What it needs is counted there, and ends no step of the others."""
+    backend = PagedBackend(slots=3, pages=3)
+    bench = Bench(backend)
+    old, young, late = (bench.submit() for _ in range(3))
+    talk(bench, [old], 2 * PAGE_SLOTS)
+    talk(bench, [young], PAGE_SLOTS)
+    backend.during_room = lambda: bench.push(late, 7.0)
+    assert talk(bench, [old, young], 2) == [[0.0, 1.0], []]
+    assert [str(session.error) for session in (young, late)] == [NO_PAGES, NO_PAGES]
+    assert old.error is None
+
+
+def test_a_session_that_comes_while_parameters_are_refused_has_its_own_parameters() -> None:
+    backend = FakeBackend()
+    bench = Bench(backend)
+    backend.refused_seed = 13
+    late = bench.submit(seed=5)
+    other = bench.submit(seed=13)
+
+    def refuse(row: int, parameters: SamplingParameters) -> None:
+        if parameters.text_seed == 13:
+            bench.push(late, 7.0)
+        FakeBackend.set_parameters(backend, row, parameters)
+
+    backend.set_parameters = refuse  # type: ignore[method-assign]
+    bench.push(other, 1.0)
+    bench.ticks()
+    bench.ticks()
+    assert other.error is not None
+    assert [pcm_of(reply)[3] for reply in late.take()] == [5.0]
 
 
 def test_rows_that_have_their_own_pages_show_none() -> None:

@@ -264,17 +264,21 @@ class RowHost(Generic[E]):
         """See :class:`antiphon.backends.base.Paged`."""
         if (pool := self._pool) is None:
             return []
-        pool.release(rows[reset].tolist())
+        self._give_up(pool, rows[reset].tolist())
         frames = self._frames.copy()
         frames[rows[reset]] = 0
         ended = pool.youngest(rows, frames[rows] + self.tick_frames, frames)
-        pool.release(ended)
+        self._give_up(pool, ended)
         return ended
 
     def release(self, row: int) -> None:
         """See :class:`antiphon.backends.base.Paged`."""
         if (pool := self._pool) is not None:
-            pool.release([row])
+            self._give_up(pool, [row])
+
+    def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
+        """Take pages back, which other rows write to from now on."""
+        pool.release(rows)
 
 
 def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -303,6 +307,11 @@ class HostBackend(RowHost[FrameExecutor]):
     def _begin(self, rows: Sequence[int]) -> None:
         super()._begin(rows)
         if self.primer is not None:
+            self.primer.forget(rows)
+
+    def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
+        super()._give_up(pool, rows)
+        if self.primer is not None:  # a prompt that was half read begins anew
             self.primer.forget(rows)
 
     def step(self, inputs: StepInputs) -> StepOutputs:

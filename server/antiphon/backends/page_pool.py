@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.errors import StepError
+
 PAGE_SLOTS: Final = 64
 """Slots of a page: those of a tile of the attention's kernels."""
 
@@ -44,13 +46,14 @@ class PagePool:
         """Give rows ``[n]`` the pages for ``positions [n]``; whether the table has changed.
 
         Raises:
-            MemoryError: fewer are free.
+            StepError: fewer are free; the rows have what they had.
         """
         missing = self.missing(rows, positions)
         short = np.flatnonzero(missing)
+        if (wanted := int(missing.sum())) > self.free:
+            words = f"rows {rows[short].tolist()} need {wanted} pages, and {self.free} are free"
+            raise StepError(words, rows=rows.tolist())
         for row, count in zip(rows[short].tolist(), missing[short].tolist(), strict=True):
-            if count > len(self._free):
-                raise MemoryError(f"row {row} needs {count} pages, and {len(self._free)} are free")
             held = int(self.held[row])
             self.table[row, held : held + count] = [self._free.pop() for _ in range(count)]
             self.held[row] += count

@@ -369,14 +369,13 @@ class EngineLoop:
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
+        # Without those that end here. What has become ready meanwhile has neither parameters nor pages yet.
         if self._apply_updates(leases, now_s):
-            leases = self._rows.ready(now_s)  # without those whose parameters were refused
-            if not leases.size:
-                return None
-        if self._paged is not None and self._evict(self._paged, leases, now_s):
-            leases = self._rows.ready(now_s)
-            if not leases.size:
-                return None
+            leases = leases[~self._rows.is_closed[leases]]
+        if self._paged is not None and leases.size and self._evict(self._paged, leases, now_s):
+            leases = leases[~self._rows.is_closed[leases]]
+        if not leases.size:
+            return None
         now_s = self._clock()  # what has come by now was complete before
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()

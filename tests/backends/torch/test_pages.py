@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.base import PageCount, StepInputs, StepOutputs
-from antiphon.backends.host import HostBackend
+from antiphon.backends.host import FAILURES_IN_A_ROW, HostBackend
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.loading import make
 from antiphon.backends.torch.modules.attention import KVRing
 from antiphon.backends.torch.state import PackedStep, Run, State
-from antiphon.errors import ConfigError
+from antiphon.errors import ConfigError, StepError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.prompt import Prompt
 from tests.support.make_checkpoint import make_checkpoint
 
 CAPACITY, WIDTH = 150, 16
@@ -102,7 +103,7 @@ def test_rows_that_share_pages_take_them_as_they_grow() -> None:
     state.hold(rows, np.array([1, 65, 64, 1]))
     assert state.pool.free == 1
     state.hold(rows[:1], np.array([70]))
-    with pytest.raises(MemoryError, match="row 2 needs 1 pages, and 0 are free"):
+    with pytest.raises(StepError, match=r"rows \[2\] need 1 pages, and 0 are free"):
         state.hold(rows[2:3], np.array([65]))
     state.reset([1])
     state.hold(rows[2:3], np.array([65]))
@@ -191,6 +192,50 @@ def test_the_youngest_row_is_named_before_a_tick_and_the_others_go_on(duplex: Ch
     assert backend.make_room(rows, reset) == [2]
     talk(backend, [0, 1, 3], 1, is_new=False)
     assert backend.make_room(rows, reset) == []
+
+
+def prompt_of(checkpoint: Checkpoint, count: int) -> Prompt:
+    lm, random = checkpoint.spec.lm, np.random.default_rng(count)
+    assert lm is not None
+    text = random.integers(0, lm.text_card, (count, 1))
+    return Prompt(np.concatenate([text, random.integers(0, lm.card, (count, lm.n_q))], 1).astype(np.int32))
+
+
+def primed(backend: HostBackend, row: int, prompt: Prompt) -> dict[str, Tensor]:
+    while not backend.prime(row, prompt).is_done:
+        pass
+    return {name: torch.as_tensor(tensor) for name, tensor in backend.snapshot(row).tensors.items()}
+
+
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_a_prompt_that_was_half_read_begins_anew_where_its_pages_were_taken(
+    duplex: Checkpoint, is_evicted: bool
+) -> None:
+    prompt = prompt_of(duplex, 66)
+    backend = made(duplex, overcommit=2.0)
+    first = backend.prime(0, prompt)
+    assert not first.is_done
+    if is_evicted:
+        talk(backend, [1, 2, 3], 3)
+        talk(backend, [3], 61, is_new=False)
+        assert 0 in backend.make_room(np.array([3], np.int32), np.array([False]))
+    else:
+        backend.release(0)
+    talk(backend, [1, 2, 3], 3)
+    backend.release(1)
+    backend.release(2)
+    assert backend.prime(0, prompt).done == first.done
+    check_same(primed(made(duplex), 0, prompt), primed(backend, 0, prompt))
+
+
+def test_a_prompt_without_pages_ends_its_call_and_no_device(duplex: Checkpoint) -> None:
+    backend = made(duplex, overcommit=2.0)
+    talk(backend, [1, 2, 3], 3)
+    talk(backend, [3], 62, is_new=False)
+    for _ in range(FAILURES_IN_A_ROW):
+        with pytest.raises(StepError, match=r"rows \[0\] need 1 pages, and 0 are free") as raised:
+            backend.prime(0, prompt_of(duplex, 66))
+        assert raised.value.rows == (0,)
 
 
 @pytest.mark.parametrize("overcommit", [0.5, 9.0])

@@ -356,7 +356,7 @@ class State:
         """Let rows have room for ``positions [n]`` of their rings, where rows share pages.
 
         Raises:
-            MemoryError: fewer pages are free.
+            StepError: fewer pages are free.
         """
         if self.pool is not None and self.table is not None and self.pool.hold(rows, positions):
             self.table.pages.copy_(torch.from_numpy(self.pool.table), non_blocking=True)
@@ -415,7 +415,7 @@ class State:
         """Put a snapshot that was checked into a fresh row, which then continues bit-identically.
 
         Raises:
-            MemoryError: rows share pages, and too few are free.
+            StepError: rows share pages, and too few are free.
         """
         for name, spec in self.specs.items():
             if not spec.is_pooled:
