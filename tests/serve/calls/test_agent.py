@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.agent.chat_stream import MAX_LINE_BYTES, MAX_TOOL_CALLS
 from antiphon.agent.config import AgentConfig, TextModelConfig
+from antiphon.agent.text_model import Patience
 from antiphon.errors import ConfigError
 from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
 from tests.serve.asr_client import STT
@@ -260,6 +262,10 @@ FAULTS: Mapping[str, Answer] = {
     "status 500": Answer(status=500),
     "status 401": Answer(status=401),
     "status 429": Answer(status=429, headers={"Retry-After": "9"}),
+    "status 503": Answer(status=503),
+    "redirects": Answer(status=307, headers={"Location": "http://there/"}),
+    "a line of": Answer(["data: " + "x" * MAX_LINE_BYTES + "\n\n"]),
+    "more than 16 tool calls": calls(*[("weather", "{}")] * (MAX_TOOL_CALLS + 1)),
     "no JSON object": Answer(["data: {\n\n"]),
     "or left": Answer(is_cut=True),
     "server-sent events": Answer(headers={"Content-Type": "text/html"}),
@@ -286,8 +292,21 @@ async def test_a_failure_is_spoken_told_and_over_with_the_next_turn(caplog: pyte
         assert KEY not in json.dumps(client.events) + caplog.text
 
 
-async def test_what_was_said_stays_where_a_text_model_leaves_within_a_reply() -> None:
-    async with calling(Answer([piece("one two ")], is_cut=True)) as (client, text, _):
+async def test_a_text_model_that_says_nothing_is_asked_twice_and_apologised_for() -> None:
+    silent = Answer(stays=True)
+    async with calling(silent, silent, agent={"sorry": "no"}) as (client, text, server):
+        server.services.agents["assistant"].text_model.patience = Patience(first_s=0.2)
+        await client.say(word()[0])
+        error = (await client.done())["status_details"]["error"]
+        assert "has not begun a reply within 0.2 s" in error["message"]
+        assert client.letters == lettered("no")
+        assert len(text.requests) == 2
+
+
+@pytest.mark.parametrize("end", [{"is_cut": True}, {"stays": True}])
+async def test_what_was_said_stays_where_a_text_model_leaves_within_a_reply(end: dict[str, Any]) -> None:
+    async with calling(Answer([piece("one two ")], **end)) as (client, text, server):
+        server.services.agents["assistant"].text_model.patience = Patience(next_s=0.2)
         await client.say(word()[0])
         assert (await client.done())["status"] == "failed"
         assert client.letters == lettered("one", "two")
