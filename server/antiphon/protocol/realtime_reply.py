@@ -120,7 +120,7 @@ class Responses:
         return self._wait() if response.item is None else self._hold(audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """A client requests a response: the one in progress is complete, what follows is the new one's.
+        """Start a response for the client; the one in progress is complete.
 
         A request that the model cannot answer fails at once.
         """

@@ -1,1 +1,1 @@
-"""The first process: it listens, passes connections on, and keeps the engine and the front ends running."""
+"""The first process: it listens, distributes connections, and keeps the engine and the front ends running."""

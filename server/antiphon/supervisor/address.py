@@ -13,14 +13,14 @@ from typing import Any, Final
 from antiphon.errors import ConfigError
 
 ALSO: Final = {"::": ("0.0.0.0",)}
-"""Hosts that are listened on with another one: sockets of IPv6 take no connection of IPv4."""
+"""Hosts with a second socket: IPv6 sockets take no IPv4 connections."""
 
 
 def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
-    """Sockets on every address of a host, which do not listen yet; port 0 is any free one, the same for all.
+    """Bound sockets on every address of a host, not listening yet; port 0 is any free one, the same for all.
 
-    ``::`` is every address of this machine, those of IPv4 too. The port is held from here on: a server that
-    begins meanwhile is refused it.
+    ``::`` is every address of this machine, those of IPv4 too. The port is reserved from now on: another
+    server cannot bind it.
 
     Raises:
         ConfigError: no such address on this machine, or the port is taken.
@@ -64,7 +64,7 @@ def bound(host: str, port: int, option: str = "--port") -> Iterator[list[socket.
 
 
 def listen(one: socket.socket, backlog: int) -> None:
-    """Let connections come to a socket of :func:`bind`.
+    """Accept connections on a socket of :func:`bind`.
 
     Raises:
         OSError: the port was taken meanwhile.
@@ -75,12 +75,12 @@ def listen(one: socket.socket, backlog: int) -> None:
 
 
 def reuse(one: socket.socket) -> None:
-    """Let the address be taken again at once after this socket and its connections have closed."""
+    """Allow a new bind of the address at once after this socket and its connections have closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") -> ConfigError:
-    """The error for an address, with the option that is to be changed."""
+    """The error for an address, with the option to change."""
     if isinstance(error, socket.gaierror):
         reason, remedy = error.strerror, "choose an address of this machine with --host"
         return ConfigError(f"cannot listen on {host}: {reason}; {remedy}")
@@ -96,7 +96,7 @@ def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") 
 
 
 def is_own(address: str) -> bool:
-    """Whether an address, or the network by which one of IPv6 counts, is this machine's; "" is."""
+    """Whether an address, or an IPv6 address's network, belongs to this machine; "" does."""
     if not address:
         return True
     network = ipaddress.ip_network(address, strict=False)

@@ -1,7 +1,7 @@
-"""Answers for operators, joined from all processes: metrics as those of one server, health, one trace.
+"""Answers for operators, joined from all processes: metrics, health and one trace of the whole server.
 
-Counters and histograms are summed. A process that has ended keeps its last values in the sums, and one that
-does not answer is represented by what it said last, so that no counter ever falls.
+Counters and histograms are summed. The sums keep the last values of a process that has ended or does not
+answer, so that no counter ever falls.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def read_registry(registry: CollectorRegistry) -> bytes:
 
 
 class Totals:
-    """What each process said last, and the sums over those that have ended."""
+    """The latest values of each process, and the sums over those that have ended."""
 
     def __init__(self) -> None:
-        """Nothing has been said."""
+        """Begin without values."""
         self._latest: dict[str, Families] = {}
         self._past: Families = {}
 
@@ -82,12 +82,12 @@ class Totals:
         self._latest[process] = families
 
     def ended(self, process: str) -> None:
-        """Keep the counters and histograms of a process that is no more, and forget its gauges."""
+        """Keep the counters and histograms of an ended process, and drop its gauges."""
         last = self._latest.pop(process, {})
         _join(self._past, {name: family for name, family in last.items() if family.kind in SUMMED})
 
     def text(self) -> bytes:
-        """The exposition of all together."""
+        """The exposition of all processes together."""
         joined: Families = {}
         for families in (self._past, *self._latest.values()):
             _join(joined, families)
@@ -95,7 +95,7 @@ class Totals:
 
 
 class _Joined:
-    """What the exposition reads, in place of a registry."""
+    """The collector for the exposition, in place of a registry."""
 
     def __init__(self, families: Mapping[str, Family]) -> None:
         self._families = families
@@ -158,7 +158,7 @@ class Answers(Collector):
         return Body(json.dumps(await self.health()).encode())
 
     async def health(self) -> dict[str, Any]:
-        """How the engines are, as they say themselves, and what the supervisor sees of its children."""
+        """The state of the engines, as they report it and as the supervisor observes it."""
         engines = self._engines()
         said = await asyncio.gather(*(engine.answer("health") for engine in engines))
         answers = {it.name: answer for it, answer in zip(engines, said, strict=True) if answer is not None}
@@ -188,7 +188,7 @@ class Answers(Collector):
         }
 
     def _models(self) -> Any:
-        """What the engines said last of each model, as one."""
+        """The latest report of the engines on each model, joined."""
         if len(self._known) == 1:
             return next(iter(self._known.values()))
         names = {name for models in self._known.values() for name in models}

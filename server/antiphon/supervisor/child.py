@@ -1,4 +1,4 @@
-"""The supervisor as its child sees it: bound to it in life, heard on the child's event loop."""
+"""The child's side of its supervisor: the child ends with it, and reads its messages on the event loop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MEANINGLESS: Final = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(getattr(signal, name) for name in ("SIGIO", "SIGPWR") if hasattr(signal, name)),
 )
-"""Signals that would end a process by default, and that no part of the server sends or handles."""
+"""Signals that end a process by default, and that no part of the server sends or handles."""
 
 
 def die_with_parent(parent: int) -> None:
-    """End this process as soon as the process ``parent``, which has started it, ends.
+    """End this process as soon as its parent process ``parent`` ends.
 
-    A parent that ended before this was requested is noticed too. Only Linux has this call.
+    A parent that has already ended is detected too. Only Linux has this call.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -35,7 +35,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def ignore_signals() -> None:
-    """Leave signals to the supervisor: a service manager may signal every process of the service."""
+    """Ignore the supervisor's signals: a service manager may signal every process of the service."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *MEANINGLESS):
         signal.signal(number, signal.SIG_IGN)
 
@@ -49,12 +49,12 @@ def control_socket(arguments: Sequence[str]) -> socket.socket:
 
 
 def run_child(arguments: Sequence[str], work: Callable[[socket.socket, Begin, Sequence[int]], None]) -> int:
-    """Do ``work`` with the control socket, the supervisor's first message and its descriptors.
+    """Run ``work`` with the control socket, the supervisor's first message and its descriptors.
 
-    Returns the exit code. The supervisor gets the reason why the work cannot begin.
+    Returns the exit code. The child sends the supervisor the reason if the work cannot start.
 
     Raises:
-        ProtocolError: it says something else first, or has ended.
+        ProtocolError: its first message is another one, or it has ended.
     """
     control = control_socket(arguments)
     data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)

@@ -1,4 +1,4 @@
-"""What the supervisor has started: its control socket, its heartbeat, its end, its replacement.
+"""The supervisor's children: control socket, heartbeat, end, replacement.
 
 A child is a process, or a task where the server is one process.
 """
@@ -35,38 +35,38 @@ from antiphon.supervisor.messages import (
 )
 
 STEADY_S = 10.0
-"""A front end that lived for longer is replaced at once."""
+"""Lifetime of a front end after which it is replaced at once."""
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 30.0
-"""Before a front end that lived for less is replaced: doubled each time, up to the longest."""
+"""Seconds before a front end with a shorter life is replaced: doubled each time, up to the longest."""
 
 
 def next_pause_s(last_s: float, lived_s: float) -> float:
-    """How long to wait with a replacement, after the last wait, for a process that lived for ``lived_s``."""
+    """The wait before a replacement, from the last wait and the life ``lived_s`` of the ended process."""
     if lived_s >= STEADY_S:
         return 0.0
     return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
 
 
 PING_PERIOD_S = 0.25
-"""From one question for a sign of life to the next."""
+"""Seconds from one heartbeat to the next."""
 
 RESPONSIVE_S = 2 * PING_PERIOD_S
-"""A front end that owes an answer for longer is given no new connection."""
+"""Seconds without a heartbeat after which a front end gets no new connection."""
 
 SILENT_S = 2.0
-"""A front end that owes an answer for longer is killed: its callers have heard nothing for 25 frames."""
+"""Seconds without a heartbeat after which a front end is killed: its callers miss 25 frames."""
 
 ANSWER_S = 0.2
-"""For a process to answer a question of an operator; what it does not answer in time is left out."""
+"""Seconds for the answer to an operator's question; later answers are left out."""
 
 
 class LocalTask:
-    """What stands for the process of a child that is a task of this one."""
+    """The process of a child that is a task of this one."""
 
     def __init__(self, work: Coroutine[Any, Any, None], end: ControlSocket) -> None:
-        """Begin to ``work``; a reason why it cannot is sent through its ``end`` of the control socket."""
+        """Start ``work``; its ``end`` of the control socket sends the reason if it cannot start."""
         self.pid = os.getpid()
         self._task, self._end = asyncio.ensure_future(self._run(work)), end
 
@@ -76,18 +76,18 @@ class LocalTask:
         except AntiphonError as error:
             self._end.send(Failed(str(error)))
             return 2
-        except Exception as error:  # a boundary: as of a process, its end is all that others notice
+        except Exception as error:  # a boundary: as with a process, only the end is visible
             Log().error("task failed", exc_info=error)
             return 1
         return 0
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """The exit code, once the task has ended."""
         await asyncio.wait([self._task])
         return -signal.SIGKILL if self._task.cancelled() else self._task.result()
 
     def kill(self) -> None:
-        """Cancel it."""
+        """Cancel the task."""
         self._task.cancel()
 
 
@@ -114,7 +114,7 @@ class Child:
 
     @property
     def device(self) -> str:
-        """Of one of several engines; "" of any other child."""
+        """The device of one of several engines; "" of any other child."""
         return self.name.partition(" ")[2]
 
     @classmethod
@@ -126,7 +126,7 @@ class Child:
         hear: Handle[Message],
         descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start a process by exec, in a session of its own, so that a terminal's signals pass it by.
+        """Start a process by exec, in a session of its own, so that it does not get a terminal's signals.
 
         The control socket and our own process are added to ``command`` as two numbers.
         """
@@ -147,7 +147,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The number of the process."""
         return self.process.pid
 
     @property
@@ -157,22 +157,22 @@ class Child:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it does its work."""
+        """Whether the child is ready."""
         return self.is_alive and self.ready.done() and not self.ready.exception()
 
     @property
     def failure(self) -> str:
-        """Why it ended before it was ready, else ""."""
+        """The reason for an end before the child was ready, else ""."""
         error = self.ready.exception() if self.ready.done() else None
         return "" if error is None else str(error)
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it does its work and owes no answer."""
+        """Whether the child is ready and owes no heartbeat."""
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
 
     def beat(self, elapsed_s: float) -> None:
-        """Request a sign of life, or count the time for which one is owed."""
+        """Request a heartbeat, or count the time for which one is owed."""
         if self._pong is not None:
             if not self._pong.done() or self._pong.exception():
                 self.silent_s += elapsed_s
@@ -183,7 +183,7 @@ class Child:
         self._pong = self.peer.ask(Ping())
 
     async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
-        """What it says to a question, or None when it does not answer in time, or reads nothing."""
+        """The answer to a question, or None without one in time."""
         if self.peer.is_congested:  # questions of operators must not fill what it may have waiting
             return None
         with contextlib.suppress(AntiphonError, TimeoutError):
@@ -192,13 +192,13 @@ class Child:
         return None
 
     def kill(self) -> None:
-        """End it at once, though it be stopped; :attr:`ended` follows."""
+        """Kill the child, even if it is stopped; :attr:`ended` follows."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
     def _heard(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         if isinstance(message, Ready) and not self.ready.done():
-            self.silent_s = 0.0  # it has started until now
+            self.silent_s = 0.0  # it was starting until now
             self.ready.set_result(message)
             return None
         if isinstance(message, Failed):
@@ -207,13 +207,13 @@ class Child:
         return self._hear(message, descriptors)
 
     async def _reap(self) -> int:
-        """Its exit code, after it has ended and all of its messages were read."""
+        """The exit code, after the child has ended and all of its messages were read."""
         code = await self.process.wait()
         self.peer.read_rest()
         if not self.ready.done():
             words = self._failed or f"the {self.name} process ended with {code} before it was ready"
             self.ready.set_exception(ConfigError(words))
-            self.ready.exception()  # read here, since it may have no other reader
+            self.ready.exception()  # read here, since there may be no other reader
         return code
 
 

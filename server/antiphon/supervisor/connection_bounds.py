@@ -1,4 +1,4 @@
-"""How many connections there may be, in total and from one address, and how soon the next one is let in.
+"""The limits of connections, in total and per address, and the rate of new ones.
 
 Each takes an open file.
 """
@@ -15,21 +15,21 @@ from typing import Final
 from antiphon.supervisor.address import is_own
 
 ADDRESS_SHARE: Final = 0.25
-"""What one address may take of a bound for all, unless the configuration says how much."""
+"""Share of one address in the total limit, unless configured."""
 
 MAX_OPEN_FILES: Final = 65_536
-"""What the soft limit is raised to at most: thousands of calls and their recordings need far fewer."""
+"""Highest soft limit of open files: thousands of calls and their recordings need far fewer."""
 
 ACCEPT_COST: Final = 0.05
-"""A connection that is accepted and closed or kept waiting, in connections that are served: 30 to 50 us, of a
-millisecond."""
+"""Cost of a connection that is only accepted and closed, or waits, relative to a served one: 30 to 50 us
+of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Connections at once and new ones a second, in total and from one address.
+    """The limits: connections at once and new ones a second, in total and per address.
 
-    For an address 0 is any number, and None a quarter of the total, and any number from this machine itself.
+    Per address, 0 is unlimited; None is a quarter of the total, and unlimited for this machine itself.
     """
 
     connections: int = 10_000
@@ -38,7 +38,7 @@ class ConnectionLimits:
     new_per_s_per_address: float | None = None
 
     def of_address(self, address: str) -> tuple[float, float]:
-        """Connections at once and new ones a second that ``address`` may have; 0 is any number."""
+        """Limits of ``address``, connections at once and new ones a second; 0 is unlimited."""
         spared = is_own(address)
         at_once, new = self.connections_per_address, self.new_per_s_per_address
         if at_once is None:
@@ -49,34 +49,34 @@ class ConnectionLimits:
 
 
 class TokenBucket:
-    """Allows ``rate`` a second, and a second's worth at once."""
+    """A token bucket: ``rate`` a second, and a second's worth at once."""
 
     __slots__ = ("_filled_s", "rate", "tokens")
 
     def __init__(self, rate: float, now_s: float) -> None:
-        """It is full."""
+        """Begin full."""
         self.rate, self.tokens, self._filled_s = rate, rate, now_s
 
     def fill(self, now_s: float) -> float:
-        """Add what time has added; returns what there is."""
+        """Add the tokens of the elapsed time; returns the tokens."""
         self.tokens = min(self.rate, self.tokens + (now_s - self._filled_s) * self.rate)
         self._filled_s = now_s
         return self.tokens
 
     def wait_s(self, now_s: float) -> float:
-        """How long it is until there is a whole one."""
+        """Seconds until a whole token."""
         tokens = self.fill(now_s)
         return (1.0 - tokens) / self.rate if tokens < 1.0 else 0.0
 
 
 class ConnectionBounds:
-    """The connections there are, and how soon the next one is accepted, and served.
+    """The current connections, and the delay until the next one is accepted and served.
 
     An address beyond its own bounds is turned away; beyond those of all, the next connection waits.
     """
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
-        """There are none."""
+        """Begin without connections."""
         self.limits = limits
         self.served = 0
         self._by_address: Counter[str] = Counter()
@@ -87,16 +87,16 @@ class ConnectionBounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many are served as may be."""
+        """Whether the limit of served connections is reached."""
         return self.served >= self.limits.connections
 
     def accept_wait_s(self, now_s: float) -> float:
-        """How long accepting the next connection has to wait."""
+        """Seconds until the next connection may be accepted."""
         self._now_s = now_s
         return self._accepted.wait_s(now_s)
 
     def let_in(self, address: str) -> str:
-        """Count one that was accepted, or return why its address, "" for not counted, may not have it."""
+        """Count an accepted connection, or return why its address ("": not counted) may not have it."""
         self._accepted.tokens -= 1.0
         refusal = self._refused(address) if address else ""
         if not refusal:
@@ -104,21 +104,21 @@ class ConnectionBounds:
         return refusal
 
     def serve_wait_s(self, now_s: float) -> float:
-        """How long serving the next connection has to wait, where it need not wait for another to close."""
+        """Seconds until the next connection may be served, apart from the limit of connections."""
         return self._new.wait_s(now_s)
 
     def serve(self) -> None:
-        """One that was let in is served."""
+        """Count a connection that is served."""
         self._new.tokens -= 1.0
         self.served += 1
 
     def closed(self, addresses: Sequence[str]) -> None:
-        """Served connections of these addresses have closed."""
+        """Served connections from these addresses have closed."""
         self.served -= len(addresses)
         self.forget(addresses)
 
     def forget(self, addresses: Sequence[str]) -> None:
-        """Connections of these addresses that were let in are gone."""
+        """Admitted connections from these addresses have closed."""
         for address in addresses:
             self._by_address[address] -= 1
             if not self._by_address[address]:
@@ -140,7 +140,7 @@ class ConnectionBounds:
         return ""
 
     def _sweep(self) -> None:
-        """Each second forget the addresses with a full bucket; a few hundred that came lately are left."""
+        """Each second drop the addresses with a full bucket; a few hundred recent ones remain."""
         if self._now_s - self._swept_s < 1.0:
             return
         self._swept_s = self._now_s
@@ -149,14 +149,14 @@ class ConnectionBounds:
 
 
 def open_file_limit() -> int:
-    """How many files this process may have open now."""
+    """The current limit of open files of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_open_file_limit() -> int:
-    """Raise the soft limit towards the hard one, to at most ``MAX_OPEN_FILES``; returns what holds now.
+    """Raise the soft limit towards the hard one, to at most ``MAX_OPEN_FILES``; returns the new limit.
 
-    Shells and service managers give 1024 for the sake of programs that use ``select``; this one does not.
+    Shells and service managers set 1024 for programs that use ``select``; the server does not use it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

@@ -1,4 +1,4 @@
-"""Connections that were accepted and wait to be served: which is next, when, and which gives way."""
+"""The queue of accepted connections: which is served next, when, and which is dropped."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLi
 C = TypeVar("C", bound=Hashable)
 
 MAX_WAITING: Final = 512
-"""Connections that wait, each an open file; those that have sent something, for five seconds at most where
-half of 200 new ones a second are the oldest."""
+"""Most waiting connections, each an open file.
+
+One that has sent data waits at most five seconds if 200 connections a second are served, half of them the
+oldest.
+"""
 
 WAITING_SHARE: Final = 0.25
-"""What may wait, of all connections, where that is less."""
+"""Most waiting connections as a share of all, if that is less."""
 
 SPOKEN_SHARE: Final = 0.25
-"""Of all connections, which only those get that have sent something."""
+"""Share of all connections that is reserved for those that have sent data."""
 
 
 class WaitingConnections(Generic[C]):
     """Connections in the order in which they are served.
 
-    Those that have sent something come first, and of these one of the address with the fewest. Among equals
-    the newest and the oldest alternate: a newcomer is the next or the one after, and none waits forever.
+    Connections that have sent data come first, and of these one of the address with the fewest. Among equals
+    the newest and the oldest alternate: a new one is the next or the one after, and none waits forever.
     """
 
     def __init__(self) -> None:
-        """No connection waits."""
+        """Begin without connections."""
         self._silent: dict[str, dict[C, None]] = {}  # by address, the oldest first
         self._spoken: dict[str, dict[C, None]] = {}
         self._addresses: dict[C, str] = {}
@@ -36,31 +39,31 @@ class WaitingConnections(Generic[C]):
         self.spoken = 0
 
     def __len__(self) -> int:
-        """How many wait; ``spoken`` of them have sent something."""
+        """The number of waiting connections; ``spoken`` of them have sent data."""
         return len(self._addresses)
 
     def __iter__(self) -> Iterator[C]:
-        """Those that wait, in any order."""
+        """All waiting connections, in any order."""
         return iter(tuple(self._addresses))
 
     def __contains__(self, connection: C) -> bool:
-        """Whether a connection waits."""
+        """Whether a connection is in the queue."""
         return connection in self._addresses
 
     def add(self, connection: C, address: str) -> None:
-        """Let one wait that has sent nothing yet."""
+        """Add a connection that has sent no data yet."""
         self._addresses[connection] = address
         self._silent.setdefault(address, {})[connection] = None
 
     def has_spoken(self, connection: C) -> None:
-        """A waiting connection has sent something."""
+        """A waiting connection has sent data."""
         address = self.remove(connection)
         self._addresses[connection] = address
         self._spoken.setdefault(address, {})[connection] = None
         self.spoken += 1
 
     def remove(self, connection: C) -> str:
-        """Let one wait no longer; returns its address."""
+        """Remove a connection; returns its address."""
         address = self._addresses.pop(connection)
         groups = self._silent if connection in self._silent.get(address, ()) else self._spoken
         self.spoken -= groups is self._spoken
@@ -70,7 +73,7 @@ class WaitingConnections(Generic[C]):
         return address
 
     def next(self, *, may_be_silent: bool) -> C | None:
-        """The one to be served; None where there is none."""
+        """The next connection to serve, or None."""
         groups = self._spoken or (self._silent if may_be_silent else {})
         if not groups:
             return None
@@ -88,26 +91,26 @@ class WaitingConnections(Generic[C]):
 
 
 class ConnectionQueue(Generic[C]):
-    """Decides over connections from their acceptance to their end; times are seconds of one clock.
+    """Tracks connections from their acceptance to their end; times are seconds of one clock.
 
     They are accepted far faster than they are served, so that none waits behind others in the kernel's queue.
-    A flood of half-open connections therefore delays no connection with a request: the flood waits here, in
-    bounded number, and the part of it that is served leaves a share for connections that have sent something.
+    A flood of half-open connections therefore delays no connection with a request. The flood waits in this
+    bounded queue, and a share of the places is reserved for connections that have sent data.
     """
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
-        """There is no connection."""
+        """Begin without connections."""
         self.bounds, self.waiting = ConnectionBounds(limits, now_s), WaitingConnections[C]()
         self._most_waiting = max(1, min(MAX_WAITING, round(limits.connections * WAITING_SHARE)))
         self._most_silent = limits.connections - round(limits.connections * SPOKEN_SHARE)
 
     @property
     def lacks_room(self) -> int:
-        """How many that have sent something wait for the end of another one."""
+        """The number of connections with data that wait for the end of another one."""
         return self.waiting.spoken if self.bounds.is_full else 0
 
     def add(self, connection: C, address: str) -> tuple[C, str] | None:
-        """Let one wait that was let in; returns one that gives way where too many wait, with its address."""
+        """Add an admitted connection; returns one to drop, with its address, if too many wait."""
         gone = None
         if len(self.waiting) >= self._most_waiting:
             least = self.waiting.least()
@@ -116,13 +119,13 @@ class ConnectionQueue(Generic[C]):
         return gone
 
     def leave(self, connection: C) -> str:
-        """A waiting connection is gone; returns its address."""
+        """Remove a waiting connection that has closed; returns its address."""
         address = self.waiting.remove(connection)
         self.bounds.forget([address])
         return address
 
     def take(self, now_s: float) -> tuple[C, str] | None:
-        """The connection to be served now, and its address; None where none may be."""
+        """The connection to serve now, and its address; None if there is none."""
         if self.bounds.is_full or self.bounds.serve_wait_s(now_s) > 0:
             return None
         connection = self.waiting.next(may_be_silent=self.bounds.served < self._most_silent)
@@ -132,6 +135,6 @@ class ConnectionQueue(Generic[C]):
         return connection, self.waiting.remove(connection)
 
     def give_back(self, connection: C, address: str) -> None:
-        """One that was taken could not be served: it waits again."""
+        """Put a connection back that could not be served."""
         self.bounds.served -= 1
         self.waiting.add(connection, address)

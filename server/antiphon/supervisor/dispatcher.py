@@ -1,6 +1,7 @@
-"""The listening sockets: connections are counted, and each goes to the front end with the fewest at work.
+"""The listening sockets: connections are counted, and each goes to the front end with the fewest active ones.
 
-Every connection is accepted soon, and waits here for its turn (:mod:`antiphon.supervisor.connection_queue`).
+Every connection is accepted at once, and waits here for its turn
+(:mod:`antiphon.supervisor.connection_queue`).
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from antiphon.supervisor.connection_queue import ConnectionQueue
 from antiphon.supervisor.messages import Connection, Load, MakeRoom
 
 LISTEN_BACKLOG = 1024
-"""Connections that wait in the kernel, most of a burst that comes faster than it is let in."""
+"""Length of the kernel's queue, for most of a burst above the accept rate."""
 
 ACCEPTED_AT_ONCE = 16
-"""Connections that are accepted in one turn of the event loop, in less than a millisecond."""
+"""Connections accepted in one turn of the event loop, in less than a millisecond."""
 
 PAUSE_S = 0.05
-"""Until the next look when none that waits can be served: no front end answers, or the limit is reached."""
+"""Seconds until the next attempt when no waiting connection can be served."""
 
 SHORTAGE_PAUSE_S = 1.0
-"""After an accept that failed, for want of open files in most cases."""
+"""Seconds of pause after a failed accept, mostly for lack of open files."""
 
 
 class FrontEndShare:
-    """The connections that one front end has, as far as is known.
+    """The connections of one front end, by its reports.
 
-    A socket stays open here until the front end has said that it has it: those it never got go to others.
+    A socket stays open here until the front end reports it: sockets that were not delivered go to other front
+    ends.
     """
 
     def __init__(self, child: Child) -> None:
-        """It has none."""
+        """Begin without connections."""
         self.child = child
         self.busy = 0
         self.received = 0
@@ -51,7 +53,7 @@ class FrontEndShare:
 
     @property
     def load(self) -> int:
-        """Connections at work, and those that are under way to it."""
+        """Active connections, and those in transit to the front end."""
         return self.busy + len(self.under_way)
 
     def give(self, number: int, connection: socket.socket, address: str) -> None:
@@ -65,7 +67,7 @@ class FrontEndShare:
         self.addresses[number] = address
 
     def heard(self, load: Load) -> list[str]:
-        """Take a report; returns the addresses of connections that have closed."""
+        """Process a report; returns the addresses of connections that have closed."""
         self.busy = load.busy
         for _ in range(min(load.received - self.received, len(self.under_way))):
             self.under_way.popleft()[1].close()
@@ -74,7 +76,7 @@ class FrontEndShare:
 
 
 class Dispatcher:
-    """Accepts connections, and gives each to a front end that answers as soon as there is room for it."""
+    """Accepts connections, and passes each to a responsive front end with room for it."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Dispatcher:
 
     @property
     def shares(self) -> Sequence[FrontEndShare]:
-        """Of the live front ends."""
+        """The connections of the live front ends."""
         return tuple(self._shares.values())
 
     def add(self, number: int, child: Child) -> None:
@@ -109,13 +111,13 @@ class Dispatcher:
         self._hand_out()
 
     def heard(self, number: int, load: Load) -> None:
-        """A front end has reported."""
+        """A front end sent a report."""
         if number in self._shares:
             self._queue.bounds.closed(self._shares[number].heard(load))
             self._hand_out()
 
     def remove(self, number: int) -> None:
-        """A front end has ended: its connections are gone, and those under way to it go to others."""
+        """A front end has ended: its connections are gone, and those in transit go to others."""
         share = self._shares.pop(number, None)
         if share is None:
             return
@@ -129,7 +131,7 @@ class Dispatcher:
         self._hand_out()
 
     def open(self) -> None:
-        """Listen and let connections in.
+        """Listen and accept connections.
 
         Raises:
             ConfigError: a port was taken meanwhile.
@@ -143,7 +145,7 @@ class Dispatcher:
         self._resume()
 
     def close(self) -> None:
-        """Let no further connection in, and turn away those that wait."""
+        """Accept no further connections, and reject the waiting ones."""
         self._is_closed = True
         self._pause(None)
         for listener in self._listeners:
@@ -211,7 +213,7 @@ class Dispatcher:
         self._loop.add_reader(connection.fileno(), self._hear, connection)
 
     def _hear(self, connection: socket.socket) -> None:
-        """A connection that waits has sent something, or has closed."""
+        """A waiting connection has sent data, or has closed."""
         try:
             has_sent = bool(connection.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
@@ -227,7 +229,7 @@ class Dispatcher:
             connection.close()
 
     def _hand_out(self) -> None:
-        """Give the connections whose turn it is to front ends, and look again when it is the next one's."""
+        """Pass due connections to front ends, and schedule the next attempt."""
         if not self._queue.waiting:
             return
         now_s, given = self._loop.time(), True
@@ -239,7 +241,7 @@ class Dispatcher:
             self._look = self._loop.call_later(wait_s, self._look_again)
 
     def _give_next(self, share: FrontEndShare, now_s: float) -> bool:
-        """Give the next connection to a front end; false where none may be served now."""
+        """Pass the next connection to a front end; false if none may be served now."""
         if (taken := self._queue.take(now_s)) is None:
             return False
         connection, address = taken
@@ -262,7 +264,7 @@ class Dispatcher:
         self._hand_out()
 
     def _wait_for_files(self, error: OSError) -> None:
-        """Accept nothing for a while: calls that end give files back."""
+        """Pause accepting: ended calls free files."""
         self._shortages.inc()
         name, limit = errno.errorcode.get(error.errno or 0, ""), open_file_limit()
         self._log.warning("system resources have run out", of="shortage", error=name, open_file_limit=limit)
@@ -270,6 +272,6 @@ class Dispatcher:
         self._pause(SHORTAGE_PAUSE_S)
 
     def _fewest(self) -> FrontEndShare | None:
-        """The front end with the fewest connections at work, of those that answer."""
+        """The responsive front end with the fewest active connections."""
         able = [share for share in self._shares.values() if share.child.is_responsive]
         return min(able, key=lambda share: share.load, default=None)

@@ -24,7 +24,7 @@ class Message(MessageBase, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """To a child, first of all: its number, and what it is to do, in bytes that its own main understands.
+    """To a child, first: its number, and its task as bytes that its own main decodes.
 
     A front end gets the fingerprints of the ``models`` that the engines run, by name.
     """
@@ -35,24 +35,24 @@ class Begin(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """From a child: it can do its work; ``lines`` describe it to people, ``models`` are as in ``Begin``."""
+    """From a child: it is ready; ``lines`` describe it to users, ``models`` are as in ``Begin``."""
 
     lines: tuple[str, ...] = ()
     models: tuple[tuple[str, str], ...] = ()
 
 
 class Failed(Message, frozen=True):
-    """From a child: it cannot begin, for the reason in ``words``."""
+    """From a child: it cannot start, for the reason in ``words``."""
 
     words: str
 
 
 class Ping(Message, frozen=True):
-    """To a child: is its event loop running?"""
+    """To a child: a heartbeat request."""
 
 
 class Pong(Message, frozen=True):
-    """From a child: how late its event loop was lately, at most."""
+    """From a child: the largest recent delay of its event loop."""
 
     lag_s: float = 0.0
 
@@ -64,13 +64,13 @@ class Connection(Message, frozen=True):
 
 
 class MakeRoom(Message, frozen=True):
-    """To a front end: close up to ``count`` connections that have sent no whole request in their time."""
+    """To a front end: close up to ``count`` connections without a whole request in time."""
 
     count: int
 
 
 class Load(Message, frozen=True):
-    """From a front end: connections it received so far, those at work now, and which have closed since."""
+    """From a front end: connections received so far, active ones, and those closed since the last report."""
 
     received: int
     busy: int
@@ -78,20 +78,20 @@ class Load(Message, frozen=True):
 
 
 class NewFrontEnd(Message, frozen=True):
-    """To the engine: a front end, of this process, will speak on the link that comes along."""
+    """To the engine: a front end, of this process, will use the attached link."""
 
     number: int
     pid: int
 
 
 class GoneFrontEnd(Message, frozen=True):
-    """To the engine: this front end's process has been reaped, so what it held is free."""
+    """To the engine: this front end's process was reaped, so its resources are free."""
 
     number: int
 
 
 class Stuck(Message, frozen=True):
-    """From the engine: the front end of this process takes no messages from it, so its calls have ended."""
+    """From the engine: the front end of this process reads no messages, so its calls have ended."""
 
     pid: int
 
@@ -99,7 +99,7 @@ class Stuck(Message, frozen=True):
 class Drain(Message, frozen=True):
     """To every child: take no new calls; running ones may continue for ``limit_s``.
 
-    Those that can go to the worker at ``target`` do.
+    Calls that can move go to the worker at ``target``.
     """
 
     limit_s: float
@@ -109,7 +109,8 @@ class Drain(Message, frozen=True):
 class BeginDrain(Message, frozen=True):
     """From a front end: an operator drains the server, and moves calls to the worker at ``target``.
 
-    With the device of an ``engine`` only that one, whose calls may go to others of this worker.
+    With the device of an ``engine``, only that engine drains, and its calls may move to others of this
+    worker.
     """
 
     target: str
@@ -117,7 +118,7 @@ class BeginDrain(Message, frozen=True):
 
 
 class Reread(Message, frozen=True):
-    """To a front end: read the files of keys and certificates again."""
+    """To a front end: reload the files of keys and certificates."""
 
 
 class Cut(Message, frozen=True):
@@ -139,7 +140,7 @@ class Lost(Message, frozen=True):
 
 
 class Traced(Message, frozen=True):
-    """From the engine: as many ticks are recorded as were requested."""
+    """From the engine: the requested number of ticks is recorded."""
 
 
 class Question(Message, frozen=True):
@@ -155,9 +156,9 @@ class Body(Message, frozen=True):
 
 
 class Take(Message, frozen=True):
-    """From a front end: one more session of a key and an address, as its lease ``lease``; 0 is no limit.
+    """From a front end: request one more session of a key and an address, as lease ``lease``.
 
-    ``kind`` says what is counted, in the plural; each kind is counted separately.
+    A limit of 0 is none. ``kind`` names the counted things, in the plural; each kind is counted separately.
     """
 
     lease: int
@@ -169,25 +170,25 @@ class Take(Message, frozen=True):
 
 
 class SignedRequest(Message, frozen=True):
-    """From a front end: the request of a worker with this header is to be carried out, once on the server."""
+    """From a front end: a signed request of a worker, to be executed once per server."""
 
     header: str
 
 
 class Taken(Message, frozen=True):
-    """The answer to ``Take`` and ``SignedRequest``: "" when it is granted, else the reason."""
+    """The answer to ``Take`` and ``SignedRequest``: "" if granted, else the reason."""
 
     refusal: str
 
 
 class GiveBack(Message, frozen=True):
-    """From a front end: its lease ``lease`` is over."""
+    """From a front end: its lease ``lease`` has ended."""
 
     lease: int
 
 
 class Use(Message, frozen=True):
-    """From a front end: the seconds that its calls with each key have had on a day, by key."""
+    """From a front end: the seconds of calls on a day, by key."""
 
     day: str
     seconds: tuple[tuple[str, float], ...]
@@ -200,7 +201,7 @@ class Used(Message, frozen=True):
 
 
 class Compared(Message, frozen=True):
-    """From a front end: a call of a version on trial has ended, and how it went (``CallSignals.values``)."""
+    """From a front end: a call of a version on trial has ended, with its signals (``CallSignals.values``)."""
 
     arm: TrialArm
     caller: str
@@ -208,7 +209,7 @@ class Compared(Message, frozen=True):
 
 
 class AskPhase(Message, frozen=True):
-    """From a front end: an operator wants a phase of the trial; the answer is a ``Body`` with its state."""
+    """From a front end: an operator sets a phase of the trial; the answer is a ``Body`` with its state."""
 
     phase: Phase
 
@@ -223,5 +224,5 @@ CONTROL: Final = Codec(leaves(Message))
 """The messages above as bytes."""
 ControlSocket: TypeAlias = MessageSocket[Message] | LocalSocket[Message]
 Connect: TypeAlias = Callable[..., ControlSocket]
-"""Makes one end of a control socket for what handles its messages, and for ``lost``."""
+"""Creates one end of a control socket, with a handler of its messages and ``lost``."""
 ControlReply: TypeAlias = Reply[Message]

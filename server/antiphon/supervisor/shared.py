@@ -1,4 +1,4 @@
-"""What the front ends of a server share: sessions and seconds of callers, requests seen, a trial, answers."""
+"""State shared by the front ends of a server: sessions and seconds of callers, signed requests, a trial."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from antiphon.supervisor.messages import (
 
 
 class Quota:
-    """Who holds what: a lease belongs to a front end, and comes back with the end of its process."""
+    """The leases of all front ends; the leases of a front end end with its process."""
 
     def __init__(self) -> None:
-        """No front end holds any."""
+        """Begin without leases."""
         self._held: dict[int, dict[int, Take]] = {}
         self._by_key: Counter[tuple[str, str]] = Counter()
         self._by_address: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
-        """How many are held."""
+        """The number of leases."""
         return sum(map(len, self._held.values()))
 
     def take(self, front_end: int, asked: Take) -> str:
@@ -69,22 +69,22 @@ class Quota:
 
 
 KEPT_DAYS: Final = 3
-"""Today, and as many more as a clock that steps a day and back makes of it."""
+"""Days kept: today, and two more in case the clock steps by a day and back."""
 
 
 class DaySeconds:
-    """The seconds of calls with each key on a day, as front ends report them, and those of ended ones.
+    """The seconds of calls with each key on a day, from reports of running and ended front ends.
 
     A clock may step: the days that were reported last are kept, each with its own sums.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without reports."""
         self._by_front_end: dict[str, dict[int, dict[str, float]]] = {}
         self._past: dict[str, Counter[str]] = {}
 
     def report(self, front_end: int, use: Use) -> Used:
-        """Take what a front end says in place of what it said last; the sums for the keys it names."""
+        """Replace a front end's last report; returns the sums for the keys it names."""
         reported = self._by_front_end[use.day] = self._by_front_end.pop(use.day, {})
         past = self._past.setdefault(use.day, Counter())
         reported[front_end] = dict(use.seconds)
@@ -96,31 +96,31 @@ class DaySeconds:
         return Used(tuple(sums))
 
     def gone(self, front_end: int) -> None:
-        """Keep what a front end said last: its process has ended, and its successor begins at 0."""
+        """Keep the last report of an ended front end; its successor starts at 0."""
         for day, reported in self._by_front_end.items():
             self._past[day].update(reported.pop(front_end, {}))
 
 
 FRESH_S: Final = 60.0
-"""Between the clocks of two workers, and under way: a signed request is not taken when it is older."""
+"""Largest age of a signed request in seconds: the difference of two workers' clocks, and the transit."""
 
 KEPT_REQUESTS: Final = 4096
-"""Requests that are remembered however old they are: a worker sends one for each call that it hands over."""
+"""Signed requests kept at any age: a worker sends one for each call that it hands over."""
 
 
 class SeenRequests:
-    """Signed requests that were taken while they may be fresh: none is taken twice, at whichever front end.
+    """Signed requests that were executed and may still be fresh: each is executed only once per server.
 
-    A request that is not signed is never added, so only workers make it grow. The clock is one that does not
-    step, and the last ones are kept all the same: the time in a header is of one that may.
+    Only requests with a valid signature are added, so only workers can fill it. The clock is monotonic. The
+    last requests are kept at any age, since the clock of a header's time may step.
     """
 
     def __init__(self) -> None:
-        """Begin without one."""
+        """Begin without requests."""
         self._until_s: dict[str, float] = {}
 
     def add(self, header: str, now_s: float) -> str:
-        """Add the header of a request that was checked; the reason against it where it was added before."""
+        """Add the header of a checked request; returns the reason against it if it was added before."""
         while len(self._until_s) > KEPT_REQUESTS and (oldest := next(iter(self._until_s.items())))[1] < now_s:
             del self._until_s[oldest[0]]
         if header in self._until_s:
@@ -130,25 +130,25 @@ class SeenRequests:
 
 
 def refused(who: str, count: int, limit: int, kind: str) -> str:
-    """Why no further one is granted, with the numbers, or ""; a limit of 0 is none."""
+    """The reason against a further one, with the numbers, or ""; a limit of 0 is none."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
 
 
 class SharedState:
-    """What front ends ask of the whole server, in the supervisor's process or in the only one.
+    """State of the whole server for its front ends, in the supervisor's process or in the only one.
 
-    ``trial`` is there while a model is on trial; ``answer`` answers questions for operators.
+    ``trial`` exists while a model is on trial; ``answer`` answers questions for operators.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with no session, without a trial; ``clock`` is one that does not step."""
+        """Begin with no session, without a trial; ``clock`` is monotonic."""
         self._clock, self._requests = clock, SeenRequests()
         self.trial: KeptTrial | None = None
         self.answer: Callable[[str], ControlReply] = lambda _what: Body(b"{}")
         self._sessions, self._seconds = Quota(), DaySeconds()
 
     def handle(self, front_end: int, message: Message) -> ControlReply:
-        """Carry out what a front end requests; its answer, if it has one."""
+        """Execute the request of a front end; returns its answer, if it has one."""
         match message:
             case Take():
                 return Taken(self._sessions.take(front_end, message))
@@ -171,7 +171,7 @@ class SharedState:
         return None
 
     def gone(self, front_end: int) -> None:
-        """Take back whatever a front end had: its process has ended."""
+        """Release everything a front end held: its process has ended."""
         self._sessions.gone(front_end)
         self._seconds.gone(front_end)
 

@@ -1,7 +1,7 @@
-"""The life of a server: engines first, then front ends, and the end of all together.
+"""The life of a server: engines first, then front ends, and their common end.
 
-They are processes, or tasks of this one. A front end that ends or falls silent is replaced. Of several
-engines, one for each device, one that ends ends its calls; without any nothing can continue.
+They are processes, or tasks of this one. A front end that ends or does not respond is replaced. The end of
+one of several engines (one per device) ends only its calls; the end of the last one ends the server.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from antiphon.supervisor.shared import SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorPlan:
-    """What is to run, and for how long anything may take.
+    """The plan of a server, with all its time limits.
 
-    ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is for a
-    child to end. ``announce`` gets the engines' description once callers can come. What the children have
-    recorded goes into ``trace_file``. ``canary`` has the rules where a model is on trial. ``families`` get
-    what is counted of connections; None for metrics of the supervisor's own.
+    ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is the time
+    for a child to end. ``announce`` gets the engines' description once callers can come. The children's
+    recordings go into ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the
+    metrics of connections; None creates them.
     """
 
     start_engine: Callable[[int, Handle[Message]], Awaitable[Child]]
@@ -75,23 +75,23 @@ EXIT_DEVICE_LOST = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 START_S = 60.0
-"""For a front end to be ready; it takes about one second on an idle machine."""
+"""Seconds until a front end must be ready; it takes about one second on an idle machine."""
 
 UNSERVED_S = 60.0
-"""Without a front end that begins; each is tried again until then."""
+"""Seconds without a front end that starts; each is retried until then."""
 
 TRACE_S = 5.0
-"""For a process to hand over what it has recorded."""
+"""Seconds for a process to hand over its recording."""
 
 CUT_S = 5.0
-"""For front ends to close the calls that are left when draining is over."""
+"""Seconds for front ends to close the remaining calls at the end of draining."""
 
 
 class Supervisor:
-    """Runs a plan, on the event loop it was made on."""
+    """Runs a plan, on the event loop that created it."""
 
     def __init__(self, plan: SupervisorPlan, log: Log | None = None) -> None:
-        """Nothing runs yet."""
+        """Begin without processes."""
         self._plan = plan
         self._log = log or Log()
         registry = CollectorRegistry()
@@ -122,7 +122,7 @@ class Supervisor:
         self._lost = ""
         self._is_open = False
         self._unserved_s = 0.0  # without a front end that is ready
-        self._target: str | None = None  # a worker that calls go to, once an operator said so
+        self._target: str | None = None  # the worker that calls move to, once an operator has set it
         self._is_leaving = False
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
@@ -163,7 +163,7 @@ class Supervisor:
                 task.cancel()
 
     async def _start(self) -> list[asyncio.Task[None]]:
-        """Start all processes and let callers come; the tasks that replace front ends."""
+        """Start all processes and accept callers; returns the tasks that replace front ends."""
         for number in range(self._plan.engines):
             hear = functools.partial(self._hear_engine, number)
             self._engines.append(await self._plan.start_engine(number, hear))
@@ -184,7 +184,7 @@ class Supervisor:
         return [engine for engine in self._engines if engine.is_alive]
 
     def _engine_ended(self, engine: Child, ended: asyncio.Future[int]) -> None:
-        """The calls of an engine ended with it; those of others continue."""
+        """End the calls of an ended engine; those of others continue."""
         self._changed.set()
         self.answers.totals.ended(engine.name)
         if self._running_engines and not self._is_leaving:
@@ -221,7 +221,7 @@ class Supervisor:
             child, began_s = started, loop.time()
 
     async def _start_again(self, number: int, pause_s: float) -> Child | None:
-        """Replace a front end after a pause; None when the server shuts down meanwhile."""
+        """Replace a front end after a pause; None if the server shuts down meanwhile."""
         while True:
             await asyncio.sleep(pause_s)
             if self._is_leaving or not self._running_engines:
@@ -233,7 +233,7 @@ class Supervisor:
                 self._log.error("front end not started", front_end=number, error=error.strerror)
 
     def _bury(self, number: int, child: Child) -> None:
-        """Take back whatever a front end had, now that its process has been reaped."""
+        """Release everything a front end held, after its process has been reaped."""
         self._dispatcher.remove(number)
         self._shared.gone(number)
         self.answers.totals.ended(child.name)
@@ -242,9 +242,9 @@ class Supervisor:
         self._changed.set()
 
     async def _watch(self) -> None:
-        """Ask every child for a sign of life, and kill front ends that give none.
+        """Request a heartbeat from every child, and kill front ends without one.
 
-        Only time in which this process ran counts: after it was stopped, no child is to blame.
+        Only time in which this process ran counts, so that a stop of this process kills no child.
         """
         last_s = (loop := asyncio.get_running_loop()).time()
         while True:
@@ -259,7 +259,7 @@ class Supervisor:
                     child.kill()
 
     def _count_unserved(self, elapsed_s: float) -> None:
-        """Leave, for a service manager to start anew, when no front end has begun for too long."""
+        """Shut down, for a restart by a service manager, when no front end has started for too long."""
         is_served = any(child.is_ready for child in self._front_ends.values())
         self._unserved_s = 0.0 if is_served or not self._is_open else self._unserved_s + elapsed_s
         if self._unserved_s > UNSERVED_S and not self._is_leaving and not self._lost:
@@ -306,7 +306,7 @@ class Supervisor:
         return None
 
     def _drain_engine(self, device: str, target: str) -> None:
-        """Let the calls of one engine go to others, or end."""
+        """Move the calls of one engine to others, or end them."""
         for engine in self._running_engines:
             if engine.device == device:
                 self._log.info("engine drains", engine=device, target=target)
@@ -326,7 +326,7 @@ class Supervisor:
             child.peer.send(Reread())
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float | None = None) -> None:
-        """Wait until something holds, or the limit is over."""
+        """Wait until a condition holds, or the limit is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while not is_so():
@@ -338,9 +338,9 @@ class Supervisor:
         return alive <= self._drained
 
     async def _drain(self) -> None:
-        """Let calls end within their time, then have them closed.
+        """Let calls end within their time, then close them.
 
-        The first signal begins it, a second one ends it. Callers who come meanwhile are still answered.
+        The first signal starts the draining, a second one ends it. New callers still get an answer.
         """
         self._is_leaving = True
         for child in self._children():
@@ -354,7 +354,7 @@ class Supervisor:
         await self._until(self._are_drained, CUT_S)
 
     async def _save_trace(self) -> None:
-        """Write what the children have recorded, if that was requested."""
+        """Write the children's recordings, if requested."""
         if (file := self._plan.trace_file) is None:
             return
         children = list(self._children())
@@ -364,7 +364,7 @@ class Supervisor:
         self._log.info("trace written", file=file)
 
     async def _end_all(self) -> None:
-        """End the front ends and after them the engines; what does not end in time is killed."""
+        """End the front ends and after them the engines; kill what does not end in time."""
         self._is_leaving = True
         self._dispatcher.close()
         for children in (list(self._front_ends.values()), self._engines):
@@ -372,7 +372,7 @@ class Supervisor:
                 if child.is_ready:
                     child.peer.send(Leave())
                 else:
-                    child.kill()  # it would hear of it once it has loaded its model
+                    child.kill()  # it would read the message only after it has loaded its model
             ends = [child.ended for child in children if child.is_alive]
             if ends:
                 await asyncio.wait(ends, timeout=self._plan.leave_s)
