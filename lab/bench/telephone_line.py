@@ -46,17 +46,25 @@ HOLD_S: Final = 0.4
 GAP_S: Final = 3.0
 SPEAKS_S: Final = 2.0
 LOUD: Final = 0.02
+FULL: Final = 0.15
+"""The mean of a frame that is speech from end to end: one that is partly silent has no clear pitch."""
+
 TURN_S: Final = 3.0
-"""The caller speaks for two seconds of three."""
+"""The caller speaks for two seconds of three, each time at another pitch, by which the answer is known."""
+
+PITCHES: Final = 40
+PITCH_HZ: Final = 50
+LOWEST_HZ: Final = 300
 
 
 @dataclass(slots=True)
 class Telephone:
-    """Plays sound in the order in which it came; notes when each loud frame begins to be heard."""
+    """Plays sound in the order in which it came; notes when each turn begins to be heard."""
 
     ends_s: float = 0.0
     underruns: int = 0
-    heard_s: list[float] = field(default_factory=list)
+    turn: int = 0
+    turns_s: dict[int, float] = field(default_factory=dict)
     was_loud: bool = False
 
     def take(self, pcm: FloatArray, now_s: float) -> None:
@@ -66,10 +74,25 @@ class Telephone:
         if now_s > self.ends_s:
             begins_s = now_s + PLAYOUT_S
             self.underruns += self.was_loud and is_loud
-        if is_loud:
-            self.heard_s.append(begins_s)
+        if float(np.abs(pcm).mean()) > FULL:
+            later = (pitch_of(pcm) - self.turn) % PITCHES
+            self.turn += later if later < PITCHES // 2 else 0
+            self.turns_s.setdefault(self.turn, begins_s)
         self.was_loud = is_loud
         self.ends_s = begins_s + pcm.size / wire.SAMPLE_RATE
+
+
+def tone(pitch: int) -> FloatArray:
+    """A packet of this pitch, float32 ``[160]`` at 8 kHz; whole waves, so that packets join."""
+    waves = (LOWEST_HZ + PITCH_HZ * pitch) * np.arange(round(PACKET_S * wire.SAMPLE_RATE)) / wire.SAMPLE_RATE
+    return (0.3 * np.sin(2 * np.pi * waves)).astype(np.float32)
+
+
+def pitch_of(pcm: FloatArray) -> int:
+    """The pitch that is loudest in a frame."""
+    powers = np.abs(np.fft.rfft(pcm, wire.SAMPLE_RATE // PITCH_HZ * 4))[::4]
+    first = LOWEST_HZ // PITCH_HZ
+    return int(np.argmax(powers[first : first + PITCHES]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +100,8 @@ class Outcome:
     """Loud frames of the model and those heard, how late each turn is heard, and what the input clock did."""
 
     said: int
-    heard: int
+    lost: int
+    turns: int
     delays_s: tuple[float, ...]
     underruns: int
     filled_s: float
@@ -86,7 +110,8 @@ class Outcome:
     def lines(self) -> Iterator[str]:
         """For people."""
         delays = np.array(self.delays_s) * 1000
-        yield f"{self.said} frames of speech sent, {self.heard} heard, {self.underruns} under-runs"
+        yield f"{self.said} frames of speech, {self.lost} not sent, {self.underruns} under-runs"
+        yield f"{self.turns} turns of the caller, {len(self.delays_s)} answered"
         yield f"silence for overdue audio {self.filled_s:.1f} s, late audio dropped {self.dropped_s:.1f} s"
         for name, part in zip(("first", "second", "last"), np.array_split(delays, 3), strict=True):
             p50, p99 = np.percentile(part, (50, 99))
@@ -119,17 +144,18 @@ def simulate(seconds: float, fast: float, seed: int) -> Outcome:
     start = wire.StreamStart("MZ1", "streamSid", "pcmu")
     dialect = MediaStreamDialect(start, cast("ServedModel", model), lambda: now.s)
     clock, telephone = InputClock(24_000, FRAME_SAMPLES, 0.0), Telephone()
-    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(160) / wire.SAMPLE_RATE).astype(np.float32)
-    loud, quiet = (base64.b64encode(g711.encode(pcm, Law.MU)).decode() for pcm in (tone, 0 * tone))
+    loud = [base64.b64encode(g711.encode(tone(pitch), Law.MU)).decode() for pitch in range(PITCHES)]
+    quiet = base64.b64encode(g711.encode(0 * tone(0), Law.MU)).decode()
     events: list[tuple[float, int, str, object]] = []
     for number, (said_s, comes_s) in enumerate(arrivals(seconds, fast, rng)):
-        is_loud = said_s % TURN_S < SPEAKS_S
-        media = {"payload": loud if is_loud else quiet, "chunk": number + 1}
-        events.append((comes_s, number, "packet", json.dumps({"event": "media", "media": media})))
+        turn, into_s = divmod(said_s, TURN_S)
+        payload = loud[int(turn) % PITCHES] if into_s < SPEAKS_S else quiet
+        packet = {"event": "media", "media": {"payload": payload, "chunk": number + 1}}
+        events.append((comes_s, number, "packet", json.dumps(packet)))
     heapq.heapify(events)
     numbers = iter(range(len(events), sys.maxsize))
     waiting: FloatArray = np.zeros(0, np.float32)
-    frame = said = 0
+    frame = said = lost = 0
     while events:
         at_s, number, kind, what = heapq.heappop(events)
         pcm: FloatArray = np.zeros(0, np.float32)
@@ -146,33 +172,27 @@ def simulate(seconds: float, fast: float, seed: int) -> Outcome:
             now.s = at_s
             assert isinstance(what, FrameReply)
             assert what.pcm is not None
-            said += bool(np.abs(what.pcm).max() > LOUD)
-            for message in map(json.loads, cast("list[str]", dialect.messages(what))):
-                if message["event"] == "media":
-                    sound = g711.decode(base64.b64decode(message["media"]["payload"]), Law.MU)
-                    telephone.take(sound, now.s)
+            messages = [json.loads(str(message)) for message in dialect.messages(what)]
+            media = [message["media"] for message in messages if message["event"] == "media"]
+            if np.abs(what.pcm).max() > LOUD:
+                said, lost = said + 1, lost + (not media)
+            for sound in media:
+                telephone.take(g711.decode(base64.b64decode(sound["payload"]), Law.MU), now.s)
         waiting = np.concatenate((waiting, pcm))
         while waiting.size >= FRAME_SAMPLES:
             reply_s = now.s + MODEL_S
             reply = FrameReply(frame, waiting[:FRAME_SAMPLES], None, (), 0, 0, now.s, reply_s)
             heapq.heappush(events, (reply_s, next(numbers), "reply", reply))
             waiting, frame = waiting[FRAME_SAMPLES:], frame + 1
-    return judged(seconds, said, telephone, clock)
-
-
-def judged(seconds: float, said: int, telephone: Telephone, clock: InputClock) -> Outcome:
-    """How late each loud frame is heard, by its place in its turn."""
-    turns = round(seconds / TURN_S)
-    heard = np.array(telephone.heard_s)
-    delays = []
-    for turn in range(turns):
-        begins_s = turn * TURN_S
-        ours = heard[(heard > begins_s) & (heard < begins_s + TURN_S)]
-        if ours.size:
-            delays.append(float(ours[0]) - begins_s - FRAME_S)
     counts = clock.counts
     return Outcome(
-        said, heard.size, tuple(delays), telephone.underruns, counts.filled / 24_000, counts.dropped / 24_000
+        said,
+        lost,
+        round(seconds / TURN_S),
+        tuple(heard_s - turn * TURN_S - FRAME_S for turn, heard_s in telephone.turns_s.items()),
+        telephone.underruns,
+        counts.filled / 24_000,
+        counts.dropped / 24_000,
     )
 
 

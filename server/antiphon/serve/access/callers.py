@@ -25,6 +25,7 @@ from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.key_form import cookie_key
 from antiphon.serve.access.keys import KeyEntry, KeyFile, presented_key
 from antiphon.serve.access.supervisor_client import SupervisorClient
+from antiphon.serve.access.twilio_signature import read_token
 from antiphon.serve.access.usage import UsageLog, UsageRecord
 from antiphon.supervisor.address import is_own
 from antiphon.supervisor.connection_bounds import ADDRESS_SHARE
@@ -70,6 +71,8 @@ class Access:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
         """
         self._keys = KeyFile(Path(config.api_keys)) if config.api_keys is not None else None
+        self._token_file = None if config.twilio_token is None else Path(config.twilio_token)
+        self.twilio_token = None if self._token_file is None else read_token(self._token_file)
         self._proxies = parse_networks(config.trusted_proxy)
         self._protected = frozenset(config.protect)
         if self._protected and self._keys is None:
@@ -90,6 +93,15 @@ class Access:
         """Read the file of keys now, where there is one."""
         if self._keys is not None:
             self._keys.reread()
+
+    def reread_token(self) -> None:
+        """Read Twilio's token now, where there is one.
+
+        Raises:
+            ConfigError: the file cannot be used; the token stays what it was.
+        """
+        if self._token_file is not None:
+            self.twilio_token = read_token(self._token_file)
 
     def is_open(self, what: str) -> bool:
         """Whether health, metrics or page need no key."""
@@ -310,5 +322,6 @@ class SessionLedger:
             share = max(LEAST_SHARE, round(rows * ADDRESS_SHARE))
             is_many = is_own(caller.address) or is_within(caller.address, self._proxies)
             address_limit = 0 if is_many else share
+        address_limit = address_limit if caller.address else 0  # a caller without one is of none
         limits = [limit + extra if limit else 0 for limit in (key_limit, address_limit)]
         return Take(lease, caller.name, limits[0], caller.address, limits[1])

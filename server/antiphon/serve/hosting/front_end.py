@@ -265,6 +265,10 @@ class FrontEnd:
         config = self._config
         self._access.reread_keys()
         try:
+            self._access.reread_token()
+        except ConfigError as error:
+            self._log.error("token not read again", reason=str(error))
+        try:
             self._tls.reread(config.tls_cert, config.tls_key)
         except ConfigError as error:
             self._log.error("certificate not read again", reason=str(error))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from aiohttp import web
 
@@ -19,7 +18,7 @@ from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol import media_streams as wire
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.access.twilio_signature import HEADER, is_signed, read_token
+from antiphon.serve.access.twilio_signature import HEADER, is_signed
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
@@ -41,8 +40,8 @@ async def handle_twilio(
         web.HTTPForbidden: the signature is missing or wrong.
         web.HTTPException, SessionError: refused before the upgrade.
     """
-    token = services.config.twilio_token
-    if token is not None and not is_signed(request, await services.helper.run(read_token, Path(token))):
+    token = services.access.twilio_token
+    if token is not None and not is_signed(request, token):
         raise web.HTTPForbidden(text=f"{HEADER} is missing, or not that of this address\n")
     return await handle_stream(request, services, model, caller)
 
