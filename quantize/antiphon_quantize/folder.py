@@ -1,7 +1,7 @@
-"""A folder that appears when it is complete, and not before; written at once or over several runs.
+"""A folder that appears only when it is complete; written at once or over several runs.
 
-What was done over several runs is noted line by line, so that a run which was killed leaves nothing
-half-written, and the same command continues where it stopped.
+A journal notes each finished part in a line. A killed run therefore leaves no partial part, and the same
+command resumes it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import MANIFEST_NAME
 
 Approve: TypeAlias = Callable[[Checkpoint], None]
-"""Called with what is complete but not in its place yet; raises what keeps it from getting there."""
+"""Called with the complete folder before it takes its place; raises to prevent that."""
 
 
 def approve_all(checkpoint: Checkpoint) -> None:
-    """Let anything appear."""
+    """Accept any folder."""
 
 
 def check_target(out: Path, *, source: Path, force: bool) -> None:
@@ -46,7 +46,7 @@ def check_target(out: Path, *, source: Path, force: bool) -> None:
 
 @contextmanager
 def appearing(out: Path, *, room_bytes: int) -> Iterator[Path]:
-    """A hidden folder next to ``out`` that takes its place, and its name, when the block ends well.
+    """A hidden folder next to ``out`` that replaces it when the block succeeds.
 
     Raises:
         ConfigError: the disk has no room for ``room_bytes``, or cannot be written.
@@ -74,7 +74,7 @@ JOURNAL_NAME = "journal.jsonl"
 
 
 class Journal:
-    """Notes on what is complete in ``folder``, by name; of this run and of those before it."""
+    """Notes on the complete parts of ``folder``, by name; from this run and earlier ones."""
 
     def __init__(self, folder: Path, file: BinaryIO, notes: dict[str, Mapping[str, Any]]) -> None:
         """Continue after ``notes``, at the end of ``file``."""
@@ -82,7 +82,7 @@ class Journal:
         self._file = file
 
     def note(self, name: str, **values: Any) -> None:
-        """Note that ``name`` is complete, with numbers to be remembered; on the disk when this returns."""
+        """Note that ``name`` is complete, with numbers to keep; on the disk when this returns."""
         self._file.write(json.dumps({"name": name, **values}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -90,7 +90,7 @@ class Journal:
 
 
 def part_of(out: Path) -> Path:
-    """The folder in which ``out`` is being written."""
+    """The folder in which ``out`` is written."""
     return out.with_name(f"{out.name}.part")
 
 
@@ -98,8 +98,8 @@ def part_of(out: Path) -> Path:
 def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[Journal]:
     """The journal of ``OUT.part``, new or of a stopped run; ``OUT`` appears when the block succeeds.
 
-    ``key`` is all that the content depends on. If the block fails, the folder stays, to be gone on with;
-    unless nothing was done yet.
+    ``key`` holds all inputs of the content. If the block fails, the folder stays for a resumed run, unless it
+    is empty.
 
     Raises:
         ConfigError: the folder is being written by another run, or was by one with another key; or the disk
@@ -134,7 +134,7 @@ def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[
 
 
 def _earlier(part: Path, file: BinaryIO, key: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """The notes of earlier runs, the file being left at the end of the last whole line."""
+    """The notes of earlier runs; the file is positioned at the end of the last whole line."""
     file.seek(0)
     lines = file.read().splitlines(keepends=True)
     if lines and not lines[-1].endswith(b"\n"):
@@ -154,7 +154,7 @@ def _earlier(part: Path, file: BinaryIO, key: Mapping[str, str]) -> dict[str, Ma
 
 
 def _take_place(part: Path, out: Path) -> None:
-    """Let ``part`` become ``out``, and what was there go."""
+    """Move ``part`` to ``out``, and delete the previous content."""
     old = out.with_name(f".{out.name}.{os.getpid()}.old")
     if out.exists():
         out.rename(old)

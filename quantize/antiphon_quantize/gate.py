@@ -1,4 +1,4 @@
-"""``antiphon gate A B``: whether a smaller model is still the same, by limits that give their reasons."""
+"""``antiphon gate A B``: whether a smaller model keeps its quality, by limits with reasons."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def judge(
     material: Material,
     note: Note = lambda _: None,
 ) -> Verdict:
-    """Compare a candidate with a baseline, within limits; the first that names a measure counts.
+    """Compare a candidate with a baseline; the first limit that matches a measure counts.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.
@@ -59,7 +59,7 @@ def judge(
 
 
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
-    """The limits of the recipe that made a checkpoint, where that is one of ours, and the common ones."""
+    """The limits of a checkpoint's recipe, if it is one of this project, and the common ones."""
     quantization = checkpoint.quantization_for(backend)
     name = "" if quantization is None else str(quantization.options.get("recipe", ""))
     own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
@@ -69,9 +69,9 @@ def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
 def make_approver(
     baseline: Checkpoint, target: str, recipe: Recipe, *, questions: Path | None, accepts: bool
 ) -> Approve:
-    """What judges a checkpoint just made of ``baseline``, and tells; ``accepts`` whatever the verdict is.
+    """The check of a checkpoint just made of ``baseline``, with a report; ``accepts``: pass any verdict.
 
-    It raises DegradedError for one that misses a limit. What cannot be measured is reported and passes.
+    It raises DegradedError for one that misses a limit. Measures that cannot be taken are reported and pass.
     """
 
     def approve(candidate: Checkpoint) -> None:
@@ -81,7 +81,7 @@ def make_approver(
             return
         limits = (*recipe.gate, *common_limits())
         material = Material(questions=questions)
-        own = "mlx" if target == "mlx" else "torch"  # where mlx is, torch need not be
+        own = "mlx" if target == "mlx" else "torch"  # an mlx machine may lack torch
         verdict = judge(Side(baseline, own), Side(candidate, target), limits, material, _tell)
         _tell(render(verdict))
         warning = slower(verdict)
@@ -145,17 +145,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("b", metavar="B", help="the candidate")
     names = [AUTO, *BACKENDS]
     add("--backend", choices=names, default=AUTO, help="the backend of both models [%(default)s]")
-    add("--backend-a", choices=names, help="that A runs on")
-    add("--backend-b", choices=names, help="that B runs on")
+    add("--backend-a", choices=names, help="the backend of A")
+    add("--backend-b", choices=names, help="the backend of B")
     add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="as for serve")
-    add("--device", help="of both backends")
+    add("--device", help="device of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
     add(
         "--frames",
         type=int,
         default=100,
         metavar="N",
-        help="of each recording, with the silence after it [%(default)s]",
+        help="frames of each recording, with the silence after it [%(default)s]",
     )
     add("--questions", type=Path, metavar="FOLDER", help="spoken questions with their answers (docs/gate.md)")
     add(
@@ -170,10 +170,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=1,
         metavar="N",
-        help="of them side by side, or as many as recordings [%(default)s]",
+        help="questions side by side, or as many as recordings [%(default)s]",
     )
     add("--turns", type=int, default=40, metavar="N", help="timed steps of each model [%(default)s]")
     add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")
     add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")
-    add("--json", type=Path, metavar="FILE", help="also write the verdict there")
+    add("--json", type=Path, metavar="FILE", help="a file for the verdict as JSON")
     return parser.parse_args(list(argv))

@@ -1,4 +1,4 @@
-"""Limits: how far a measure may go, and why; and the verdict by them, as a table and as JSON."""
+"""Limits: the largest change of a measure, and its reason; and the verdict as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASKED = re.compile(r"^(?P<measure>[^<>=]+?)\s*(?P<way><=|>=)\s*(?P<number>[-+0-
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The ``most`` or the ``least`` that measures of a glob pattern may be, and the reason."""
+    """The ``most`` or the ``least`` value of measures that match a glob pattern, and the reason."""
 
     measure: str
     why: str
@@ -33,7 +33,7 @@ class Limit:
     least: float | None = None
 
     def allows(self, value: float) -> bool:
-        """Whether a measure may have this value; one that is not finite never may, whichever way it errs."""
+        """Whether a measure may have this value; a value that is not finite never passes."""
         over = self.most is not None and value > self.most
         under = self.least is not None and value < self.least
         return math.isfinite(value) and not (over or under)
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def word(self) -> str:
-        """What a table says of it."""
+        """The measure's row of the table."""
         if self.measure.value is None:
             return "not measured"
         return "-" if self.limit is None else "FAIL" if self.failed else "PASS"
@@ -87,7 +87,10 @@ class _LimitsFile:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The content of a TOML file, ``what`` it should be. Raises ConfigError: unreadable, or no TOML."""
+    """The content of a TOML file; ``what`` names its purpose in errors.
+
+    Raises ConfigError: unreadable, or no TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -109,15 +112,15 @@ def read_limits_file(path: Path) -> tuple[Limit, ...]:
 
 
 def common_limits() -> tuple[Limit, ...]:
-    """The limits for whatever a recipe says nothing of."""
+    """The limits for measures without a limit of the recipe."""
     return read_limits_file(Path(str(resources.files("antiphon_quantize"))) / "recipes" / "gate.toml")
 
 
 def parse_limit(text: str) -> Limit:
-    """A limit as it is typed: "text kl<=0.01", "* agreement>=0.9".
+    """A limit as text: "text kl<=0.01", "* agreement>=0.9".
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no limit.
     """
     match = _ASKED.match(text.strip())
     try:
@@ -132,7 +135,7 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that was measured of a candidate, compared with a baseline. Both are given as name and backend."""
+    """All measures of a candidate, compared with a baseline. Both are given as name and backend."""
 
     baseline: str
     candidate: str
@@ -163,11 +166,11 @@ class Verdict:
 
 
 SLOWER = 1.05
-"""A ratio of steps beyond what two equal models differ by between runs."""
+"""A ratio of steps beyond the difference of two equal models between runs."""
 
 
 def slower(verdict: Verdict) -> str | None:
-    """A sentence for a candidate whose step takes longer than the baseline's; None for the others."""
+    """A sentence if the candidate's step takes longer than the baseline's, else None."""
     measure = next((row.measure for row in verdict.rows if row.measure.name == SPEED), None)
     if measure is None or measure.value is None or measure.value <= SLOWER:
         return None

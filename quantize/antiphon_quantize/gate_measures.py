@@ -28,16 +28,16 @@ Floats = NDArray[np.floating[Any]]
 SPEED = "speed ratio"
 """The name of the measure of a step's time: the candidate's over the baseline's."""
 IN_PLAY = 0.001
-"""Where neither model gives a token this probability it is not about to be said, and may move as it likes."""
+"""Probability below which, in both models, a token is not a likely choice and may move freely."""
 SETTLED = 0.999
-"""Where both give it this much it is chosen, whatever else they give."""
+"""Probability above which, in both models, a token is certain to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number about a candidate: ``value`` None says that it was not measured, and ``detail`` why.
+    """One number about a candidate: ``value`` None means not measured, and ``detail`` gives the reason.
 
-    ``baseline`` and ``candidate`` are the two numbers it was made of, where there are two.
+    ``baseline`` and ``candidate`` are its two inputs, if it has two.
     """
 
     name: str
@@ -53,12 +53,12 @@ def not_measured(name: str, why: str) -> Measure:
 
 
 def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[Measure]:
-    """Hold what the candidate ``b`` thinks against the baseline ``a``, both having been made to say ``said``.
+    """Compare the logits of the candidate ``b`` with the baseline ``a``, both forced to output ``said``.
 
-    ``said`` int64 ``[n, F, 1 + dep_q]``, -1 for nothing. The worst stream's share of logits that are not
-    finite; and of each stream the rise of the negative log-likelihood of what was said and the
-    Kullback-Leibler divergence from the baseline, both in nats a token, and how often both would choose the
-    same token first.
+    ``said`` is int64 ``[n, F, 1 + dep_q]``, -1 for no token. The measures are the worst stream's share of
+    logits that are not finite, and for each stream: the rise of the negative log-likelihood of ``said`` and
+    the Kullback-Leibler divergence from the baseline, both in nats a token, and the share of equal first
+    choices.
     """
     frames = min(a.text.shape[1], b.text.shape[1], said.shape[1])
     pairs = list(zip(a.streams(), b.streams(), strict=True))
@@ -82,9 +82,9 @@ def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[
 
 
 def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:
-    """Two likelihoods, divergence and agreement of one row, a row at a time so that little is held.
+    """Two likelihoods, divergence and agreement of one row, a row at a time to save memory.
 
-    Frames in which nothing is said yet, not even padding, have -1, and do not count.
+    Frames before the first token, padding included, have -1, and do not count.
     """
     a, b, said = a[said >= 0], b[said >= 0], said[said >= 0]
     if not np.isfinite(b).all() or not np.isfinite(a).all():
@@ -97,10 +97,10 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 
 
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
-    """How far single tokens moved where they are open, in the mean and at most; not in frames settled anyway.
+    """Movement of single tokens in frames with an open choice, the mean and the largest.
 
-    The mean is of log-odds, which a logit that is shifted moves by just as much in every frame; rounding
-    moves them to and fro, and little in the mean. The most is of the log-probability.
+    The mean is of log-odds: a shifted logit moves them equally in every frame, while rounding moves them in
+    both directions, and little in the mean. The largest is of the log-probability.
     """
     for what, token in tokens.items():
         one, other = (
@@ -127,7 +127,7 @@ def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> I
 
 
 def log_odds(log_probability: Floats) -> Floats:
-    """``log(p / (1 - p))``; a certainty counts as one in a million millions."""
+    """``log(p / (1 - p))``; a certainty counts as 1 - 10^-12."""
     odds: Floats = log_probability - np.log1p(-np.exp(np.minimum(log_probability, -1e-12)))
     return odds
 
@@ -145,11 +145,11 @@ def log_softmax(logits: FloatArray) -> NDArray[np.float64]:
 
 
 NAMED = 3
-"""The number of worst tensors that are named."""
+"""The number of worst tensors in the detail."""
 
 
 def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
-    """Delays, arguments and text tokenizer: how many differ."""
+    """Differences in delays, arguments and text tokenizer."""
     if a.spec.lm is None or b.spec.lm is None:
         return
     delays = enumerate(zip(a.spec.lm.delays, b.spec.lm.delays, strict=True))
@@ -172,7 +172,7 @@ def _counted(name: str, changes: list[str]) -> Measure:
 
 
 def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
-    """Whether two checkpoints have one codec, byte for byte, as far as a backend reads it."""
+    """Whether two checkpoints have the same codec, byte for byte, as far as a backend reads it."""
     roles = ["mimi"]
     if backend == "onnx":
         roles = [form.file for name, form in a.graphs.items() if name in ("encode", "decode")]
@@ -184,8 +184,8 @@ def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
 def measure_weights(a: Path, b: Path) -> Iterator[Measure]:
     """Two published language models' tensors of the same names: the largest relative change (norms), named.
 
-    INT8 weights are taken with their scales. The detail gives the worst tensors and their gain, which is the
-    factor that the change amounts to: 1.1 if scales are a tenth too large. A tensor is in memory at a time.
+    INT8 weights are taken with their scales. The detail gives the worst tensors and their gain, the factor of
+    the change: 1.1 if scales are a tenth too large. One tensor is in memory at a time.
     """
     from safetensors import safe_open
 
@@ -234,7 +234,7 @@ class _Tensors(Mapping[str, "Tensor"]):
 
 
 def _pair(a: Mapping[str, Tensor], b: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
-    """A tensor's values in both files, or None where they cannot be held against each other."""
+    """A tensor's values in both files, or None if they cannot be compared."""
     from antiphon.backends.torch.weights import dequantized
 
     if name not in b or name.endswith(("_scale", "_scb")):

@@ -18,10 +18,10 @@ from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class MlxTeacherForcing:
-    """Chooses given tokens int32 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
+    """Chooses given tokens int32 ``[n, 1 + dep_q]``, and keeps the replaced choices' logits."""
 
     def __init__(self, tokens: Codes) -> None:
-        """Say these, text first."""
+        """Set the next tokens, text first."""
         self._tokens = mx.array(tokens.astype(np.int32))
         self.logits: list[mx.array] = []
 
@@ -40,13 +40,13 @@ class MlxEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a backend that was just made."""
+        """Take over a new backend."""
         self.backend = backend
         self._executor = cast("MlxFrames", cast("HostBackend", backend).executor)
         self._spec = self._executor.spec.lm
 
     def _fresh(self, rows: int) -> IntArray:
-        """The first rows, as fresh ones."""
+        """The first rows, made fresh."""
         named = np.arange(rows, dtype=np.int32)
         self._executor.reset(named.tolist())
         return named
@@ -93,5 +93,5 @@ class MlxEvalModel:
 
 
 def at(frame: int, rows: IntArray) -> Frames:
-    """Every row having lived for ``frame`` frames."""
+    """The age of every row, ``frame`` frames."""
     return np.full(len(rows), frame, np.int64)

@@ -1,8 +1,8 @@
 """The onnx backend under evaluation: its own graphs, and the depformer's with its logits as outputs.
 
 The depformer's graph chooses tokens itself, by a race that begins with a TopK of the logits
-(:func:`antiphon_quantize.onnx_modules.race`). So the first inputs of its TopK nodes, in order, are the logits
-of its codebooks; and a token wins whose noise is larger than anything else.
+(:func:`antiphon_quantize.onnx_modules.race`). The first inputs of its TopK nodes, in order, are therefore the
+logits of its codebooks, and a token with very large noise is always chosen.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 SURE: Final = np.float32(1e30)
-"""Noise with which a token wins against all others."""
+"""Noise that makes a token the choice against all others."""
 
 
 class OnnxEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
-        """Take over a backend that was just made of ``checkpoint``."""
+        """Take over a new backend of ``checkpoint``."""
         self.backend, self._spec = backend, checkpoint.spec
         self._stages = cast("OnnxFrames", cast("HostBackend", backend).executor).stages
         self._open: Stage | None = None
@@ -86,7 +86,7 @@ class OnnxEvalModel:
         return collector.thoughts()
 
     def _voice(self, hidden: FloatArray, tokens: IntArray) -> FloatArray:
-        """Logits ``[n, dep_q, card]`` of a frame in which ``tokens [n, 1 + dep_q]`` are said."""
+        """Logits ``[n, dep_q, card]`` of a frame with the forced ``tokens [n, 1 + dep_q]``."""
         rows, spec = first(len(hidden)), known(self._spec.lm)
         if self._open is None:
             return np.zeros((rows.size, 0, spec.card), np.float32)
@@ -110,7 +110,7 @@ def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Stage:
     """The depformer's graph with its logits as further outputs, for the backend's rows.
 
     Raises:
-        CheckpointFormatError: it does not begin its choices as ours do.
+        CheckpointFormatError: its choices do not start with a TopK of the logits.
     """
     model = onnx.load(str(path), load_external_data=False)
     races = [node.input[0] for node in model.graph.node if node.op_type == "TopK"]

@@ -48,7 +48,7 @@ WORD = TextEntry((5,), "word")
 
 
 class Ticker:
-    """Steps one row of a backend through a recording, round and round; one of tts says a word."""
+    """Steps one row of a backend through a recording, repeatedly; a tts row speaks a word."""
 
     def __init__(self, backend: Backend, pcm: FloatArray, clock: Callable[[], float]) -> None:
         """``pcm`` is ``[N]``, whole frames; ``clock`` tells seconds."""
@@ -70,7 +70,7 @@ class Ticker:
 
 
 def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
-    """The median step of each, taken alternately after a few that do not count."""
+    """The median step of each, taken alternately after a few uncounted ones."""
     times: list[list[float]] = [[] for _ in tickers]
     for turn in range(WARM_UP_TICKS + turns):
         for ticker, own in zip(tickers, times, strict=True):
@@ -109,7 +109,7 @@ def open_eval_model(
     """Load a checkpoint into a backend, to be judged.
 
     Raises:
-        UnsupportedError: a pipeline or a backend whose thoughts are not read.
+        UnsupportedError: a pipeline or a backend without readable logits.
         MissingExtraError: the package that opens graphs is not installed.
         BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
     """
@@ -136,19 +136,19 @@ def open_eval_model(
 
 
 Note = Callable[[str], None]
-"""Gets a note of what is being done."""
+"""A callback for progress notes."""
 
 TOGETHER_BYTES: Final = 4_000_000_000
-"""Two models of at most this size on disk are held at once and timed alternately; larger ones in turn."""
+"""Bytes on disk up to which two models are loaded at once and timed alternately; larger ones in turn."""
 FLOAT32_BYTES: Final = 6_000_000_000
-"""A language model of more bytes than these on disk is judged in bfloat16, unless options say otherwise."""
+"""Bytes on disk above which a language model is judged in bfloat16, unless options say otherwise."""
 
 NOTHING_TO_ASK = "the baseline has no language model, or no tokenizer to read its answers by"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A checkpoint, and the backend it is judged on."""
+    """A checkpoint, and the backend for its evaluation."""
 
     checkpoint: Checkpoint
     backend: str
@@ -161,7 +161,7 @@ class Side:
 
     @property
     def bytes(self) -> int:
-        """On disk."""
+        """Bytes on disk."""
         return disk_bytes(self.checkpoint, self.backend)
 
 
@@ -183,7 +183,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One side's part of all measures."""
+    """The results of one side."""
 
     heard: CodecOutput | None
     said: Codes | None
@@ -194,7 +194,7 @@ class Observed:
 
 
 def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
-    """Those on torch in bfloat16 if one has to be, for its size or by its options.
+    """Both sides in bfloat16 on torch if either needs it, for its size or by its options.
 
     Rounding of another kind is not the recipe's.
     """
@@ -217,7 +217,7 @@ class Observer:
     """Takes both sides through the same material."""
 
     def __init__(self, baseline: Side, candidate: Side, material: Material, note: Note) -> None:
-        """Read what is to be heard.
+        """Read the recordings and questions.
 
         Raises:
             AntiphonError: the two cannot be compared, or recordings or questions cannot be read.
@@ -250,7 +250,7 @@ class Observer:
         return f"{len(self._sound.pcm)} recordings, {speech_s:.0f} s{asked}"
 
     def measures(self) -> Iterator[Measure]:
-        """Everything that can be measured."""
+        """All measures."""
         a, b = (side.checkpoint for side in self._sides)
         yield from measure_arguments(a, b)
         yield from self._weights(a, b)
@@ -296,7 +296,7 @@ class Observer:
         return Ticker(judged.backend, self._sound.joined(self._sound.pcm), time.perf_counter)
 
     def _observe(self, judged: EvalModel, before: Observed | None, *, times: bool) -> Observed:
-        """Hear the sound and think; in place of ``before``, the baseline, if there is one."""
+        """Run the codec and the logits on the material; in place of ``before``, the baseline, if given."""
         spec, name = judged.backend.info.spec, judged.backend.info.spec.name
         heard = before.heard if before is not None else None
         if spec.kind is PipelineKind.TTS:

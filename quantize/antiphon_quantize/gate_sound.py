@@ -1,8 +1,9 @@
-"""The sound a gate listens to, and what two codecs make of it.
+"""The sound of a gate's recordings, and the output of two codecs for it.
 
-Similarity of two recordings is STOI for intelligibility, SI-SDR for the waveform, mel bands for its sound.
-Taal, Hendriks, Heusdens and Jensen 2011, "An Algorithm for Intelligibility Prediction of Time-Frequency
-Weighted Noisy Speech"; Le Roux, Wisdom, Erdogan and Hershey 2019, "SDR - half-baked or well done?".
+The similarity of two recordings is measured by STOI (intelligibility), SI-SDR (waveform) and mel bands
+(timbre). Taal, Hendriks, Heusdens and Jensen 2011, "An Algorithm for Intelligibility Prediction of
+Time-Frequency Weighted Noisy Speech"; Le Roux, Wisdom, Erdogan and Hershey 2019, "SDR - half-baked or well
+done?".
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ STOI_RATE = 10_000
 _FRAME, _HOP, _FFT = 256, 128, 512
 _BANDS, _LOWEST_HZ = 15, 150.0
 _SEGMENT_FRAMES = 30
-"""Frames that are correlated together: 384 ms."""
+"""Frames correlated together: 384 ms."""
 _RANGE_DB = 40.0
-"""Frames this far below the loudest are silence, and do not count."""
+"""Level below the loudest frame at which frames are silent, and do not count."""
 _CLIP_DB = 15.0
-"""The most by which a band of the other recording may exceed the clean one."""
+"""Largest excess of a band over the clean recording."""
 _MEL_FFT, _MEL_HOP, _MEL_BANDS, _MEL_RANGE_DB = 1024, 256, 80, 80.0
 _TINY = float(np.finfo(np.float64).eps)
 
@@ -59,7 +60,7 @@ def si_sdr(clean: Samples, other: Samples) -> float:
 
 
 def stoi(clean: Samples, other: Samples, rate: int) -> float:
-    """Short-time objective intelligibility of ``other [N]``, with ``clean [N]`` as what should be heard.
+    """Short-time objective intelligibility of ``other [N]``, with ``clean [N]`` as the reference.
 
     From about 0 to 1; both at ``rate`` in Hz, in line with each other.
 
@@ -187,9 +188,9 @@ def _bands(x: Floats) -> Floats:
 
 PESQ_RATE: Final = 16_000
 LEAST_STOI: Final = 0.5
-"""Below this a baseline is not understood (a codec with random weights), and has nothing to lose."""
+"""STOI below which a baseline is unintelligible (a codec with random weights), so that no loss counts."""
 MOST_SI_SDR_DB: Final = 150.0
-"""What float32 resolves, 24 bits: the ratio that is given where there is no distortion to divide by."""
+"""SI-SDR for recordings without distortion: float32's resolution, 24 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class Sound:
     rate: int
 
     def joined(self, pcm: FloatArray) -> FloatArray:
-        """Of ``pcm``, shaped as the recordings, what is heard while they last, in one: ``[N]``."""
+        """The part of ``pcm``, shaped as the recordings, during the recordings, concatenated: ``[N]``."""
         lengths = self.frames * self.frame_samples
         return np.concatenate([row[:length] for row, length in zip(pcm, lengths, strict=True)])
 
@@ -214,7 +215,7 @@ def built_in_clips() -> list[Path]:
 
 
 def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
-    """Read recordings, at most ``frames`` of each, and let each be followed by silence up to as many.
+    """Read recordings, at most ``frames`` of each, each followed by silence up to that length.
 
     Raises:
         AudioError: one cannot be read, or is shorter than a frame.
@@ -232,7 +233,7 @@ def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
 
 @dataclass(frozen=True, slots=True)
 class CodecOutput:
-    """What a codec makes of the sound: its own ``codes [n, T, K]``, and PCM of them and of given codes.
+    """A codec's output for the sound: its own ``codes [n, T, K]``, and PCM of them and of given codes.
 
     ``spoken`` is from its own codes, ``repeated`` from the baseline's; None for a model that does not speak.
     """
@@ -277,13 +278,13 @@ def measure_distortion(a: FloatArray, b: FloatArray) -> Measure:
 
 
 def measure_pesq(clean: FloatArray, a: FloatArray, b: FloatArray, rate: int) -> Measure:
-    """Wide-band PESQ (ITU-T P.862.2) by the package ``pesq``, where that is installed."""
+    """Wide-band PESQ (ITU-T P.862.2) by the package ``pesq``, if installed."""
     if find_spec("pesq") is None:
         return not_measured("codec pesq loss", "no module pesq: pip install pesq (it needs a C compiler)")
     package = import_module("pesq")
     parts = [resample(part, rate, PESQ_RATE).astype(np.float32) for part in (clean, a, b)]
     try:
         before, after = (float(package.pesq(PESQ_RATE, parts[0], part, "wb")) for part in parts[1:])
-    except package.PesqError as error:  # no utterance found, as in what a seeded codec says
+    except package.PesqError as error:  # no utterance found, as in the output of a codec with random weights
         return not_measured("codec pesq loss", f"pesq: {error}")
     return Measure("codec pesq loss", before - after, before, after)

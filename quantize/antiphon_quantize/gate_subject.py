@@ -1,7 +1,7 @@
-"""A model under evaluation: it answers freely, gives its logits under forced answers, and answers questions.
+"""A model under evaluation: free replies, logits under forced replies, and answers to questions.
 
-A folder of spoken questions holds ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, all questions
-one after the other as the codec heard them; ``ends``, where each ends; ``sizes``, how many share a scene;
+A folder of spoken questions holds ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, the codes of
+all questions in order; ``ends``, the end of each; ``sizes``, the number of questions in each scene;
 ``strips`` ``[scenes, K, frames]``, the codes of each scene's noise only; and ``told``, JSON: ``[start, end,
 question, answer]`` of each.
 """
@@ -42,14 +42,14 @@ class Logits:
     pauses: FloatArray
 
     def streams(self) -> Iterator[tuple[str, FloatArray]]:
-        """The logits of each stream, ``[n, F, V]``, by what it is called in a report."""
+        """The logits of each stream, ``[n, F, V]``, by its name in a report."""
         yield "text", self.text
         for index in range(self.voice.shape[2]):
             yield stream_name(1 + index), self.voice[:, :, index]
 
 
 def known(part: T | None) -> T:
-    """A part that every model under evaluation has, though not every model."""
+    """A part that a model under evaluation must have; other models may lack it."""
     assert part is not None
     return part
 
@@ -64,7 +64,7 @@ class EvalModel(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """What serves it."""
+        """The backend."""
 
     def encode(self, pcm: FloatArray) -> Codes:
         """PCM ``[n, T * frame_samples]`` to codes ``[n, T, codebooks]``."""
@@ -76,7 +76,7 @@ class EvalModel(Protocol):
         """Hear ``[n, T, n_q - dep_q]``; what is said, ``[n, T - max_delay, 1 + dep_q]``, text first."""
 
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """Hear the same and be made to say ``said``: what would have been said in its place (F frames)."""
+        """Process the same input with the forced output ``said``; returns the model's logits (F frames)."""
 
 
 class StepCollector:
@@ -88,7 +88,7 @@ class StepCollector:
         self._steps: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def forced(self, said: Codes, step: int) -> Codes:
-        """The tokens ``[n, 1 + dep_q]`` to be said in a step, by this model's own delays."""
+        """The forced tokens ``[n, 1 + dep_q]`` of a step, by this model's own delays."""
         rows, frames, streams = said.shape
         tokens = np.zeros((rows, streams), np.int64)
         for stream in range(streams):
@@ -102,7 +102,7 @@ class StepCollector:
         self._steps.append((text, voice, pauses))
 
     def thoughts(self) -> Logits:
-        """By frame; the last frames, of which not every stream has been thought of, are left out."""
+        """The logits by frame; the last frames, incomplete in some stream, are left out."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
         begins = self._spec.delays[: 1 + self._spec.dep_q]
@@ -115,7 +115,7 @@ class StepCollector:
 
 
 def why_not(spec: ModelSpec, backend: str) -> str | None:
-    """Why a model on a backend cannot be judged, or None if it can."""
+    """The reason why a model on a backend cannot be judged, or None if it can."""
     if spec.kind not in KINDS:
         return f"the gate judges {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
     if spec.kind is PipelineKind.TTS and (backend != "torch" or spec.lm is None):
@@ -126,7 +126,7 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
 
 
 def check_comparable(a: ModelSpec, b: ModelSpec) -> None:
-    """Raise ConfigError unless logits of one can be held against those of the other."""
+    """Raise ConfigError unless the logits of both can be compared."""
     if a.kind is not b.kind:
         raise ConfigError(f"{a.name} is {a.kind}, {b.name} is {b.kind}: they cannot be compared")
     for what in ("n_q", "dep_q", "card", "text_card"):
@@ -160,23 +160,23 @@ class Questions:
     """Spoken questions with one right answer each, asked side by side and answered greedily."""
 
     def __init__(self, questions: Sequence[SpokenQuestion], lm: LMSpec) -> None:
-        """Ask these of models of this shape."""
+        """Prepare these questions for models of this shape."""
         self._questions, self._lm = questions, lm
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of questions."""
         return len(self._questions)
 
     def part(self, index: int, parts: int) -> Questions:
-        """One of this number of parts, to be asked apart from the others."""
+        """One of ``parts`` parts of the questions, to be asked separately."""
         return Questions(self._questions[index::parts], self._lm)
 
     def mark(self, judged: EvalModel) -> float:
-        """The share that is answered rightly, 0 to 1."""
+        """The share of right answers, 0 to 1."""
         return sum(self.right(judged)) / len(self._questions)
 
     def right(self, judged: EvalModel) -> list[bool]:
-        """Which of them are answered rightly, in their order."""
+        """Whether each is answered rightly, in order."""
         rows, right = judged.backend.info.slots, list[bool]()
         for first in range(0, len(self._questions), rows):
             asked = self._questions[first : first + rows]
@@ -197,7 +197,7 @@ def read_questions(folder: Path, lm: LMSpec, tokenizer: Tokenizer, most: int) ->
     """At most ``most`` questions of a folder, chosen evenly by a fixed seed.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: the folder has no questions.
         CheckpointFormatError: a malformed shard.
     """
     found = [one for path in sorted(folder.glob("*.npz")) for one in _read_shard(path, lm, tokenizer)]

@@ -1,8 +1,8 @@
 """The torch backend under evaluation: its own modules and state, with every choice of a token recorded.
 
-What a tts model samples as text is only whether it wants the next word; what it is fed instead is the
-script's (:mod:`antiphon.models.script`). So ``said`` holds what it asked, and the script is gone through
-again with those questions when it thinks: both models are fed the same words at the same steps.
+The text that a tts model samples is only its request for the next word; the text fed to it is the script's
+(:mod:`antiphon.models.script`). ``said`` therefore holds the requests, and the script is replayed with them
+to compute the logits: both models get the same words at the same steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class TorchTeacherForcing:
-    """Chooses given tokens int64 ``[n, 1 + dep_q]``, and keeps the logits they were not chosen from."""
+    """Chooses given tokens int64 ``[n, 1 + dep_q]``, and keeps the replaced choices' logits."""
 
     def __init__(self, tokens: Tensor) -> None:
-        """Say these, text first."""
+        """Set the next tokens, text first."""
         self._tokens = tokens
         self.logits: list[FloatArray] = []
 
@@ -59,7 +59,7 @@ class TorchEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a backend that was just made."""
+        """Take over a new backend."""
         self.backend = backend
 
     def _fresh(self) -> Pipeline:
@@ -123,14 +123,14 @@ TEXTS: Final = (
     "It was not the wind that had woken him, but a low voice from the other side of the wall.",
     "Water boils at one hundred degrees. On a high mountain it needs less, and tea takes longer.",
 )
-"""What is said, one text a row; again and again where it is shorter than the frames."""
+"""Texts to speak, one a row; repeated if shorter than the frames."""
 
 
 class TtsEvalModel(TorchEvalModel):
-    """See :class:`antiphon_quantize.gate_subject.EvalModel`: hears nothing, says :data:`TEXTS`."""
+    """See :class:`antiphon_quantize.gate_subject.EvalModel`: no input, speaks :data:`TEXTS`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
-        """Take over a backend that was just made of ``checkpoint``.
+        """Take over a new backend of ``checkpoint``.
 
         Raises:
             UnsupportedError: a model without a tokenizer, which cannot be given a text.
@@ -143,7 +143,7 @@ class TtsEvalModel(TorchEvalModel):
         self._entries = [TextReader(self._spec, tokenizer.encode).read(text) for text in TEXTS]
 
     def _told(self, rows: int, steps: int) -> tuple[Pipeline, list[Script]]:
-        """Fresh rows, and for each a script that lasts for this number of steps."""
+        """Fresh rows, each with a script long enough for this number of steps."""
         assert isinstance(self.backend, TtsBackend)
         self.backend.executor.reset_rows(np.arange(self.backend.info.slots, dtype=np.int32))
         scripts = [Script(self._rules) for _ in range(rows)]
@@ -153,7 +153,7 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See the protocol; text is what was asked, and -1 is said in what comes before the audio's delay."""
+        """See the protocol; text holds the requests, and is -1 in frames before the audio's delay."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
@@ -198,6 +198,6 @@ class TtsEvalModel(TorchEvalModel):
 
 
 def advance(scripts: Sequence[Script], asked: Tensor) -> None:
-    """Every script a step further, its model having asked this."""
+    """Advance every script by a step, with its model's request."""
     for script, token in zip(scripts, asked.tolist(), strict=True):
         script.advance(token)

@@ -35,13 +35,13 @@ _FLAT: Final = {"linear_in.weight": "depformer_in", "linear_out.weight": "linear
 def language_model_from(
     path: Path, checkpoint: Checkpoint, out: Path, show: Progress
 ) -> Iterator[Checkpoint]:
-    """``checkpoint`` with the language model of a GGUF file, which lies next to ``out`` meanwhile.
+    """``checkpoint`` with the language model of a GGUF file, converted to a file next to ``out``.
 
-    The file itself has the role "gguf", so that the manifest of what is made can name it.
+    The file itself has the role "gguf", so that the new manifest can name it.
 
     Raises:
         MissingExtraError: the package that reads it is not installed.
-        CheckpointFormatError: it is no GGUF file, or holds what no language model does.
+        CheckpointFormatError: it is no GGUF file, or has tensors of no language model.
     """
     part = out.with_name(f"{out.name}.gguf.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def sources_of(names: Mapping[str, object]) -> dict[str, list[str]]:
     """For each published tensor, those of a file that it is made of, in order; several are stacked.
 
     Raises:
-        CheckpointFormatError: a slice holds what ours do not.
+        CheckpointFormatError: a slice has an unknown tensor.
     """
     found: dict[str, dict[int, str]] = {}
     for name in names:
@@ -100,7 +100,7 @@ def published(step: int, rest: str) -> str:
     """The published name of a tensor of a depformer's slice; projections of all steps are one stack.
 
     Raises:
-        CheckpointFormatError: there is none.
+        CheckpointFormatError: no published name matches.
     """
     if rest == "emb.weight":
         return "depformer_text_emb.weight" if step == 0 else f"depformer_emb.{step - 1}.weight"
@@ -117,7 +117,7 @@ def published(step: int, rest: str) -> str:
 
 
 def _values(gguf: Any, tensor: Any) -> NDArray[np.float32]:
-    """A tensor's values, whatever it is stored as.
+    """A tensor's values, in any storage format.
 
     Raises:
         CheckpointFormatError: a format that the package does not read.

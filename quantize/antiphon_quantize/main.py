@@ -48,14 +48,14 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("quantize", ("torch", "onnx", "onnxscript")),
     "mlx": ("mlx", ("mlx",)),
 }
-"""By backend: the pip extra that brings what its target needs, and the modules that are."""
+"""By backend: the pip extra that its target needs, and the modules of that extra."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make a checkpoint; returns the exit code: 1 if it misses a limit of its gate.
+    """Make a checkpoint; returns the exit code: 1 if the gate rejects it.
 
     Raises:
-        AntiphonError: something cannot be read, quantised or written; OUT is then as it was.
+        AntiphonError: a file cannot be read, quantised or written; OUT is then unchanged.
     """
     options = parse(argv)
     extra, modules = TARGETS[options.target]
@@ -85,7 +85,7 @@ def _language_model(
 def _make(
     options: argparse.Namespace, recipe: Recipe, checkpoint: Checkpoint, out: Path, progress: Progress
 ) -> int:
-    """Make the checkpoint and let it be judged; returns the exit code."""
+    """Make the checkpoint and judge it; returns the exit code."""
     write, approve = _writer(options.target, options.calibration), _approver(options, checkpoint, recipe)
     try:
         summary = write(checkpoint, recipe, options.recipe, out, progress, approve)
@@ -99,7 +99,7 @@ def _make(
 
 
 def _approver(options: argparse.Namespace, checkpoint: Checkpoint, recipe: Recipe) -> Approve:
-    """What decides whether OUT appears: the gate, unless it is off."""
+    """The check before OUT appears: the gate, unless it is off."""
     if options.no_gate:
         return approve_all
     from antiphon_quantize.gate import make_approver
@@ -110,7 +110,7 @@ def _approver(options: argparse.Namespace, checkpoint: Checkpoint, recipe: Recip
 
 
 def _writer(target: str, calibration: list[Path]) -> Write:
-    """What makes checkpoints for a backend; imported here, since most of it is large.
+    """The function that makes checkpoints for a backend, imported here because most of them are large.
 
     Raises:
         ConfigError: recordings for a target that does not listen.
@@ -143,7 +143,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model", required=True, help="a built-in name, a folder, or hf://owner/repo[@revision]"
     )
-    parser.add_argument("--target", choices=TARGETS, default="torch", help="the backend it is for [torch]")
+    parser.add_argument("--target", choices=TARGETS, default="torch", help="its backend [torch]")
     parser.add_argument("--recipe", default="int8", help="a recipe's name, or its file (.toml) [int8]")
     parser.add_argument(
         "--calibration",
@@ -156,7 +156,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--gguf", type=Path, metavar="FILE", help="the language model's weights instead of the model's own"
     )
-    parser.add_argument("--no-gate", action="store_true", help="do not judge what was made")
+    parser.add_argument("--no-gate", action="store_true", help="do not judge the new checkpoint")
     parser.add_argument("--accept-degradation", action="store_true", help="judge, and write OUT in any case")
     parser.add_argument(
         "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate (docs/gate.md)"

@@ -43,7 +43,7 @@ _WEIGHT: Final = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How a matrix is rounded."""
+    """The rounding of a matrix."""
 
     bits: int
     group_size: int
@@ -51,10 +51,10 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class MlxPlan:
-    """What becomes of a language model's tensors, by mlx's names.
+    """The plan for a language model's tensors, by mlx's names.
 
-    ``sources`` say where each lies, ``rounded`` those to be rounded, and how. ``after`` is the whole new
-    file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they stay.
+    ``sources`` are their places, ``rounded`` the tensors to round with their rounding. ``after`` is the whole
+    new file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they stay.
     """
 
     before: Mapping[str, TensorInfo]
@@ -100,7 +100,7 @@ def quantize(
 
 
 def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
-    """Say what the recipe makes of a language model in either layout, from the file's header only.
+    """Plan the recipe for a language model in either layout, from the file's header only.
 
     Raises:
         UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it.
@@ -145,7 +145,7 @@ def widest_group(columns: int, most: int) -> int | None:
 
 
 def write_rounded(source: Path, target: Path, plan: MlxPlan, progress: Progress) -> dict[str, float]:
-    """Write the planned file, one tensor of the source in memory at a time.
+    """Write the planned file, with one tensor of the source in memory at a time.
 
     Returns how far each rounded matrix is from the original, relative to it (norms).
     """
@@ -188,7 +188,7 @@ def _put(file: TensorFile, tensors: Iterable[tuple[str, mx.array]], plan: MlxPla
 def _manifest(
     checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, lm_name: str
 ) -> Manifest:
-    """The manifest of what lies in ``folder``. Reads and hashes every file."""
+    """The manifest of the files in ``folder``. Reads and hashes every file."""
     dtype, _ = DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
     names = {"lm": lm_name, **COPIED}
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)

@@ -30,7 +30,7 @@ SMALLEST_BLOCK = 16
 """The operator's own limit."""
 
 SEARCH_FACTORS = np.linspace(0.75, 1.05, 9, dtype=np.float32)
-"""Scales tried for a block, relative to the one that just holds its largest weight."""
+"""Scales tried for a block, relative to the smallest one that holds its largest weight."""
 
 _ROWS_AT_ONCE = 128
 
@@ -52,7 +52,7 @@ class Blocks:
     error: float
 
     def values(self) -> FloatArray:
-        """What the integers stand for: float32 ``[out, in]``."""
+        """The values of the integers: float32 ``[out, in]``."""
         found = self.integers
         if self.bits == 4:
             found = np.stack([found & 15, found >> 4], axis=-1).reshape(*found.shape[:2], self.block)
@@ -190,7 +190,7 @@ class TensorWriter:
 
 @contextmanager
 def writing_data(graph: Path, *, external: bool) -> Iterator[TensorWriter]:
-    """A writer for what is to be the graph ``graph``; ``external`` data goes into ``graph`` + ".data"."""
+    """A writer for the graph ``graph``; ``external`` data goes into ``graph`` + ".data"."""
     if not external:
         yield TensorWriter(None, "")
         return

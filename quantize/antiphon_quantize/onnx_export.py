@@ -1,4 +1,4 @@
-"""One stage to one ONNX file, and the entry of the graph table that describes it, aliased state among it."""
+"""Exports one stage to one ONNX file, with its entry of the graph table, aliased state included."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.torch_rounding import quietly
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
-"""Operators whose output may be their first input's memory: who reads it, reads the input."""
+"""Operators whose output may share their first input's memory: a reader of it reads the input."""
 
 IN_PLACE = frozenset({"ScatterND", "ScatterElements"})
-"""Operators that update their first input by a few values, and are done with it when they write."""
+"""Operators that change a few values of their first input, and have read it before they write."""
 
 
 def aliasable(graph: onnx.GraphProto, pairs: Mapping[str, str]) -> frozenset[str]:
@@ -86,16 +86,16 @@ def _ancestors(nodes: list[onnx.NodeProto], maker: Mapping[str, int], index: int
 
 EXEC = "exec"
 NEXT = ".next"
-"""What the name of an output that is a state's next value ends with."""
+"""Suffix of an output that is a state's next value."""
 
 EXAMPLE_ROWS = 3
-"""Rows of the example: neither 1, which exporters take for a constant, nor the size of anything else."""
+"""Rows of the example: neither 1, which exporters treat as a constant, nor another size."""
 
 MODULES = "pkg.torch.onnx.name_scopes"
-"""The exporter's note of a node's modules, by which recipes find weights that have lost their names."""
+"""The exporter's note of a node's modules, by which recipes find weights without names."""
 
 INLINE_BYTES = 1 << 30
-"""Weights above this go into a file of their own next to the graph; a protobuf ends at 2 GiB."""
+"""Bytes above which weights go into a file next to the graph; a protobuf is limited to 2 GiB."""
 
 
 Save: TypeAlias = Callable[[torch.onnx.ONNXProgram, Path], None]
@@ -109,7 +109,10 @@ def save_whole(program: torch.onnx.ONNXProgram, path: Path) -> None:
 
 
 def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_whole) -> GraphFormat:
-    """Write a stage to ``path`` and describe it. Nothing is computed: no weight and no state is read."""
+    """Write a stage to ``path`` and describe it, without computing or reading values.
+
+    Nothing is computed: no weight and no state is read.
+    """
     state = [torch.empty((EXAMPLE_ROWS, *spec.shape), dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)
@@ -119,7 +122,7 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
     outputs = [*stage.outputs, *following.values()]
     rows = torch.export.Dim(ROWS, min=1, max=4096)
     with torch.no_grad(), quietly(), warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.simplefilter("ignore")  # it remarks on packages that are not there, and on its own parts
+        warnings.simplefilter("ignore")  # it warns of missing packages, and of its own parts
         program = torch.onnx.export(
             stage.eval(),
             arguments,

@@ -1,9 +1,9 @@
-"""Pieces of a graph that the exporter writes as many small nodes, made one node each.
+"""Replaces groups of small nodes that the exporter writes by one node each.
 
-At the sizes of a built-in model a node costs about as much for being run as for what it computes. What these
-rules match is what the modules of the torch backend become; anything else stays as it is. ONNX Runtime has
-the operators that are put in place since 1.20 (``com.microsoft`` is its own domain). Results are the same to
-rounding, and nothing is shared between rows.
+At the sizes of a built-in model a node costs about as much for being run as for what it computes. These rules
+match the exported modules of the torch backend; other nodes stay unchanged. ONNX Runtime has the operators
+that are put in place since 1.20 (``com.microsoft`` is its own domain). Results are the same to rounding, and
+nothing is shared between rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 DOMAIN: Final = "com.microsoft"
-"""Of the operators that ONNX Runtime adds."""
+"""Domain of the operators that ONNX Runtime adds."""
 CONSTANT_BYTES: Final = 4096
-"""Values of larger tensors are weights, which no rule looks at."""
+"""Size above which a tensor is a weight, which no rule reads."""
 
 Shape: TypeAlias = tuple[int | None, ...]
 """Extents by axis; None is the number of rows, or unknown."""
@@ -31,7 +31,7 @@ class GraphView:
     """One pass over a graph. Replacements are gathered, and :meth:`write` puts them in place at once."""
 
     def __init__(self, graph: GraphProto) -> None:
-        """Look at a graph."""
+        """Index a graph."""
         self.graph = graph
         self._makers = {name: node for node in graph.node for name in node.output}
         self._readers: dict[str, list[NodeProto]] = {}
@@ -50,12 +50,12 @@ class GraphView:
         self._replaced: dict[int, list[NodeProto]] = {}
 
     def maker(self, name: str, operator: str) -> NodeProto | None:
-        """The node that makes a tensor, where it is of this operator."""
+        """The node that makes a tensor, if it has this operator."""
         node = self._makers.get(name)
         return node if node is not None and node.op_type == operator else None
 
     def chain(self, name: str, *operators: str) -> NodeProto | None:
-        """The last of the nodes that are found from a tensor upwards by their first inputs."""
+        """The last node of a chain of operators, from a tensor upwards by first inputs."""
         node = None
         for operator in operators:
             node = self.maker(name, operator)
@@ -69,7 +69,7 @@ class GraphView:
         return self._readers.get(name, [])
 
     def shape(self, name: str) -> Shape | None:
-        """A tensor's extents, where the graph tells them."""
+        """A tensor's extents, if the graph has them."""
         if name in self._weights:
             return tuple(self._weights[name].dims)
         return self._shapes.get(name)
@@ -89,7 +89,7 @@ class GraphView:
         return default
 
     def constant(self, values: int | Sequence[int], *, dtype: type[np.generic] = np.int64) -> str:
-        """The name of a constant, added where the graph has none like it."""
+        """The name of a constant, added if the graph has none like it."""
         array = np.array(values, dtype)
         name = f"fused.{array.dtype}.{'x'.join(map(str, array.ravel()))}.{array.ndim}"
         if name not in self._weights:
@@ -98,7 +98,7 @@ class GraphView:
         return name
 
     def flatten(self, name: str) -> bool:
-        """Give a weight with one long axis that axis only; returns whether it is such a weight."""
+        """Reshape a weight with one long axis to that axis only; returns whether it is such a weight."""
         tensor = self._weights.get(name)
         if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
             return False
@@ -108,14 +108,14 @@ class GraphView:
         return True
 
     def replace(self, node: NodeProto, found: list[NodeProto]) -> None:
-        """Put nodes instead of one; what it alone read goes too."""
+        """Replace a node by others, and remove the nodes that only it read."""
         for new in found:
             if not new.metadata_props:
                 new.metadata_props.extend(node.metadata_props)
         self._replaced[id(node)] = found
 
     def write(self) -> None:
-        """Make the replacements, and leave out nodes and constants that have no reader left."""
+        """Make the replacements, and remove nodes and constants without a reader."""
         nodes = [new for node in self.graph.node for new in self._replaced.get(id(node), [node])]
         needed = {output.name for output in self.graph.output}
         kept: list[NodeProto] = []
@@ -185,7 +185,7 @@ def _tables(view: GraphView, cos: str, sin: str) -> list[NodeProto]:
 
 
 def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
-    """What a rotation that ends at this node turns, and its cosines and sines."""
+    """The input of a rotation that ends at this node, and its cosines and sines."""
     if node.op_type != "Reshape":
         return None
     stack = view.maker(node.input[0], "Concat")
@@ -214,12 +214,12 @@ def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
 
 
 WIDTHS: Final = 8
-"""The runtime's node takes heads of a multiple of this number of numbers."""
+"""The runtime's node needs heads of a multiple of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One token's attention to itself and those before it, all in one layer of one frame.
+    """One token's attention to itself and the tokens before it, all in one layer of one frame.
 
     ``projected`` ``[n, 1, (H + 2 G) * D]``: queries, keys and values side by side. ``key`` and ``past_key``
     name the keys up to this token and up to the one before (None for the first).
@@ -268,7 +268,7 @@ def fuse_short_attention(graph: GraphProto) -> None:
 
 
 def _attention(view: GraphView, node: NodeProto) -> Attention | None:
-    """The attention whose output, ``[n, 1, H * D]``, this node makes; None where it makes anything else."""
+    """The attention whose output, ``[n, 1, H * D]``, this node makes, or None."""
     if node.op_type != "Reshape" or len(view.shape(node.output[0]) or ()) != 3:
         return None
     product = view.chain(node.input[0], "Reshape", "Reshape", "MatMul") or view.chain(
@@ -298,10 +298,10 @@ def _attention(view: GraphView, node: NodeProto) -> Attention | None:
 
 
 DROPPED_EPSILON: Final = 1e-8
-"""What a norm adds before its root where the exporter left the sum out, taking so little for nothing."""
+"""Epsilon of a norm from which the exporter left out the addition as too small."""
 
 Rule: TypeAlias = Callable[[GraphView, NodeProto], list[NodeProto] | None]
-"""From the last node of a piece to the nodes in its place, which make its outputs; None where none begins."""
+"""From the last node of a group to the nodes that replace it and make its outputs; None if none starts."""
 
 
 def fuse_file(path: Path) -> None:
@@ -334,7 +334,7 @@ def _apply(graph: GraphProto, rule: Rule) -> None:
 
 
 def _one_view(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """A transposition that moves no number, since an axis it moves has one place: a Reshape."""
+    """A transposition that moves no number, since a moved axis has size 1: a Reshape."""
     if node.op_type != "Transpose":
         return None
     shape, order = view.shape(node.input[0]), view.attribute(node, "perm")
@@ -348,7 +348,7 @@ def _one_view(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _squeeze(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """The choice of the only place of an axis, which copies: a Squeeze, which does not."""
+    """A copying choice of the only entry of an axis: a Squeeze, which does not copy."""
     if node.op_type != "Gather" or view.value(node.input[1]) is None:
         return None
     shape, axis = view.shape(node.input[0]), int(view.attribute(node, "axis", 0))
@@ -359,7 +359,7 @@ def _squeeze(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _scatter(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """A ring's write: the numbers are as many as the places, and the places are those that were read."""
+    """A ring's write with as many values as positions, at the positions that were read."""
     if node.op_type != "ScatterND":
         return None
     ring, places, values = node.input
@@ -437,7 +437,7 @@ def _sum_and_norm(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _scaled_product(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """A product of integers that is scaled by column: the node that scales the sums while it has them."""
+    """A product of integers scaled by column: the node that scales the sums itself."""
     if node.op_type != "Mul":
         return None
     product = view.chain(node.input[0], "Cast", "MatMulInteger")

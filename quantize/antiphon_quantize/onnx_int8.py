@@ -1,16 +1,17 @@
-"""Attention and convolutions of INT8 for exported graphs, and our own translations of operators into ONNX.
+"""INT8 attention and convolutions for exported graphs, and the project's own ONNX translations.
 
 **Rings**: integer products with what lies in the ring. ONNX Runtime has a routine for one row of bytes times
 a matrix of signed bytes: it reads the matrix where that lies. It takes no zero point, and adds along the
-matrix's columns. So keys lie across (the width of a head by the slots), and what a query's offset adds to a
-score is kept as a number for each slot. Factors end at 127: CPUs without VNNI add two products in 16 bits.
+matrix's columns. Keys are therefore transposed (the width of a head by the slots), and each slot keeps the
+offset that a query's zero point adds to a score. Factors end at 127: CPUs without VNNI add two products in 16
+bits.
 
 **Convolutions** behind an ELU are products over windows, positions first. Nothing behind an ELU is below -1
 (where its alpha is 1 or less; behind another one a convolution stays as it is): in an encoder bytes count
-from there upwards, which leaves more codes as they were. In a decoder they are symmetric, so that what is
-quiet is rounded finely. A window has a scale of its own: no other row has a part in it. Sums of integers are
-exact, so that a row's results do not depend on how many rows there are. A transposed convolution whose kernel
-is two strides is a product over windows of two positions, which gives all positions of a stride side by side:
+from there upwards, which leaves more codes as they were. In a decoder they are symmetric, so that quiet audio
+is rounded finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so
+that a row's results do not depend on how many rows there are. A transposed convolution whose kernel is two
+strides is a product over windows of two positions, which gives all positions of a stride side by side:
 nothing is overlapped and added.
 
 **Operators** are translated here where the exporter's translations are slow or inexact.
@@ -42,13 +43,13 @@ from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import MaskedStep, Step
 
 LARGEST: Final = 127.0
-"""Of a rounded key, value or weight, of a digit of a softmax weight, of an input around a middle."""
+"""Largest integer of a rounded key, value or weight, of a digit of a softmax weight, and around a middle."""
 BASE: Final = 128.0
-"""Of a softmax weight's two digits."""
+"""Base of a softmax weight's two digits."""
 MIDDLE: Final = 64.0
 """The byte that stands for a query's zero; 63 of them lie on either side."""
 SMALLEST: Final = 1e-12
-"""What is divided by is no smaller; zeros have a scale of zero."""
+"""Smallest divisor; zeros have a scale of zero."""
 
 
 @torch.library.custom_op("antiphon::multiply_bytes", mutates_args=())
@@ -64,7 +65,7 @@ def _(left: Tensor, right: Tensor) -> Tensor:
 
 @torch.library.custom_op("antiphon::nearest_bytes", mutates_args=())
 def nearest_bytes(values: Tensor) -> Tensor:
-    """Numbers from 0 to 255 to the nearest bytes."""
+    """Round numbers from 0 to 255 to the nearest bytes."""
     return values.round().to(torch.uint8)
 
 
@@ -85,7 +86,7 @@ class IntegerRing(KVRing):
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """The number of slots."""
         return self.capacity + 1
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -97,7 +98,7 @@ class IntegerRing(KVRing):
             yield TensorSpec(f"{self.name}.{part}", (heads, self.slots), torch.float32)
 
     def put(self, step: MaskedStep, slots: Tensor, part: str, values: Tensor) -> None:
-        """Write ``values [n, H, T, ...]``, of keys that lie across ``[n, H, D, T]``, at ``slots [n, T]``."""
+        """Write ``values [n, H, T, ...]``, of transposed keys ``[n, H, D, T]``, at ``slots [n, T]``."""
         name = f"{self.name}.{part}"
         index = [torch.arange(values.shape[0])[:, None, None], torch.arange(self.heads)[None, :, None]]
         if part == "k_across":
@@ -137,7 +138,7 @@ class IntegerAttention(SelfAttention):
         return self._look(q, look.mask, step)
 
     def _look(self, q: Tensor, mask: Tensor, step: MaskedStep) -> Tensor:
-        """Queries ``[n, H, T, D]`` to what they find."""
+        """Queries ``[n, H, T, D]`` to attention outputs."""
         ring = self.ring
         _, heads, positions, width = q.shape
         groups = ring.heads
@@ -170,7 +171,7 @@ def _weigh(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _rounded(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
-    """Whole numbers from ``-largest`` to ``largest`` in float32, and what one of them stands for."""
+    """Integers from ``-largest`` to ``largest`` in float32, and their scale."""
     scale = values.abs().amax(dim=-1) / largest
     return (values / scale[..., None].clamp_min(SMALLEST)).round(), scale
 
@@ -178,7 +179,7 @@ def _rounded(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> None:
     """Let layers of a loaded transformer keep keys and values in INT8.
 
-    Those whose ring of a row would take ``least_bytes`` or more in float32; none, where that is None.
+    The layers are those whose ring of a row takes ``least_bytes`` or more in float32; None: no layer.
     """
     config = transformer.config
     ring_bytes = 2 * torch.float32.itemsize * config.context * config.kv_dim
@@ -190,11 +191,11 @@ def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> N
 
 
 TOP: Final = 255.0
-"""Of an input that counts from the least."""
+"""Largest value of an input that counts from the least."""
 DECODER_MIDDLE: Final = 128
 """The byte that stands for zero in a decoder."""
 SMALLEST_STEP: Final = 1e-20
-"""A scale is no smaller."""
+"""Smallest scale."""
 
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
@@ -250,7 +251,7 @@ class IntegerConv(StreamingConv):
         self.bias = nn.Parameter(bias, requires_grad=False)
 
     def specs(self) -> Iterator[TensorSpec]:
-        """The state this layer keeps."""
+        """The state of this layer."""
         if self.past_positions:
             yield TensorSpec(f"{self.name}.past", (self.past_positions, self.in_channels), torch.float32)
 
@@ -278,7 +279,7 @@ class IntegerConv(StreamingConv):
 
 
 class Turn(nn.Module):
-    """Between layers that take channels first and such that take positions first."""
+    """Transposes between layers with channels first and with positions first."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # noqa: ARG002
         """``[n, a, b]`` to ``[n, b, a]``."""
@@ -289,8 +290,8 @@ def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
     """Let convolutions of a loaded codec, not prepared yet, multiply in INT8.
 
     Those behind an ELU of at most these positions a frame, of the ``encoder`` and of the ``decoder``, 0
-    where one is not named; of a transposed convolution those that it takes. A residual block's are rounded
-    all or none.
+    where one is not named; of a transposed convolution those that it takes. A residual block's convolutions
+    are rounded all or none.
     """
     round_network(mimi.encoder, most_positions.get("encoder", 0), middle=0)
     round_network(mimi.decoder, most_positions.get("decoder", 0), middle=DECODER_MIDDLE)
@@ -318,7 +319,7 @@ def _is_bounded(layer: nn.Module) -> bool:
 def _rounded_layer(
     layer: nn.Module, most_positions: int, middle: int, *, is_behind: bool
 ) -> nn.Module | None:
-    """What takes a layer's place, which ``is_behind`` an ELU or not; None where it stays."""
+    """The replacement of a layer, which ``is_behind`` an ELU or not; None to keep it."""
     if isinstance(layer, CausalConv1d | CausalConvTranspose1d):
         is_chosen = is_behind and layer.is_whole and layer.positions <= most_positions
         return IntegerConv(layer, middle=middle) if is_chosen else None
@@ -377,7 +378,7 @@ def attention(
 
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    """ELU as four operators, each of which takes an eighth of the runtime's own; the same within 1e-7."""
+    """ELU as four operators, each in an eighth of the time of the runtime's own; equal within 1e-7."""
     if (alpha, scale, input_scale) != (1.0, 1.0, 1.0):
         raise ValueError(f"ELU with {alpha}, {scale} and {input_scale} does not occur in these models")
     return op.Max(x, op.Sub(op.Exp(op.Min(x, 0.0)), 1.0))
@@ -392,7 +393,7 @@ def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
 
 
 def translate_multiply_bytes(left: Any, right: Any) -> Any:
-    """Bytes times signed bytes; without zero points the runtime reads the right side where it lies."""
+    """Bytes times signed bytes; without zero points the runtime reads the right side in place."""
     return op.MatMulInteger(left, right)
 
 
@@ -402,7 +403,7 @@ def translate_nearest_bytes(values: Any) -> Any:
 
 
 def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
-    """Bytes around a middle, a scale for each row."""
+    """Bytes around a middle, with a scale for each row."""
     if not middle:
         return op.QuantizeLinear(values, scale, axis=0)
     zeros = op.Expand(op.Cast(middle, to=UINT8), op.Shape(scale))
@@ -410,7 +411,7 @@ def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
 
 
 def translate_multiply_rounded(values: Any, weight: Any, scale: Any, middle: int) -> Any:
-    """A product of integers, scaled by column; a rule of ``onnx_fusions`` makes it one node."""
+    """A product of integers, scaled by column; a rule of ``onnx_fusions`` fuses it."""
     found = op.MatMulInteger(values, weight, *([op.Cast(middle, to=UINT8)] if middle else []))
     return op.Mul(op.Cast(found, to=FLOAT), scale)
 
@@ -424,4 +425,4 @@ TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.antiphon.round_by_row.default: translate_round_by_row,
     torch.ops.antiphon.multiply_rounded.default: translate_multiply_rounded,
 }
-"""For ``torch.onnx.export(custom_translation_table=...)``."""
+"""The table for ``torch.onnx.export(custom_translation_table=...)``."""

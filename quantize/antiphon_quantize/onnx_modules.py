@@ -1,10 +1,10 @@
 """The stages of a tick as functions from inputs and state to outputs and new state, ready to be exported.
 
-They wrap the torch backend's own modules. Every tensor has its rows on the first axis. State comes in as
-named tensors and goes out as their next values; nothing is written in place.
+They wrap the torch backend's own modules. Every tensor has its rows on the first axis. State is passed in as
+named tensors and returned as their next values; no tensor is written in place.
 
-The voice of a tts model is a stage of its own: what a row looks at is computed once, not in every step. In
-the published weights one matrix makes queries, keys and values of cross-attention. The step needs the first
+The voice of a tts model is its own stage: its keys and values are computed once, not in every step. In
+the published weights one matrix makes queries, keys and values of cross-attention. The step uses the first
 third of it, a voice the rest: each graph has its own part.
 """
 
@@ -32,7 +32,7 @@ from antiphon.backends.torch.weights import Conditions
 from antiphon.models.conditioning import MAX_SPEAKERS
 
 VOICE = (".cross_k", ".cross_v")
-"""What names of state end with that is a voice's keys and values."""
+"""Suffix of state that is a voice's keys and values."""
 
 
 class ExportedStage(nn.Module):
@@ -45,7 +45,7 @@ class ExportedStage(nn.Module):
     outputs: tuple[str, ...]
 
     def __init__(self, specs: Sequence[TensorSpec], *, given: Collection[str] = ()) -> None:
-        """Remember which tensors the stage keeps."""
+        """Record which tensors the stage keeps."""
         super().__init__()
         self.specs, self.given = tuple(specs), frozenset(given)
 
@@ -59,7 +59,7 @@ class ExportedStage(nn.Module):
         raise NotImplementedError
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
-        """Inputs of the right shapes and dtypes."""
+        """Example inputs of the right shapes and dtypes."""
         raise NotImplementedError
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ class DecodeStage(ExportedStage):
     inputs, outputs = ("codes",), ("pcm",)
 
     def __init__(self, mimi: Mimi, codebooks: int) -> None:
-        """Take over a loaded codec; ``codebooks`` is how many are spoken."""
+        """Take over a loaded codec; ``codebooks`` is the number of output codebooks."""
         super().__init__([spec for spec in mimi.specs() if spec.name.startswith("decoder")])
         self.mimi, self.codebooks = mimi, codebooks
 
@@ -114,8 +114,8 @@ class DecodeStage(ExportedStage):
 class LanguageStage(ExportedStage):
     """Tokens int64 ``[n, 1 + n_q]``, delayed, text first, to ``hidden [n, dim]`` and text logits.
 
-    ``logits`` are ``[n, text_card]``. With extra heads also ``pauses [n, heads]``, the probability of a
-    pause as each head sees it. A voice to look at is given.
+    ``logits`` are ``[n, text_card]``. With extra heads also ``pauses [n, heads]``, each head's probability of
+    a pause. The keys and values of a voice are an input.
     """
 
     inputs = ("tokens",)
@@ -141,7 +141,7 @@ class LanguageStage(ExportedStage):
 
 
 class DepformerStage(ExportedStage):
-    """All audio tokens of a frame, sampled to the norm of ``docs/sampling.md``.
+    """All audio tokens of a frame, sampled according to ``docs/sampling.md``.
 
     ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel noise
     of every token), ``inverse_temperature`` float32 ``[n]``, ``topk`` int64 ``[n]`` from 1 to ``card``, to
@@ -183,9 +183,9 @@ class DepformerStage(ExportedStage):
 
 
 def race(scaled: Tensor, noise: Tensor, topk: Tensor, widest: int) -> Tensor:
-    """The winner with its noise among each row's ``topk [n]`` largest: float32 ``[n, V]`` to int64 ``[n]``.
+    """The largest of each row's ``topk [n]`` top values after noise: float32 ``[n, V]`` to int64 ``[n]``.
 
-    ``widest`` is the largest top-k. Wherever values are equal the lowest id comes first.
+    ``widest`` is the largest top-k. Among equal values the lowest id comes first.
     """
     scaled = scaled.masked_fill(scaled.isnan(), -torch.inf)
     threshold = scaled.topk(widest, dim=-1).values.gather(1, topk[:, None] - 1)
@@ -196,10 +196,10 @@ def race(scaled: Tensor, noise: Tensor, topk: Tensor, widest: int) -> Tensor:
 
 
 class LookingAttention(CrossAttention):
-    """Cross-attention that has queries only: the source's keys and values are made elsewhere."""
+    """Cross-attention with queries only: another stage makes the source's keys and values."""
 
     def __init__(self, whole: CrossAttention) -> None:
-        """Take over what a step needs of a loaded layer."""
+        """Take over the queries of a loaded layer."""
         nn.Module.__init__(self)
         self.name, self.config, self.dtype, self.out_proj = (
             whole.name,
@@ -229,7 +229,7 @@ class VoiceStage(ExportedStage):
     positions: Tensor
 
     def __init__(self, model: LanguageModel, conditions: Conditions) -> None:
-        """Take the part of a loaded model that voices need; what is left to the model are queries."""
+        """Take over the keys and values of a loaded model; the model keeps the queries."""
         super().__init__([])
         assert conditions.shape is not None
         self.shape, self.head_dim = conditions.shape, model.transformer.config.head_dim
@@ -262,7 +262,7 @@ class VoiceStage(ExportedStage):
 
 
 def _lines(whole: Linear, first: int, end: int | None) -> Linear:
-    """A linear that makes some of the outputs of another; its weights are a copy."""
+    """A linear layer for some of the outputs of another; its weights are a copy."""
     weight = whole.weight.data[first:end].clone()
     part = Linear(whole.in_features, len(weight), dtype=weight.dtype)
     part.weight = nn.Parameter(weight, requires_grad=False)

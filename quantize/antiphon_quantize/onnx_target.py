@@ -43,7 +43,7 @@ from antiphon_quantize.recipe import COPIED, Recipe, quantization_of
 FLOAT_BITS: Final = 32
 LEAST_RUNTIME: Final = "1.25"
 DATA = ".data"
-"""What the name of a graph's file of weights ends with, where it has one."""
+"""Suffix of a graph's file of weights."""
 
 
 def quantize(
@@ -84,7 +84,7 @@ def write_graphs(
     *,
     leave_out: Collection[str] = (),
 ) -> tuple[dict[str, GraphFormat], list[str]]:
-    """Export a checkpoint's stages into ``folder``: the graph table, and a line on each that was rounded.
+    """Export a checkpoint's stages into ``folder``: the graph table, and a line on each rounded graph.
 
     The stages named in ``leave_out`` are not exported; another model's graphs may do for them.
 
@@ -113,7 +113,7 @@ def write_graphs(
 
 
 def _round(whole: Path, path: Path, recipe: Recipe) -> str:
-    """Rewrite an exported graph in the recipe's bits, and remove it; returns what that did, as text."""
+    """Rewrite an exported graph in the recipe's bits, and delete the original; returns a summary as text."""
     from antiphon_quantize.onnx_weights import quantize_graph
 
     report = quantize_graph(whole, path, recipe)
@@ -155,7 +155,7 @@ def describe_graphs(
 
 
 def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
-    """What the onnx backend reads, and the ONNX Runtime it needs for it."""
+    """The backend entry of the onnx backend, with its required ONNX Runtime."""
     return BackendFormat(
         tuple(files), "float32", requires={"onnxruntime": LEAST_RUNTIME}, options=recipe.options
     )
@@ -167,7 +167,7 @@ def stage_makers(
     int8_ring_bytes: int | None = None,
     int8_convolution_positions: Mapping[str, int] | None = None,
 ) -> Mapping[str, Callable[[], ExportedStage]]:
-    """What makes each stage a checkpoint has, in float32; for what is INT8 all the same see the recipe.
+    """The exporter of each stage of a checkpoint, in float32; for INT8 parts see the recipe.
 
     Raises:
         UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.

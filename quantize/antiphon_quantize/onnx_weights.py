@@ -1,9 +1,9 @@
 """Smaller weights for an ONNX graph, as a recipe says: 4 or 8 bits for products, float16 for look-ups.
 
-Matrices become MatMulNBits, whose inputs are rounded to INT8 as they come, with scales of their own for every
-row and block: the loudness of one row does not reach another. No sum of integers it makes can overflow, on
-CPUs without VNNI either (decision 0010). Tables, and what else a rule gives 16 bits, are kept as float16 and
-widened where they are read.
+Matrices become MatMulNBits, whose inputs are rounded to INT8 at run time, with scales for every row and
+block: the level of one row does not affect another. No sum of integers it makes can overflow, on CPUs without
+VNNI either (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and widened
+when read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon_quantize.recipe import Recipe
 
 
 class Kind(Enum):
-    """What a node does with a weight."""
+    """The use of a weight in a node."""
 
     PRODUCT = "multiplies its input by the matrix"
     LOOKUP = "looks lines of the table up"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:
-    """A node that reads a weight; ``transposed`` if it takes the tensor for ``[out, in]``."""
+    """A node that reads a weight; ``transposed`` if it reads the tensor as ``[out, in]``."""
 
     node: NodeProto
     kind: Kind
@@ -49,7 +49,7 @@ class WeightUse:
 
 
 def find_uses(graph: GraphProto) -> dict[str, list[WeightUse]]:
-    """Which nodes read each matrix or kernel (float32, two axes longer than one), by the tensor's name.
+    """The nodes that read each matrix or kernel (float32, two axes longer than one), by the tensor's name.
 
     A product with a transposed matrix counts as a product with the matrix.
     """
@@ -92,7 +92,7 @@ def _attributes(node: NodeProto) -> dict[str, object]:
 
 
 def weight_name(tensor: TensorProto, uses: list[WeightUse]) -> str:
-    """The name that rules see: the tensor's own if it is a path of modules, else that of its first reader."""
+    """The name for rules: the tensor's own if it is a path of modules, else that of its first reader."""
     if "." in tensor.name:
         return str(tensor.name)
     for use in uses:
@@ -119,15 +119,15 @@ HALF = 16
 MULTIPLIED = (4, 8)
 
 Read: TypeAlias = Callable[[TensorProto, Path], Array]
-"""From a weight and the folder of its graph to its values."""
+"""The type of a function from a weight and the folder of its graph to its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a graph's weights.
+    """The result for a graph's weights.
 
-    ``errors``: each rounded matrix's distance from the original, relative to it (norms). ``halved``: what is
-    float16 now. ``kept``: matrices and tables left as they were. Bytes are those of all weights.
+    ``errors``: each rounded matrix's distance from the original, relative to it (norms). ``halved``: tensors
+    in float16 now. ``kept``: matrices and tables left as they were. Bytes are those of all weights.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -138,12 +138,12 @@ class Report:
 
     @property
     def mean_error(self) -> float:
-        """The mean of ``errors``, 0 where nothing was rounded."""
+        """The mean of ``errors``; 0 if no matrix was rounded."""
         return sum(self.errors.values()) / len(self.errors) if self.errors else 0.0
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The matrix that rounding moved most, and how far; ("", 0) where nothing was rounded."""
+        """The matrix with the largest error, and the error; ("", 0) if no matrix was rounded."""
         return max(self.errors.items(), key=lambda entry: entry[1], default=("", 0.0))
 
 
@@ -151,9 +151,9 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     """Write the graph ``source`` as ``target``, its weights in the bits the recipe gives them.
 
     Rules match weights by name: the tensor's, or, where an exporter made one up, that of the module which
-    reads it with ``.weight`` (torch.export notes the modules at every node). Data of a graph that has it in
-    files goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies. ``read``
-    gives the values of a weight.
+    reads it with ``.weight`` (torch.export notes the modules at every node). External data of a graph goes to
+    ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies. ``read`` gives the
+    values of a weight.
 
     Raises:
         ConfigError: the recipe requests bits or blocks there is no operator for; ``target`` is ``source``.
@@ -182,7 +182,7 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
 
 
 class _Rewriter:
-    """One pass over a graph: which nodes read what, then tensor by tensor what the recipe makes of it."""
+    """One pass over a graph: the readers of each weight, then the recipe's result for each tensor."""
 
     def __init__(
         self, graph: GraphProto, recipe: Recipe, writer: TensorWriter, read: Callable[[TensorProto], Array]
@@ -223,7 +223,7 @@ class _Rewriter:
         self.tensors.append(tensor)
 
     def _multiply(self, name: str, tensor: TensorProto, uses: list[WeightUse], bits: int) -> None:
-        """Let MatMulNBits do the products with this weight; nodes that read it the same way share it."""
+        """Replace the products with this weight by MatMulNBits; equal readers share it."""
         values = _finite(name, self.read(tensor))
         for transposed in sorted({use.transposed for use in uses}):
             weight = values if transposed else np.ascontiguousarray(values.T)
@@ -265,7 +265,7 @@ class _Rewriter:
             self.before_node.setdefault(0, []).append(cast)
 
     def _put_nodes(self) -> None:
-        """Insert the new nodes where they belong and leave out transpositions that have no reader left."""
+        """Insert the new nodes in order and remove transpositions without a reader."""
         nodes: list[NodeProto] = []
         for position, node in enumerate([*self.graph.node, None]):
             nodes += self.before_node.get(position, [])

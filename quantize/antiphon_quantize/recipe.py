@@ -1,4 +1,4 @@
-"""A recipe: which tensors are made smaller, how, and why the others are not."""
+"""A recipe: which tensors are made smaller, how, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COPIED: Final[Mapping[str, str]] = {
     "tokenizer": "tokenizer.model",
     "mimi_config": "mimi_config.json",
 }
-"""The files that a new checkpoint has of its source, by role: all but the language model's weights."""
+"""The source's files that a new checkpoint copies, by role: all except the language model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A glob pattern of tensor names, and the reason for what is done with them.
+    """A glob pattern of tensor names, and the reason for its rule.
 
-    ``bits`` is what they get if that is not the recipe's own number; without meaning in ``keep``.
+    ``bits`` replaces the recipe's own number; it has no meaning in ``keep``.
     """
 
     tensors: str
@@ -78,7 +78,7 @@ class Recipe:
         return next((rule.bits or self.bits for rule in rules), None)
 
     def chooses(self, name: str) -> bool:
-        """Whether the tensor of this name is to be made smaller."""
+        """Whether the recipe makes the tensor of this name smaller."""
         return self.bits_of(name) is not None
 
 
@@ -122,7 +122,7 @@ def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> di
 
 
 def check_source(checkpoint: Checkpoint) -> LMSpec:
-    """The language model that is to be rounded. Raises UnsupportedError: there is none, or it has a LoRA."""
+    """The language model to round. Raises UnsupportedError: there is none, or it has a LoRA."""
     if checkpoint.spec.lm is None:
         raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
     if "lora" in checkpoint.files:
@@ -131,10 +131,10 @@ def check_source(checkpoint: Checkpoint) -> LMSpec:
 
 
 def load_recipe(target: str, ref: str) -> Recipe:
-    """A recipe of ours by its name, or a TOML file by its path.
+    """A recipe of this project by its name, or a TOML file by its path.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: it does not exist, or cannot be read.
         CheckpointFormatError: an unknown or missing key, naming the nearest one.
     """
     if ref.endswith(".toml"):
@@ -149,7 +149,7 @@ def load_recipe(target: str, ref: str) -> Recipe:
 
 
 def recipe_names(target: str) -> list[str]:
-    """The names of our own recipes for a target."""
+    """The names of this project's recipes for a target."""
     return sorted(path.stem.partition("-")[2] for path in _folder().glob(f"{target}-*.toml"))
 
 

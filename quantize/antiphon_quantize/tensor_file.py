@@ -1,7 +1,7 @@
-"""Writing safetensors tensor by tensor, so that no more than one has to be in memory.
+"""Writes safetensors tensor by tensor, so that at most one is in memory.
 
-Format: https://huggingface.co/docs/safetensors. Since a header comes first, names, dtypes and shapes are
-planned before the first tensor is there.
+Format: https://huggingface.co/docs/safetensors. The header comes first, so names, dtypes and shapes are
+planned before the first tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES: Final[Mapping[str, tuple[str, int]]] = {
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
 }
-"""By dtype, as the format spells it: what manifests and torch call it, and its bytes."""
+"""By dtype, in the format's spelling: its name in manifests and torch, and its bytes."""
 
 _ALIGNMENT_BYTES = 8
 
@@ -67,7 +67,7 @@ class TensorFile:
         file.truncate(first + end)
 
     def put(self, name: str, info: TensorInfo, data: Buffer) -> None:
-        """Write the bytes of one tensor, which must be as planned (a ValueError says what is not)."""
+        """Write the bytes of one tensor, which must match the plan (a ValueError names the difference)."""
         planned = self._plan[name]
         if info != planned or memoryview(data).nbytes != tensor_bytes(planned):
             raise ValueError(f"{name} is {info} in {memoryview(data).nbytes} bytes, planned was {planned}")
@@ -76,7 +76,7 @@ class TensorFile:
         self._missing.discard(name)
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk."""
+        """Return when all written data is on the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -90,7 +90,7 @@ class TensorFile:
 def writing_tensors(
     path: Path, plan: Mapping[str, TensorInfo], done: Collection[str] = ()
 ) -> Iterator[TensorFile]:
-    """A file of the planned tensors, complete when the block is left without an error.
+    """A file of the planned tensors, complete when the block ends without an error.
 
     It is a new one, or, where some tensors are ``done``, the one that was left before, with the same plan.
     """

@@ -1,9 +1,8 @@
-"""How a matrix is rounded for the torch backend: its forms, the methods, and a recipe's plan of both.
+"""The rounding of a matrix for the torch backend: its formats, the methods, and a recipe's plan of both.
 
 ``X`` becomes int8, uint8 (two INT4) or float8_e4m3, and ``X_scale`` stands next to it; see
-:mod:`antiphon.backends.torch.quantised` for what else may. AWQ, GPTQ and SmoothQuant look at what a matrix is
-multiplied with: each takes the matrix ``[out, in]`` and rows of its inputs ``[n, in]``, recorded while the
-model listened.
+:mod:`antiphon.backends.torch.quantised` for what else may. AWQ, GPTQ and SmoothQuant use a matrix's inputs:
+each takes the matrix ``[out, in]`` and rows of its inputs ``[n, in]``, recorded while the model ran.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Rounded:
     step: Tensor | None = None
 
     def values(self) -> Tensor:
-        """What the matrix is now, for inputs as they are: float32 ``[out, in]``."""
+        """The matrix's current values, for unscaled inputs: float32 ``[out, in]``."""
         values = VALUES[self.weight.dtype](self.weight, self.scale)
         return values if self.prescale is None else values * self.prescale
 
@@ -53,7 +52,7 @@ class Rounded:
 
 
 def stacked(parts: list[Rounded]) -> Rounded:
-    """The matrices of several steps as the one they were cut from."""
+    """The concatenated matrices of several steps, the reverse of their split."""
 
     def joined(tensors: list[Tensor | None]) -> Tensor | None:
         found = [tensor for tensor in tensors if tensor is not None]
@@ -66,7 +65,7 @@ def stacked(parts: list[Rounded]) -> Rounded:
 
 
 Rounder = Callable[[Tensor], Rounded]
-"""Rounds a matrix ``[out, in]`` on its own, each weight to the nearest value there is."""
+"""Rounds a matrix ``[out, in]`` without inputs, each weight to the nearest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +83,11 @@ class Format:
     packed: int
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a matrix of this shape can be rounded: its rows have to consist of whole blocks."""
+        """Whether a matrix of this shape can be rounded: its rows must consist of whole blocks."""
         return self.block is None or shape[1] % self.block == 0
 
     def after(self, shape: tuple[int, ...]) -> dict[str, TensorInfo]:
-        """What a matrix becomes, by what its names end with."""
+        """The tensors of a rounded matrix, by their suffixes."""
         rows, width = shape
         blocks = 1 if self.block is None else width // self.block
         weight = TensorInfo(self.dtype, (rows, width // self.packed))
@@ -96,10 +95,10 @@ class Format:
 
 
 def format_of(recipe: Recipe) -> Format:
-    """The form a recipe rounds to.
+    """The format that a recipe rounds to.
 
     Raises:
-        CheckpointFormatError: there is none of that name, or INT4 in blocks of an odd number.
+        CheckpointFormatError: the name is unknown, or INT4 has blocks of an odd size.
     """
     formats: Mapping[str, Format] = {
         "int8": Format("int8", "I8", "F32", None, 1),
@@ -115,7 +114,7 @@ def format_of(recipe: Recipe) -> Format:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without torchao's warnings of kernels for other machines, which come with its import."""
+    """Suppress torchao's warnings of kernels for other machines, which come with its import."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -136,7 +135,7 @@ def int4_config(block: int, *, search: bool) -> Any:
 
 
 def rounder_of(recipe: Recipe) -> Rounder:
-    """torchao's rounding to a recipe's form, each weight to the nearest value there is."""
+    """torchao's rounding to a recipe's format, each weight to the nearest value."""
     with quietly():
         from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig
     if recipe.format == "int4":
@@ -154,7 +153,7 @@ def rounder_of(recipe: Recipe) -> Rounder:
 
 
 def _torchao(weight: Tensor, config: Any) -> Tensor:
-    """The tensor that torchao makes of a matrix."""
+    """The tensor that torchao makes from a matrix."""
     from torchao.quantization import quantize_
 
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -172,7 +171,7 @@ AWQ_STEPS = 20
 """Strengths of the scaling that AWQ tries, from none to all."""
 
 AWQ_ROWS = 512
-"""Rows it tries them on, taken evenly: each try multiplies all of them twice."""
+"""Rows of the trials, taken evenly: each trial multiplies all of them twice."""
 
 SMOOTHNESS = 0.5
 """How much of the inputs' outliers SmoothQuant moves into the weights: its authors' choice."""
@@ -185,9 +184,9 @@ _TINY = 1e-12
 
 
 def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:
-    """Scale the columns that loud inputs meet, so that they are rounded more finely (Lin et al. 2023).
+    """AWQ: scale columns with large inputs, so that they are rounded more finely (Lin et al. 2023).
 
-    torchao's search, in its own steps; the input is scaled back when it comes.
+    The search is torchao's, with its own steps; the input is scaled back at run time.
     """
     with quietly():
         from torchao.prototype.awq.core import AWQObserver
@@ -198,7 +197,10 @@ def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Round
 
 
 def smoothquant(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
-    """Move half of the inputs' outliers into the weights (Xiao et al. 2022); rows keep their own scales."""
+    """SmoothQuant: move half of the inputs' outliers into the weights (Xiao et al.
+
+    2022); rows keep their own scales.
+    """
     with quietly():
         from torchao.prototype.smoothquant.core import SmoothQuantObserver
     observer = SmoothQuantObserver(weight, SMOOTHNESS)
@@ -208,7 +210,7 @@ def smoothquant(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) 
 
 
 def smoothquant_static(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:
-    """SmoothQuant, and inputs rounded to a fixed step: the loudest that was recorded is 127 of them."""
+    """SmoothQuant with inputs rounded to a fixed step: the largest recorded input is 127 steps."""
     rounded = smoothquant(weight, rows, nearest, recipe)
     assert rounded.prescale is not None
     loudest = (rows * rounded.prescale).abs().amax().clamp_min(_TINY)
@@ -216,7 +218,7 @@ def smoothquant_static(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: R
 
 
 def gptq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
-    """Round column by column, those to come making up for each error (Frantar et al. 2022, algorithm 1).
+    """GPTQ: round by column, later columns compensating each error (Frantar et al. 2022, algorithm 1).
 
     Symmetric, one scale a block, chosen when its first column's turn comes. torchao's own wants CUDA.
     """
@@ -240,7 +242,7 @@ def gptq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Roun
 
 
 def _inverse_factor(weight: Tensor, rows: Tensor) -> Tensor:
-    """The upper Cholesky factor ``[in, in]`` of the inverse Hessian; columns never heard become 0."""
+    """The upper Cholesky factor ``[in, in]`` of the inverse Hessian; columns without input become 0."""
     hessian = rows.t() @ rows
     diagonal = hessian.diagonal()
     silent = diagonal == 0
@@ -253,7 +255,7 @@ def _inverse_factor(weight: Tensor, rows: Tensor) -> Tensor:
 
 
 def damping(rows: int, columns: int) -> float:
-    """How much of the Hessian is not to be believed: the fewer rows were heard, the more.
+    """The damping of the Hessian: the fewer rows were recorded, the more.
 
     With an eighth as many rows as columns 0.01 makes GPTQ worse than rounding to the nearest, this does not.
     """
@@ -266,7 +268,8 @@ METHODS: Mapping[str, tuple[str, Method]] = {
     "smoothquant": ("int8", smoothquant),
     "smoothquant-static": ("int8", smoothquant_static),
 }
-"""By name: the form it is for, and what it does. "nearest", which needs no recording, is none of them."""
+"""By name: the format of the method, and its function. "nearest", which needs no recording, is not in the
+table."""
 
 PRESCALED = frozenset({"awq", "smoothquant", "smoothquant-static"})
 STEPPED = frozenset({"smoothquant-static"})
@@ -274,7 +277,7 @@ STEPPED = frozenset({"smoothquant-static"})
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A recipe's way to round: ``method`` None takes each weight to the nearest value."""
+    """A recipe's rounding: ``method`` None takes each weight to the nearest value."""
 
     format: Format
     nearest: Rounder
@@ -282,7 +285,7 @@ class Rounding:
     recipe: Recipe
 
     def __call__(self, weight: Tensor, rows: Tensor | None) -> Rounded:
-        """Round a matrix; ``rows`` None: nothing was heard of its inputs, so they are taken for equal."""
+        """Round a matrix; ``rows`` None: without recorded inputs, all inputs count equally."""
         if self.method is None:
             return self.nearest(weight)
         if rows is not None:
@@ -295,10 +298,10 @@ class Rounding:
 
 
 def rounding_of(recipe: Recipe, form: Format) -> Rounding:
-    """What a recipe does to a matrix.
+    """The rounding of a recipe.
 
     Raises:
-        CheckpointFormatError: there is no such method, or it makes another form.
+        CheckpointFormatError: the method is unknown, or makes another format.
     """
     nearest = rounder_of(recipe)
     if recipe.method == "nearest":
@@ -313,7 +316,7 @@ def rounding_of(recipe: Recipe, form: Format) -> Rounding:
 
 @dataclass(frozen=True, slots=True)
 class TorchPlan:
-    """What becomes of a file's tensors: ``before`` and ``after``, and the linears in each to be rounded.
+    """The plan for a file's tensors: ``before`` and ``after``, and the linears in each to round.
 
     A tensor is one linear, or as many as the steps of the depformer that it stacks.
     """
@@ -330,7 +333,7 @@ class TorchPlan:
 
 
 def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> TorchPlan:
-    """Say what the recipe makes of a published language model, from the file's header only.
+    """Plan the recipe for a published language model, from the file's header only.
 
     ``sets`` is how many sets of depformer weights the file holds.
 

@@ -1,11 +1,11 @@
 """Smaller checkpoints for the torch backend: a published language model with some of its matrices rounded.
 
 Names stay the published ones, and the rest of the model stays as it is. One matrix is in memory at a time;
-what is done is noted, so that a run that was stopped can be gone on with.
+finished tensors are noted, so that a stopped run can be resumed.
 
-Some methods look at calibration data: inputs of a model's linears, recorded while it runs. The model is
-served as it will be: recordings through its own codec, its own sampled text and voice. Rows go to files as
-they come, so that recording takes no memory beyond the model's.
+Some methods need calibration data: inputs of a model's linears, recorded while it runs. The model runs as in
+service: recordings through its own codec, its own sampled text and voice. Rows go to files at once, so that
+recording takes no additional memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from antiphon_quantize.torch_rounding import (
 )
 
 MOST_FRAMES = 3000
-"""Frames that are listened to: four minutes, and as many rows of each linear (Moshi 7B: 4.5 GB in all)."""
+"""Frames of calibration: four minutes, and as many rows of each linear (Moshi 7B: 4.5 GB in total)."""
 
 KINDS = (PipelineKind.DUPLEX, PipelineKind.STT)
 
@@ -65,7 +65,7 @@ class RowFiles:
     """The rows of each linear, ``[n, in]``, in files of one folder, in ``dtype``."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        """Use the folder, which may hold rows already."""
+        """Use the folder, which may already hold rows."""
         self.folder, self.dtype = folder, dtype
 
     def append(self, name: str, rows: Tensor) -> None:
@@ -87,7 +87,7 @@ def load_recordings(paths: Sequence[Path], sample_rate: int) -> list[FloatArray]
     """Recordings ``[N]`` float32, one after the other.
 
     Raises:
-        AudioError: a file is not there, or is not audio that can be read.
+        AudioError: a file does not exist, or is not readable audio.
     """
     return [read_audio(path, sample_rate) for path in paths]
 
@@ -99,10 +99,12 @@ def record_rows(
     files: RowFiles,
     progress: Progress,
 ) -> int:
-    """Let the model listen, and keep the inputs of the named linears. Returns the frames it heard.
+    """Run the model on the recordings, and keep the inputs of the named linears.
+
+    Returns the number of frames.
 
     Raises:
-        UnsupportedError: it is no model that hears.
+        UnsupportedError: the model has no audio input.
         ConfigError: the recordings are shorter than a frame.
     """
     spec = checkpoint.spec
@@ -126,7 +128,7 @@ def record_rows(
 
 
 def _frames(recordings: Sequence[FloatArray], samples: int) -> list[tuple[bool, FloatArray]]:
-    """Whole frames of all recordings, up to ``MOST_FRAMES``, and whether each is the first of its own."""
+    """Whole frames of all recordings, up to ``MOST_FRAMES``, and whether each starts a recording."""
     cut = [pcm[: len(pcm) // samples * samples].reshape(-1, samples) for pcm in recordings]
     frames = [(index == 0, frame) for pcm in cut for index, frame in enumerate(pcm)]
     if not frames:
@@ -148,13 +150,13 @@ def _listen_in(backend: Backend, linears: Collection[str], files: RowFiles) -> l
 LEAST_TORCH: Final = "2.9"
 
 TORCH_DTYPES: Final = {getattr(torch, name): dtype for dtype, (name, _) in DTYPES.items()}
-"""What safetensors calls torch's dtypes."""
+"""The name of torch's dtypes in safetensors."""
 
 NAMES: Final = {"lm": "model.safetensors", **COPIED}
-"""What the files of each role are called in OUT."""
+"""The file names in OUT by role."""
 
 CALIBRATION = "calibration"
-"""The folder of recorded rows within the one being written, and the note that it is complete."""
+"""The folder of recorded rows within the unfinished one, and the note that it is complete."""
 
 
 def quantize(
@@ -168,10 +170,11 @@ def quantize(
 ) -> str:
     """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary as text.
 
-    ``calibration`` are recordings to listen to where the recipe does (none: the built-in ones).
+    ``calibration`` are recordings for recipes with calibration (none: the built-in ones).
 
     Raises:
-        UnsupportedError: no language model, rounded already, with a LoRA, or none that listens.
+        UnsupportedError: no language model, rounded already, with a LoRA, or without audio input for a recipe
+            with calibration.
         ConfigError: ``out`` cannot be written, or is by a run with another recipe.
         AudioError: a recording cannot be read.
     """
@@ -212,7 +215,7 @@ def _recorded(
     journal: Journal,
     progress: Progress,
 ) -> RowFiles | None:
-    """What the linears that are to be rounded were multiplied with; None where the recipe does not look."""
+    """The recorded inputs of the linears to round; None if the recipe needs none."""
     if rounding.method is None:
         return None
     is_wide = any(info.dtype == "F32" for info in plan.before.values())
@@ -236,9 +239,9 @@ def _write_rounded(
     journal: Journal,
     progress: Progress,
 ) -> None:
-    """Write the planned file, but for what is noted as done; one tensor in memory at a time."""
+    """Write the planned file except for the finished tensors; one tensor in memory at a time."""
     done = {name for name in plan.before if name in journal.notes}
-    rounded = done & plan.chosen.keys()  # what stands next to a matrix has its name and one word more
+    rounded = done & plan.chosen.keys()  # a matrix's other tensors have its name and one more word
     written = [name for name in plan.after if name in done or name.rpartition("_")[0] in rounded]
     target = journal.folder / NAMES["lm"]
     with writing_tensors(target, plan.after, written) as file:
@@ -246,7 +249,7 @@ def _write_rounded(
             if name in done:
                 continue
             progress(index, len(plan.before), name)
-            with safe_open(source, framework="pt") as opened:  # anew, or all its pages would stay mapped
+            with safe_open(source, framework="pt") as opened:  # reopened, or all its pages would stay mapped
                 tensor = opened.get_tensor(name)
             error = None
             if name in plan.chosen:
@@ -267,7 +270,7 @@ def _write_matrix(
     rounding: Rounding,
     rows: RowFiles | None,
 ) -> float:
-    """Write one matrix, rounded, and what stands next to it. Returns how far it moved, relative (norms)."""
+    """Write one rounded matrix, and its other tensors. Returns its relative error (norms)."""
     parts: list[Rounded] = []
     moved, total = 0.0, 0.0
     for linear, part in zip(linears, tensor.chunk(len(linears)), strict=True):
@@ -288,7 +291,7 @@ def put(file: TensorFile, name: str, tensor: Tensor) -> None:
 
 
 def error_line(errors: Mapping[str, float]) -> str:
-    """How far matrices moved, of which each moved by as much, relative to itself."""
+    """A sentence with the mean and the largest relative error of the matrices."""
     worst = max(errors, key=errors.__getitem__)
     return (
         f"Rounding moved the weights by {sum(errors.values()) / len(errors):.2%}, "
@@ -304,7 +307,7 @@ def _manifest(
     source_hash: str,
     heard: Sequence[Path],
 ) -> Manifest:
-    """The manifest of what lies in ``folder``. Reads and hashes every file."""
+    """The manifest of the files in ``folder``. Reads and hashes every file."""
     dtype, _ = DTYPES[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": LEAST_TORCH}, options=recipe.options)
     return describe(

@@ -1,1 +1,1 @@
-"""What to run on a machine: the published models, and which of them fit."""
+"""Model recommendations: the published models, and which of them fit a machine."""

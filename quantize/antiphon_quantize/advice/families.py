@@ -1,7 +1,7 @@
-"""The published models: who may use them for what, and what they weigh, computed from their shapes.
+"""The published models: licences, languages, and sizes computed from their shapes.
 
 Sizes follow the architecture of Moshi (Kyutai, 2024): gated feed-forward layers of 4.125 times the width, a
-depformer with weights of its own for each step or each set of steps. A byte is a byte and GB is 10^9 of them.
+depformer with weights of its own for each step or each set of steps. GB is 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ CARD: Final = 2048
 
 DEPFORMER_DIM: Final = 1024
 LAYER_WEIGHTS: Final = 12.25
-"""Of one layer, in squares of its width: 4 of attention, 8.25 of the feed-forward part."""
+"""Weights of one layer, in squares of its width: 4 of attention, 8.25 of the feed-forward part."""
 
 MIMI_PARAMETERS: Final = 96_100_000
 MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
-"""The codec stays in float32."""
+"""Bytes of a codec weight: the codec stays in float32."""
 
 MIMI_STATE_BYTES: Final = 8_200_000
-"""Of one session and direction: keys and values of a transformer, in float32."""
+"""Codec state of one session and direction: keys and values of a transformer, in float32."""
 
 INT8_SCALES: Final = 1.002
 """Bytes of an INT8 weight with its share of the scale of its row."""
 
 HEAD_DIM: Final = 128
-"""Of the large transformer: a scale of 4 bytes goes with as many INT8 keys, or values."""
+"""Bytes of an INT8 key or value of the large transformer, with its share of a scale of 4 bytes."""
 
 PRECISIONS: Final = ("bf16", "int8")
 
@@ -86,7 +86,7 @@ class SpeechFamily:
 
     @property
     def kind(self) -> PipelineKind:
-        """How it is served: a model that translates hears and speaks at once, as any duplex model."""
+        """The kind that serves it: a translation model runs as a duplex model."""
         return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
 
     def model(self, _language: str | None = None) -> str:
@@ -94,18 +94,18 @@ class SpeechFamily:
         return f"hf://{self.repository}"
 
     def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
-        """What that model hears and speaks: all of them."""
+        """The languages of the ``--model`` value: all of them."""
         return self.languages
 
     @property
     def temporal_parameters(self) -> int:
-        """The large transformer's, with attention to a voice where it has that."""
+        """Parameters of the large transformer, with attention to a voice if it has that."""
         weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
         return round(weights * self.dim**2 * self.layers)
 
     @property
     def depformer_parameters(self) -> int:
-        """The small transformer's, embeddings and output heads included."""
+        """Parameters of the small transformer, embeddings and output heads included."""
         if self.depformer is None:
             return 0
         dep, wide = self.depformer, DEPFORMER_DIM
@@ -117,28 +117,28 @@ class SpeechFamily:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the large transformer: text in and out, and every codebook in."""
+        """Parameters of the large transformer's embeddings: text in and out, and every codebook in."""
         return (2 * self.text_card + 1 + self.n_q * (CARD + 1)) * self.dim
 
     @property
     def parameters(self) -> int:
-        """All of the language model's."""
+        """Parameters of the whole language model."""
         return self.temporal_parameters + self.depformer_parameters + self.embedding_parameters
 
     def weight_bytes(self, precision: str) -> int:
-        """Of the language model. INT8 is for the transformers; embeddings stay in bf16."""
+        """Bytes of the language model. INT8 is for the transformers; embeddings stay in bf16."""
         if precision == "bf16":
             return 2 * self.parameters
         inner = self.temporal_parameters + self.depformer_parameters
         return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
 
     def kv_bytes(self, precision: str) -> int:
-        """Keys and values of one session at full context, with the voice's, which stay in bf16."""
+        """Bytes of one session's keys and values at full context, with the voice's, which stay in bf16."""
         per_position = 2 * self.dim * self.layers
         return round(per_position * (self.context * _kept_bytes(precision) + self.cross_context * 2))
 
     def row_bytes(self, precision: str) -> int:
-        """All that one session takes: keys and values, and the codec's state."""
+        """Bytes of one session: keys and values, and the codec's state."""
         return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES
 
     def work(self, precision: str) -> TickWork:
@@ -166,7 +166,7 @@ class SpeechFamily:
 
 @dataclass(frozen=True, slots=True)
 class TextFamily:
-    """A text model for a cascade; active parameters are those a token uses."""
+    """A text model for a cascade; active parameters are those used for one token."""
 
     name: str
     repository: str
@@ -177,7 +177,7 @@ class TextFamily:
     kv_bytes_per_token: int
 
     def weight_bytes(self, precision: str) -> int:
-        """With bf16 or int4 weights."""
+        """Bytes with bf16 or int4 weights."""
         return round(1e9 * self.parameters_b * {"bf16": 2.0, "int4": 4.5 / 8}[precision])
 
 
@@ -185,8 +185,8 @@ class TextFamily:
 class PocketFamily:
     """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
 
-    They are sorted by language. ``parameters`` are of what speaks, as they are published; the encoder, which
-    makes voices of recordings, is loaded with it.
+    They are sorted by language. ``parameters`` are the published ones, without the encoder, which turns
+    recordings into voices and is loaded too.
     """
 
     precisions: ClassVar = ("float32",)
@@ -209,12 +209,12 @@ class PocketFamily:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Of all its models."""
+        """The languages of all its models."""
         return tuple(self.configs)
 
     @property
     def codec_bytes(self) -> int:
-        """Of the encoder."""
+        """Bytes of the encoder."""
         return 4 * self.encoder_parameters
 
     def model(self, language: str | None = None) -> str:
@@ -222,11 +222,11 @@ class PocketFamily:
         return f"pocket://{self.configs[language or self.languages[0]][0]}"
 
     def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:
-        """What that model speaks."""
+        """The language of the ``--model`` value."""
         return (language or self.languages[0],)
 
     def weight_bytes(self, _precision: str) -> int:
-        """Of what speaks."""
+        """Bytes of the model without the encoder."""
         return 4 * self.parameters
 
     def kv_bytes(self, _precision: str) -> int:
@@ -234,18 +234,18 @@ class PocketFamily:
         return 2 * 4 * self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
 
     def row_bytes(self, precision: str) -> int:
-        """All that one session takes: the same, and what the decoder keeps of the chunk."""
+        """Bytes of one session: keys and values, and the decoder's state of the chunk."""
         decoder = 2 * 4 * self.codec_layers * self.codec_dim * CODEC_STEPS * CHUNK_FRAMES
         return self.kv_bytes(precision) + decoder
 
 
 AudioFamily: TypeAlias = SpeechFamily | PocketFamily
-"""What hears or speaks."""
+"""Families of speech models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamilies:
-    """All that is known, in the file's order; ``read_on`` is the day of the owners' cards."""
+    """All known families, in the file's order; ``read_on`` is the day the owners' model cards were read."""
 
     read_on: date
     speech: tuple[SpeechFamily, ...]
@@ -254,18 +254,18 @@ class ModelFamilies:
 
     @property
     def audio(self) -> tuple[AudioFamily, ...]:
-        """All that hear or speak."""
+        """All families of speech models."""
         return (*self.speech, *self.pocket)
 
 
 def load_families() -> ModelFamilies:
-    """What the package's ``families.toml`` says."""
+    """The content of the package's ``families.toml``."""
     text = resources.files("antiphon_quantize.advice").joinpath("families.toml").read_text(encoding="utf-8")
     return read_record(ModelFamilies, tomllib.loads(text), "families.toml")
 
 
 def _kept_bytes(precision: str) -> float:
-    """Of a key or a value, with its share of a scale."""
+    """Bytes of a key or a value, with its share of a scale."""
     return 1 + 4 / HEAD_DIM if precision == "int8" else 2.0
 
 

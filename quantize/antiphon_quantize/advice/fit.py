@@ -1,4 +1,4 @@
-"""Which model fits here and into how much memory, for how many sessions: arithmetic, with its terms kept."""
+"""Models that fit the memory of a machine, and their sessions: arithmetic, with its terms kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAME_MS = 80.0
 """Of every published speech model."""
 
 TEXT_TOKENS = 8192
-"""A conversation of an hour, for a text model."""
+"""Tokens of a text model's conversation of an hour."""
 
 TEXT_PRECISIONS = ("bf16", "int4")
 _UNITS = {
@@ -43,7 +43,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt]i?)b?|(b))?", re.IGNORECASE)
 
 
 def card_named(text: str) -> GpuCard | None:
-    """A GPU whose constants are known, as ``h100`` or ``rtx4090``."""
+    """A GPU with known constants, such as ``h100`` or ``rtx4090``."""
     name = text.upper().replace(" ", "")
     return next((card for card in CARDS if card.name.replace(" ", "") == name), None)
 
@@ -52,7 +52,7 @@ def parse_bytes(text: str) -> int:
     """``24GB``, ``24 GiB``, ``24g`` or ``512B``; GB is 10^9, GiB 2^30.
 
     Raises:
-        ConfigError: it is none of these, or has no unit.
+        ConfigError: the size has another format, or no unit.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -70,7 +70,9 @@ def sessions_of(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """What is requested. ``modality`` and ``language`` None mean any; ``sessions`` at once.
+    """The requirements of a recommendation.
+
+    ``modality`` and ``language`` None mean any; ``sessions`` at once.
 
     A known ``card`` bounds the sessions by time too.
     """
@@ -94,7 +96,7 @@ class Fit(Generic[F]):
 
 
 def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> MemoryFacts:
-    """Weights with the codec's, and what a session takes."""
+    """Bytes of the weights with the codec's, and bytes per session."""
     weights = family.weight_bytes(precision) + family.codec_bytes
     return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
 
@@ -106,7 +108,7 @@ def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
 
 
 def matches(family: AudioFamily, request: FitRequest) -> bool:
-    """Whether a model is of the kind, language and licence that is requested."""
+    """Whether a model has the requested kind, language and licence."""
     return (
         request.modality in (None, family.modality)
         and request.language in (None, *family.languages)
@@ -136,7 +138,7 @@ def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> li
 
 
 def reason_against(families: Iterable[AudioFamily], request: FitRequest) -> str:
-    """What no speech model has: the kind, language and licence requested, the memory, or the time."""
+    """The reason why no speech model fits: the kind, language and licence, the memory, or the time."""
     wanted = [family for family in families if matches(family, request)]
     if not wanted:
         return "no model is of that kind, language and licence"
@@ -182,18 +184,18 @@ def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[
 
 CORE_BYTES_PER_S: Final = 22.3e9
 MACHINE_BYTES_PER_S: Final = 90e9
-"""What a core reads, as measured on two (docs/benchmarks/cpu-7b.md), and the most that all cores do."""
+"""Memory rate of a core, as measured on two (docs/benchmarks/cpu-7b.md), and the most of all cores."""
 
 SHARE_REACHED: Final = 0.53
-"""Of that rate, with INT4 weights: moshi-7b takes 173 ms a frame on two cores."""
+"""Share of that rate with INT4 weights: moshi-7b takes 173 ms a frame on two cores."""
 
 CPU_LIMIT_MS: Final = 68.0
-"""A frame of 80 ms, less the reserve of slots = auto."""
+"""Seconds of a frame of 80 ms, less the reserve of slots = auto."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a model has for itself here: a GPU's memory, or the machine's with some ``cores`` (0: a GPU)."""
+    """Memory for a model here: a GPU's, or the machine's with ``cores`` (0: a GPU)."""
 
     bytes: int
     where: str
@@ -201,7 +203,7 @@ class Memory:
 
 
 def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
-    """The largest GPU's memory; without one the machine's."""
+    """The largest GPU's memory; without a GPU the machine's."""
     largest = max(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if largest is None:
         return Memory(host_bytes, "memory", cores)
@@ -209,7 +211,7 @@ def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
 
 
 def builtin_manifests() -> list[Manifest]:
-    """Those of the built-in models that this installation has, in the order of their names' table."""
+    """The installed built-in models, in the order of their names' table."""
     found = []
     for name in BUILTIN:
         try:
@@ -220,7 +222,7 @@ def builtin_manifests() -> list[Manifest]:
 
 
 def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the hub's client keeps what it fetched, by its own variables."""
+    """The folder of the hub client's cache, by its environment variables."""
     home = environment.get("HF_HOME")
     cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache")
     root = Path(home) if home else cache / "huggingface"
@@ -228,7 +230,7 @@ def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached_repositories(cache: Path) -> dict[str, int]:
-    """The repositories in the hub's cache, each with the bytes it holds; a fetch that was begun counts."""
+    """The repositories in the hub's cache, each with its bytes; incomplete downloads count."""
     found = {}
     for folder in sorted(cache.glob("models--*--*")):
         owner, _, name = folder.name.removeprefix("models--").partition("--")
@@ -238,7 +240,7 @@ def cached_repositories(cache: Path) -> dict[str, int]:
 
 
 def fits_here(family: AudioFamily, memory: Memory) -> str:
-    """Whether a model runs here: the precision and the most sessions of memory, or why not."""
+    """Whether a model runs here: the precision and the most sessions by memory, or the reason against it."""
     fits = speech_that_fits([family], FitRequest(memory.bytes))
     if not fits:
         return "too large"

@@ -1,4 +1,4 @@
-"""``antiphon models``: the models that are here, those that are published, and what fits a machine."""
+"""``antiphon models``: the installed models, the published models, and those that fit a machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SERVICES = {
     PipelineKind.STT: ("stt", "stt-gpu"),
     PipelineKind.TTS: ("tts", "tts-gpu"),
 }
-"""The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
+"""The services of compose.yaml by the kind of their model; the first is named after it, and runs on a CPU."""
 
 RESUMABLE = (
     "--worker=auto",
@@ -54,7 +54,7 @@ RESUMABLE = (
 
 ON_GPU = ["--device=cuda"]
 ON_CPU = ["--backend-option=onnx.spin=false"]
-"""Options of a worker by where it runs: workers share CPU cores, so threads of ONNX Runtime sleep."""
+"""Options of a worker by its device: workers share CPU cores, so threads of ONNX Runtime sleep."""
 
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
@@ -66,7 +66,7 @@ CPU_IMAGE = (
 def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
     """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml automatically).
 
-    A worker sees one GPU: of several each has a service, with the sessions of the request. Lists are written
+    Each worker sees one GPU: every GPU has its own service, with the requested sessions. Lists are written
     as JSON, which YAML is a superset of.
     """
     kind = fit.family.kind
@@ -132,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--modality", choices=MODALITIES, help="what it does")
     parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")
     parser.add_argument(
-        "--license", "--licence", choices=("any", "commercial"), default="any", help="what it may be used for"
+        "--license", "--licence", choices=("any", "commercial"), default="any", help="the required licence"
     )
     parser.add_argument(
         "--compose",
@@ -144,9 +144,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
-    """Run the command line; 0 when there is something to recommend, else 1.
+    """Run the command line; 0 with a recommendation, else 1.
 
-    ``today`` dates the table of published models, which says when it is over six months old.
+    ``today`` is compared with the date of the table of published models, for a warning after six months.
 
     Raises:
         ConfigError: an option that cannot be used.
@@ -190,7 +190,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
             print(override, end="")  # noqa: T201
             return 0
         try:
-            with Path(options.compose).open("x", encoding="utf-8") as file:  # never over somebody's own
+            with Path(options.compose).open("x", encoding="utf-8") as file:  # never overwrites a file
                 file.write(override)
         except OSError as error:
             raise ConfigError(f"cannot write {options.compose}: {error.strerror}") from error
@@ -199,7 +199,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
 
 
 def _overview(families: ModelFamilies, today: date) -> str:
-    """What is built in, what is cached, and what is published, with what fits."""
+    """The lists of built-in, cached and published models, with those that fit."""
     cache = hub_cache()
     cached = cached_repositories(cache)
     memory = memory_here(list_gpus(), host_bytes(), usable_cores())

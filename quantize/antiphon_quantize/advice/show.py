@@ -45,18 +45,18 @@ def count(parameters: int) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Columns as wide as they need to be."""
+    """Columns as wide as their content."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 KINDS = {"mimi": "codec", "moshi": "duplex", "stt": "stt", "tts": "tts"}
-"""What a family of checkpoints does, as the modalities are called."""
+"""The modalities of a family of checkpoints."""
 
 
 def builtin_table(manifests: Sequence[Manifest]) -> str:
-    """The models of the package, each with its own description and the command that serves it."""
+    """The models of the package, each with its description and the command that serves it."""
     head = ("built in", "does", "parameters", "files")
     rows = [
         (
@@ -88,7 +88,7 @@ def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -
 
 
 def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
-    """What the hub's cache holds."""
+    """The models in the hub's cache."""
     if not cached:
         return f"in the hub's cache ({cache}): nothing;\na model is fetched when it is first served"
     lines = [f"  hf://{repository}  {gigabytes(size)}" for repository, size in cached.items()]
@@ -112,7 +112,7 @@ def families_age(read_on: date, today: date) -> str:
 
 
 def families_table(families: ModelFamilies, memory: Memory, cached: Container[str]) -> str:
-    """Every family with what one has to know before choosing, and the command that serves it."""
+    """Every family with its licence, size and languages, and the command that serves it."""
     head = ("model", "does", "parameters", "bf16 / int8", "here")
     speech = [
         (
@@ -177,7 +177,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
 
 
 def licence_of(family: AudioFamily) -> str:
-    """Languages and licence, as the list has them."""
+    """Languages and licence, as in the list."""
     return f"{' '.join(family.languages)}; {family.licence}" + (
         "" if family.is_commercial else " (not commercial)"
     )
@@ -212,7 +212,7 @@ def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[F
 
 
 def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest) -> list[str]:
-    """For the GPU requested, or each known one: a tick's milliseconds, and the sessions that are in time."""
+    """For the requested GPU, or each known one: the milliseconds of a tick, and the sessions in time."""
     known = CARDS if request.card is None else (request.card,)
     sessions = request.sessions
     work, lines = family.work(fit.precision), list[str]()

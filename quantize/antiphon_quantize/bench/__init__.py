@@ -1,1 +1,1 @@
-"""Measuring a model as it is installed here: the benchmark card, the search for slots, and the proof."""
+"""Measurements of an installed model: the benchmark card, the search for slots, and the verification."""

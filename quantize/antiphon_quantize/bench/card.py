@@ -1,4 +1,4 @@
-"""The benchmark card: what was measured, of what, on what, by which command; and its JSON, strictly read."""
+"""The benchmark card: model, machine, command and results; and its JSON, strictly read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from antiphon.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """What is measured: row counts, ascending; seconds of paced ticks a turn; turns of each model.
+    """The plan of a measurement: row counts, ascending; seconds of paced ticks a turn; turns of each model.
 
-    Every turn begins with fresh rows and ``lead_frames`` ticks that do not count, so contexts hold from
-    that many frames on, and the same in every turn of every model.
+    Every turn starts with fresh rows and ``lead_frames`` uncounted ticks, so that contexts have the same
+    length in every turn of every model.
     """
 
     rows: tuple[int, ...]
@@ -27,7 +27,7 @@ class TickPlan:
     lead_frames: int
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a plan that measures nothing."""
+        """Raise ConfigError for an empty plan."""
         if not self.rows or min(self.rows) < 1 or list(self.rows) != sorted(set(self.rows)):
             raise ConfigError(f"rows {list(self.rows)} must be different whole numbers from 1 on, ascending")
         if not 0 < self.seconds < math.inf:
@@ -39,11 +39,11 @@ class TickPlan:
 
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
-"""Numbers that JSON does not have, as the texts that stand for them."""
+"""Texts for the numbers that JSON does not have."""
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON has it: dataclasses and mappings as objects, tuples as lists, NOT_FINITE as text."""
+    """A value for JSON: dataclasses and mappings as objects, tuples as lists, infinities and NaN as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -59,14 +59,16 @@ PREFERRED: Final[Mapping[str, str]] = {
     "codec stoi loss": "STOI of the codec",
     "codec codes": "codes equal to the baseline's",
 }
-"""Measures of the gate that may stand for quality as a whole, the best first, and what they are called."""
+"""Measures of the gate that may represent quality as a whole, the best first, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measure of the gate. ``baseline`` and ``candidate`` are the two numbers that ``value``, a difference
-    or a ratio, is made of; None where it compares the two directly. ``value`` None: not measured.
-    ``limit`` and ``verdict`` are text."""
+    """A measure of the gate.
+
+    ``value`` is the difference or the ratio of ``baseline`` and ``candidate``; both are None if it compares
+    the two directly. ``value`` None: not measured. ``limit`` and ``verdict`` are text.
+    """
 
     name: str
     value: float | None
@@ -84,7 +86,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A model held against ``baseline``, on ``material``. ``note``: why it could not be judged, if so."""
+    """A model compared with ``baseline``, on ``material``. ``note``: the reason for a missing verdict."""
 
     baseline: str
     is_passed: bool | None
@@ -94,13 +96,13 @@ class Quality:
 
     @property
     def headline(self) -> Metric | None:
-        """The first of :data:`PREFERRED` that was measured."""
+        """The first measured one of :data:`PREFERRED`."""
         known = {metric.name: metric for metric in self.metrics if metric.score is not None}
         return next((known[name] for name in PREFERRED if name in known), None)
 
 
 def not_judged(baseline: str, why: str) -> Quality:
-    """A quality that is not known."""
+    """An unknown quality."""
     return Quality(baseline, None, "", (), why)
 
 
@@ -108,7 +110,7 @@ def quality_from_json(values: Any, baseline: str, where: str) -> Quality:
     """The quality that ``antiphon gate --json`` wrote; ``where`` names it in messages.
 
     Raises:
-        ConfigError: no gate wrote this.
+        ConfigError: the file was not written by the gate.
     """
     try:
         metrics = tuple(_metric(row) for row in values["measures"])
@@ -138,7 +140,7 @@ def _number(value: Any) -> float | None:
 
 
 def read_quality(path: Path, baseline: str) -> Quality:
-    """Read a file that ``antiphon gate --json`` wrote. Raises ConfigError when it cannot be."""
+    """Read a file that ``antiphon gate --json`` wrote. Raises ConfigError if it is unreadable."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -153,7 +155,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """``format`` describes its files; ``file_bytes`` is those of its weights."""
+    """``format`` describes the model's files; ``file_bytes`` is the size of its weights."""
 
     name: str
     kind: str
@@ -182,7 +184,7 @@ class QuantizationFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubjectFacts:
-    """What is known of a model on a backend once it is loaded. ``versions`` are by package."""
+    """Facts of a model on a backend after loading. ``versions`` are by package."""
 
     model: ModelFacts
     hardware: HardwareFacts
@@ -195,7 +197,7 @@ class SubjectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One number a turn: the median over all turns, the least and the largest."""
+    """A measure over all turns: the median, the least and the largest."""
 
     median: float
     low: float
@@ -204,13 +206,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RowsResult:
-    """What came out at one number of rows.
+    """Results at one number of rows.
 
-    Percentiles are of all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is how the median moved
-    from turn to turn. ``late`` ticks ended over a frame's length after their frame was complete.
-    ``frames_per_s`` and ``realtime_factor``, seconds of audio answered in a second, count all rows
-    together, back to back. ``speed_ratio`` is frames_per_s over the baseline's (without one: the first
-    model's) of the same turn.
+    Percentiles are of all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
+    over the turns. ``late`` ticks ended over a frame's length after their frame was complete.
+    ``frames_per_s`` and ``realtime_factor``, seconds of audio answered in a second, count all rows together,
+    back to back. ``speed_ratio`` is frames_per_s over the baseline's (without one: the first model's) of the
+    same turn.
     """
 
     rows: int
@@ -228,8 +230,11 @@ class RowsResult:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:
-    """Bytes. ``peak_rss`` is the most a process held that runs this model and nothing else; ``device`` the
-    most it reserved on its GPU. What the backend says of itself: ``weights`` and ``state_per_row``."""
+    """Memory in bytes.
+
+    ``peak_rss`` is the largest memory of a process that runs only this model; ``device`` the largest
+    reservation on its GPU. ``weights`` and ``state_per_row`` are reported by the backend.
+    """
 
     peak_rss: int
     device: int | None

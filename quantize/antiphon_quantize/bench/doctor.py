@@ -33,9 +33,9 @@ from antiphon_quantize.bench.slots import Found, find_slots
 
 LEAST_PYTHON = (3, 11)
 LEAST_MEMORY_BYTES = 1_000_000_000
-"""What the default model takes with its server, and as much again."""
+"""Memory of the default model with its server, and as much again."""
 LEAST_FILES = 4096
-"""A thousand calls with their recordings, and room for the rest."""
+"""Open files of a thousand calls with their recordings, and a reserve."""
 NAME_WIDTH = 10
 
 ModuleFinder = Callable[[str], object | None]
@@ -49,11 +49,11 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "plot": ("matplotlib", "pictures of probe and bench"),
     "otel": ("opentelemetry.sdk", "OpenTelemetry traces"),
 }
-"""By extra: a module that only it brings, and what it is for. The default model needs none of them."""
+"""By extra: a module that only it installs, and its purpose. The default model needs none of them."""
 
 
 class DoctorState(StrEnum):
-    """How a line of the doctor ends."""
+    """Result of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -62,7 +62,7 @@ class DoctorState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DoctorLine:
-    """One line: what was looked at, how it is, as text, and the remedy where there is one."""
+    """One line: the check, its result as text, and the remedy, if any."""
 
     name: str
     state: DoctorState
@@ -98,7 +98,7 @@ def check_libopus() -> DoctorLine:
 
 
 def check_cores(cores: int | None = None) -> DoctorLine:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     cores = usable_cores() if cores is None else cores
     if cores < 2:
         remedy = "give it two: a model's step and the sockets next to it otherwise wait for each other"
@@ -119,7 +119,7 @@ def check_memory(size_bytes: int | None = None) -> DoctorLine:
 def check_gpus(
     gpus: Iterable[Gpu] | None = None, *, find: ModuleFinder = importlib.util.find_spec
 ) -> DoctorLine:
-    """The NVIDIA GPUs that the driver offers, and whether anything here can use them."""
+    """The driver's NVIDIA GPUs, and whether an installed backend can use them."""
     found = list_gpus() if gpus is None else list(gpus)
     if not found:
         words = "no NVIDIA GPU that the driver offers; models run on the CPU"
@@ -138,7 +138,7 @@ def check_gpus(
 
 
 def check_files(limit: int | None = None) -> DoctorLine:
-    """The open files a server may have: it raises its own limit as far as it may."""
+    """The open files of a server, which raises its own limit as far as allowed."""
     limit = raise_open_file_limit() if limit is None else limit
     if limit < LEAST_FILES:
         remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
@@ -147,7 +147,7 @@ def check_files(limit: int | None = None) -> DoctorLine:
 
 
 def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
-    """The sound card, for ``antiphon talk`` alone."""
+    """The sound card, only for ``antiphon talk``."""
     if find("sounddevice") is None:
         return DoctorLine(
             "sound", DoctorState.OK, "not looked at without the extra talk; a server needs none"
@@ -167,7 +167,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
-    """What is installed in addition to the base."""
+    """The installed extras."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
     yield DoctorLine(
         "extras",
@@ -188,7 +188,7 @@ def _is_there(module: str, find: ModuleFinder) -> bool:
 
 
 def check_port(host: str, port: int) -> DoctorLine:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on the address now."""
     try:
         with bound(host, port):
             pass
@@ -199,7 +199,7 @@ def check_port(host: str, port: int) -> DoctorLine:
 
 
 async def check_text_model(endpoint: Endpoint) -> DoctorLine:
-    """Whether an agent's text model is there, and has the model that is named."""
+    """Whether an agent's text model is reachable, and has the named model."""
     text_model = TextModel([endpoint])
     try:
         names, name = await text_model.models(endpoint), await text_model.name(endpoint)
@@ -218,7 +218,7 @@ SECONDS = 3.0
 
 
 def check_default(model: str, *, is_timed: bool) -> DoctorLine:
-    """What runs ``model`` here, and how fast: the slots a server would take, and the ticks of all of them."""
+    """The backend for ``model`` here, and its speed: the slots of a server, and the ticks of all of them."""
     try:
         checkpoint = load_checkpoint(model)
         backend = resolve_auto(checkpoint)
@@ -264,7 +264,7 @@ A line with "MISSING" needs the remedy below it before a server starts, and make
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each finding, with its remedy; 1 when something needed is missing.
+    """Print a line for each finding, with its remedy; 1 if a required part is missing.
 
     Raises:
         ConfigError: an option that cannot be used.
@@ -283,7 +283,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
-    """One finding after the other, the slow one last."""
+    """The findings in order, the slow one last."""
     checks: tuple[Callable[[], DoctorLine], ...] = (
         check_python, check_libopus, check_cores, check_memory, check_gpus, check_files, check_sound
     )  # fmt: skip

@@ -71,11 +71,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose(options: argparse.Namespace) -> tuple[list[Subject], Subject | None]:
-    """The models to measure, and the one that the others are held against, which is one of them.
+    """The models to measure, and the baseline, which is one of them.
 
     Raises:
         ConfigError: the baseline is none of them.
-        AntiphonError: a model that is not there, or that nothing here runs.
+        AntiphonError: a model is missing, or no installed backend runs it.
     """
     entries = chosen_entries(options)
     subjects = make_subjects(entries)
@@ -111,7 +111,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--out",
         default="out/card",
         metavar="FILE",
-        help="where the card goes, without a suffix; a number is added where it exists [out/card]",
+        help="file name of the card, without a suffix; an existing name gets a number [out/card]",
     )
     parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

@@ -1,4 +1,4 @@
-"""The command lines of this package: which models, on what, how they are measured and judged."""
+"""The command lines of this package: models, device, measurement and verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon_quantize.gate_run import Material, Side
 def run_gate(
     candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
 ) -> Quality:
-    """The gate's verdict on a model compared with the one it was made from, by its own recipe's limits.
+    """The gate's verdict on a model against its original, by its recipe's limits.
 
     Raises:
         MissingExtraError: a package that the gate needs is not installed.
@@ -43,7 +43,7 @@ def run_gate(
 
 
 class QualitySource:
-    """Where quality comes from: files that ``antiphon gate`` wrote, or the gate itself, run when asked."""
+    """The source of quality: files of ``antiphon gate``, or the gate itself, run on request."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class QualitySource:
         """Read the files, which are in the order of the subjects that are not the baseline.
 
         Raises:
-            ConfigError: files without a baseline, another number of them, or one that no gate wrote.
+            ConfigError: files without a baseline, another number of them, or a file that was not written by
+                the gate.
         """
         self._baseline, self._gate = baseline, gate
         self._judged = {subject.label: subject for subject in subjects if subject is not baseline}
@@ -70,7 +71,7 @@ class QualitySource:
         self._read = {label: read_quality(Path(file), name) for label, file in pairs}
 
     def quality(self, label: str) -> Quality | None:
-        """What is known of a model; None without a baseline."""
+        """The quality of a model; None without a baseline."""
         if self._baseline is None:
             return None
         if label in self._read:
@@ -78,19 +79,19 @@ class QualitySource:
         try:
             return self._gate(self._judged[label], self._baseline)
         except (AntiphonError, MemoryError, RuntimeError) as error:
-            # All else is measured, and is not to be lost. Torch reports short memory by the last of these.
+            # The other measurements must not be lost. Torch reports short memory by the last of these.
             return not_judged(self._baseline.label, str(error) or type(error).__name__)
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:
-    """Which models, several of them, and how they are run."""
+    """Options for models, several of them, and their backend."""
     parser.add_argument("--model", action="append", help=f"{MODEL_HELP}; repeat for several")
     parser.add_argument("--config", metavar="FILE.toml", help="models as antiphon serve reads them")
     add_backend_options(parser)
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """How a model is run, in the words of ``antiphon serve``."""
+    """Options of a backend, named as in ``antiphon serve``."""
     parser.add_argument("--backend", default=AUTO, help=f"what runs it [{AUTO}]")
     parser.add_argument("--device", help="device, such as cpu, cuda, cuda:1")
     parser.add_argument(
@@ -99,7 +100,7 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quality_options(parser: argparse.ArgumentParser, *, baseline: str) -> None:
-    """What the gate is given; ``baseline`` is the help text of that option."""
+    """Options of the gate; ``baseline`` is the help text of that option."""
     parser.add_argument("--baseline", metavar="MODEL", help=baseline)
     parser.add_argument(
         "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate, see antiphon gate"
@@ -107,7 +108,7 @@ def add_quality_options(parser: argparse.ArgumentParser, *, baseline: str) -> No
 
 
 def one_entry(options: argparse.Namespace) -> ModelConfig:
-    """The one model of ``options.model``, run as :func:`add_backend_options` were given."""
+    """The one model of ``options.model``, with the options of :func:`add_backend_options`."""
     return ModelConfig(
         model=options.model,
         backend=options.backend,
@@ -136,11 +137,11 @@ def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
 
 
 def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
-    """What is to be measured, by labels that differ: a model's name, and its backend where that is needed.
+    """The subjects of a measurement by unique labels: a model's name, and its backend where necessary.
 
     Raises:
         ConfigError: two have one name, or an option that is not NAME=VALUE.
-        AntiphonError: a model that is not there, or that nothing here runs.
+        AntiphonError: a model is missing, or no installed backend runs it.
     """
     subjects: dict[str, Subject] = {}
     checkpoints = [load_checkpoint(entry.model) for entry in entries]
@@ -158,7 +159,7 @@ def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
 
 
 def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: str) -> None:
-    """How much is measured."""
+    """Options of the measurement plan."""
     parser.add_argument("--rows", default=rows, metavar="N,N", help=f"numbers of rows, ascending [{rows}]")
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"paced ticks of a turn, in seconds [{seconds:g}]"
@@ -174,7 +175,7 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
 
 
 def plan_of(options: argparse.Namespace) -> TickPlan:
-    """What the options ask to be measured. Raises ConfigError for rows that are no numbers."""
+    """The measurement plan of the options. Raises ConfigError for rows that are no numbers."""
     return TickPlan(parse_rows(options.rows), options.seconds, options.turns, options.lead_frames)
 
 
@@ -187,6 +188,6 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
 
 def portable_ref(model: str) -> str:
-    """A model's reference that means the same from any folder."""
+    """A model's reference that is valid from any folder."""
     is_path = model not in BUILTIN and "://" not in model
     return str(Path(model).expanduser().resolve()) if is_path else model

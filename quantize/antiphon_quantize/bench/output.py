@@ -59,8 +59,8 @@ def draw(card: Card, path: Path) -> None:
 def quality_points(card: Card) -> tuple[str, dict[str, float]]:
     """What stands for quality on this card, as text, and its finite number for every model that has one.
 
-    It is the first model's headline. The baseline's number is what the gate measured of it with the others,
-    or 1 where the measure is how alike the two are.
+    It is the first model's headline. The baseline's number comes from the gate's comparison with the others,
+    or is 1 for a measure of similarity.
     """
     headlines = [entry.quality.headline for entry in card.entries if entry.quality is not None]
     name = next((metric.name for metric in headlines if metric is not None), None)
@@ -128,7 +128,7 @@ def _draw_memory(axes: Any, card: Card) -> None:
 
 
 BUSY_SHARE = 0.3
-"""A load average above this share of the processors is somebody else's work."""
+"""Load average per processor above which another program disturbs the run."""
 NOT_MEASURED = "not measured"
 
 
@@ -160,7 +160,7 @@ def render(card: Card, figure: str | None = None) -> str:
 
 
 def summary(card: Card) -> str:
-    """What a terminal shows: the ticks of each model, and several models side by side."""
+    """The terminal's output: the ticks of each model, and several models side by side."""
     parts = [
         f"{entry.label} ({entry.facts.backend}, {entry.facts.dtype})\n{table(list(_results(card, entry)))}\n"
         + rows_in_time_sentence(entry)
@@ -179,7 +179,7 @@ def speed_of(card: Card) -> str:
 
 
 def is_busy(card: Card) -> bool:
-    """Whether something else used the processors when the run began."""
+    """Whether another program used the processors at the start of the run."""
     cores = max(entry.facts.hardware.count for entry in card.entries)
     return card.load_average > BUSY_SHARE * cores
 
@@ -255,7 +255,7 @@ def _result_cells(result: RowsResult) -> Sequence[str]:
 
 
 def rows_in_time_sentence(entry: Entry) -> str:
-    """How many rows this model answers in time on this machine."""
+    """A sentence with the number of rows that this model answers in time on this machine."""
     least = "at least " if entry.rows_in_time_is_least else ""
     rows = f"{least}**{entry.rows_in_time}**"
     return f"Rows in real time, p99 of a tick within what a frame leaves for two: {rows}."
@@ -275,7 +275,7 @@ def _number(value: float | None) -> str:
 
 
 def verdict(quality: Quality | None) -> str:
-    """What the gate said, with the number that stands for all."""
+    """The gate's result, with the headline measure."""
     if quality is None:
         return NOT_MEASURED
     if quality.note:
@@ -287,7 +287,7 @@ def verdict(quality: Quality | None) -> str:
 
 
 def memory_words(memory: MeasuredMemory) -> str:
-    """What is known of a model's memory."""
+    """The memory of a model."""
     parts = {
         "peak RSS of its process": memory.peak_rss,
         "device": memory.device,
@@ -320,7 +320,7 @@ def free_place(out: Path) -> Path:
 
 
 def can_draw() -> bool:
-    """Whether the card gets a picture; without matplotlib the reason is printed, and the rest continues."""
+    """Whether the card gets a picture; without matplotlib it prints the reason and continues."""
     try:
         load_matplotlib()
     except MissingExtraError as error:
@@ -330,7 +330,7 @@ def can_draw() -> bool:
 
 
 def write_card(card: Card, out: Path, *, has_figure: bool) -> list[Path]:
-    """Write ``out`` with each suffix, JSON first: nothing that was measured is lost by what comes later."""
+    """Write ``out`` with each suffix, JSON first: a later failure loses no measurement."""
     page, values, figure = _paths(out)
     write_new(values, card_to_json(card))
     if has_figure:

@@ -1,4 +1,4 @@
-"""One measured model, in a process of its own, so that its memory and its threads are its own."""
+"""One measured model in its own process, with its own memory and threads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from antiphon_quantize.bench.card import MeasuredMemory, SubjectFacts, TickPlan
 from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
 
 LEVEL = 0.1
-"""Standard deviation of the noise every row hears: about that of speech."""
+"""Standard deviation of the noise input of every row: about that of speech."""
 SPOKEN_TOKEN, SPOKEN_TEXT = 5, "Hello."
-"""The word that a tts row is given over and over: a token that is no padding, and a sentence of its own."""
+"""The word that a tts row gets repeatedly: a token that is no padding, and a sentence of its own."""
 THROUGHPUT_SHARE = 0.25
-"""The ticks back to back get this share of a turn's seconds on top."""
+"""Additional share of a turn's seconds for ticks back to back."""
 LEAST_TICKS = 5
 
 
@@ -51,7 +51,7 @@ def take_turn(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> TickTurn:
-    """Make ``rows`` rows fresh, tick ``plan.lead_frames`` times for nothing, then measure.
+    """Make ``rows`` rows fresh, run ``plan.lead_frames`` uncounted ticks, then measure.
 
     Raises:
         ConfigError: the backend has fewer rows.
@@ -102,11 +102,11 @@ class _Feed:
 
 
 def no_progress(done: int, total: int, what: str) -> None:
-    """A warm-up is not shown here."""
+    """Ignore the warm-up's progress."""
 
 
 END_TIMEOUT_S = 10.0
-"""For a process to end on its own; then it is killed."""
+"""Seconds for a process to end; then it is killed."""
 
 
 class Player(Protocol):
@@ -114,13 +114,13 @@ class Player(Protocol):
 
     @property
     def facts(self) -> SubjectFacts:
-        """What is known of it."""
+        """Facts of the model."""
 
     def take_turn(self, rows: int) -> TickTurn:
         """Measure at this number of rows."""
 
     def memory(self) -> MeasuredMemory:
-        """What it holds, at the most so far."""
+        """The largest memory so far."""
 
     def close(self) -> None:
         """End it."""
@@ -128,7 +128,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NearPlayer:
-    """A model in this very process, timed by any clock."""
+    """A model in this process, timed by any clock."""
 
     backend: Backend
     facts: SubjectFacts
@@ -142,24 +142,24 @@ class NearPlayer:
         return take_turn(self.backend, rows, self.plan, clock=self.clock, sleep=self.sleep)
 
     def memory(self) -> MeasuredMemory:
-        """What this process holds, at the most so far."""
+        """This process's largest memory so far."""
         return memory_of(self.backend.info, self.peak_rss)
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
         self.backend.close()
 
 
 class FarPlayer:
-    """A model in a process of its own; between its turns that waits and computes nothing."""
+    """A model in its own process, which waits between its turns."""
 
     def __init__(self, subject: Subject, plan: TickPlan, progress: Progress) -> None:
         """Start the process and load the model there.
 
         Raises:
-            BackendError: it cannot be loaded there; the message is what that process said.
+            BackendError: it cannot be loaded there; the message is that process's.
         """
-        context = multiprocessing.get_context("spawn")  # a fork would begin with all that is loaded here
+        context = multiprocessing.get_context("spawn")  # a fork would start with all modules of this process
         self._label = subject.label
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=play, args=(theirs, subject, plan), name=subject.label)
@@ -179,7 +179,7 @@ class FarPlayer:
         return turn
 
     def memory(self) -> MeasuredMemory:
-        """What its process holds, at the most so far."""
+        """Its process's largest memory so far."""
         memory: MeasuredMemory = self._ask(None)
         return memory
 
@@ -219,7 +219,7 @@ def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
     """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches us all: the asking process will close the pipe
+    )  # Ctrl-C reaches both processes: the parent will close the pipe
     try:
         backend, facts = load_subject(subject, plan.rows[-1], lambda *told: pipe.send(told))
         player = NearPlayer(backend, facts, plan)

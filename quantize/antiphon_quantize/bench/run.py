@@ -23,8 +23,8 @@ def summarise(
 ) -> dict[str, tuple[RowsResult, ...]]:
     """Every model's results, one per number of rows, from its turns in the order they were taken.
 
-    Speed is given as a ratio to ``baseline``'s of the same turn, or the first model's when that is None;
-    a ratio to itself is none.
+    Speed is a ratio to the ``baseline``'s of the same turn, or to the first model's if that is None; the
+    reference itself has none.
     """
     other = baseline if baseline is not None else next(iter(turns))
     return {
@@ -68,7 +68,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def timely_rows(results: Sequence[RowsResult], frame_ms: float) -> tuple[int, bool]:
-    """The most rows whose p99 tick is answered in time, by the server's own rule, and whether it is a bound.
+    """The most rows whose p99 tick is in time, by the server's own rule, and whether it is a bound.
 
     The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. It is a lower bound
     where even the most rows that were measured are in time; 0 where the fewest, 1 or more, are not.
@@ -84,7 +84,7 @@ Tell = Callable[[str], None]
 
 
 def take_turns(players: Mapping[str, Player], plan: TickPlan, tell: Tell) -> dict[str, list[TickTurn]]:
-    """The turns of every model at every number of rows: A, B, A, B, so that a disturbance meets all."""
+    """The turns of every model at every number of rows: A, B, A, B, so that a disturbance affects all."""
     turns: dict[str, list[TickTurn]] = {label: [] for label in players}
     for number in range(1, plan.turns + 1):
         for rows in plan.rows:
@@ -109,10 +109,10 @@ def run(
     now: datetime,
     tell: Tell,
 ) -> Card:
-    """Load every model by its maker, measure them alternately, request their quality, and make the card.
+    """Load every model, measure them alternately, judge their quality, and make the card.
 
-    ``makers`` have a label each, in order; ``baseline`` is one of them or None. ``quality`` is asked by
-    label once the players have ended, so that it finds the memory free.
+    ``makers`` have a label each, in order; ``baseline`` is one of them or None. ``quality`` is called by
+    label after the players have ended, when their memory is free.
 
     Raises:
         ConfigError: frames of different lengths, which cannot be paced together.

@@ -46,7 +46,7 @@ written and the exit code is 1: a frame can wait for one tick and needs its own,
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The slots that were chosen, and the paced ticks that confirm them or do not."""
+    """The chosen slots, and the paced ticks that confirm or refute them."""
 
     slots: int
     frame_ms: float
@@ -54,12 +54,12 @@ class Found:
 
     @property
     def p99_ms(self) -> float:
-        """99 of 100 ticks took no longer."""
+        """The tick time that 99 of 100 ticks do not exceed."""
         return 1000 * percentile(self.turn.tick_s, 0.99)
 
     @property
     def limit_ms(self) -> float:
-        """The longest tick of which two fit into a frame."""
+        """The longest tick that fits twice into a frame."""
         return 1000 * tick_limit_s(self.frame_ms / 1000, reserve_fraction=0.0)
 
     @property
@@ -76,10 +76,10 @@ def find_slots(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Let the engine choose as many slots as it would, and tick their ready rows for ``seconds``.
+    """Let the engine choose its slots, and tick their ready rows for ``seconds``.
 
     Raises:
-        ConfigError: not even one row fits into memory, or nothing is known that could decide.
+        ConfigError: one row does not fit into memory, or no measure can decide.
         BackendError: memory ran out.
     """
     backend: Backend = make_sized(factory, config, clock)
@@ -93,7 +93,7 @@ def find_slots(
 
 
 def ready_rows(backend: Backend, config: EngineConfig) -> int:
-    """The rows of a tick when all slots are busy: what the search counted on, or all of them."""
+    """The rows of a tick when all slots are busy: the search's number, or all of them."""
     slots = backend.info.slots
     is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
     if not is_packed or not backend.info.spec.kind.has_deadlines:
@@ -110,7 +110,7 @@ def main(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Find the slots of one model and write the configuration; 1 when they are not in time after all.
+    """Find the slots of one model and write the configuration; 1 if they are not in time.
 
     Raises:
         AntiphonError: an option that cannot be used, a file that exists, a model that cannot be run.
@@ -135,7 +135,7 @@ def main(
 
 
 def summary(found: Found, max_slots: int) -> str:
-    """What was found, in a sentence."""
+    """The result in a sentence."""
     most = ", the most that were asked for" if found.slots == max_slots else ""
     return (
         f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of {found.turn.rows} ready rows, "
@@ -165,12 +165,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("out", metavar="FILE.toml", help="the file to write; one that exists is kept")
+    parser.add_argument("out", metavar="FILE.toml", help="the file to write; an existing one is kept")
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
     add_backend_options(parser)
     most = EngineConfig().max_slots
-    parser.add_argument("--max-slots", type=int, default=most, metavar="N", help=f"look no further [{most}]")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of ticks that confirm the result [10]")
+    parser.add_argument("--max-slots", type=int, default=most, metavar="N", help=f"most slots [{most}]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time of the final check [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:
         raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")

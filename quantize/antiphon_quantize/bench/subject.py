@@ -1,4 +1,4 @@
-"""One model on one backend: loaded, warm, and described; what a card says of it apart from the numbers."""
+"""One model on one backend: loaded, warm, and described by all facts of a card except the numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ NOT_TOLD = "not stated in its manifest"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be measured. ``label`` tells it from the others of a run; ``backend`` is never auto."""
+    """One subject of a measurement.
+
+    ``label`` is unique in a run; ``backend`` is never auto.
+    """
 
     label: str
     model: str
@@ -41,10 +44,10 @@ class Subject:
 
 
 def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Backend, SubjectFacts]:
-    """Its backend with ``slots`` rows, warm, and what is known of it.
+    """Its backend with ``slots`` rows, warm, and the facts of the model.
 
     Raises:
-        AntiphonError: it cannot be loaded, or not run.
+        AntiphonError: it cannot be loaded or run.
     """
     checkpoint = load_checkpoint(subject.model)
     options = dict(subject.options)
@@ -54,7 +57,7 @@ def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Back
 
 
 def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> SubjectFacts:
-    """The facts of a checkpoint that runs as ``info`` says."""
+    """The facts of a checkpoint that runs on the backend of ``info``."""
     spec = checkpoint.spec
     return SubjectFacts(
         model=ModelFacts(
@@ -83,7 +86,7 @@ def weight_roles(checkpoint: Checkpoint, info: BackendInfo) -> list[str]:
 
 
 def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """What a model's files are."""
+    """The format of a model's files."""
     if info.name == "onnx":
         return "ONNX graphs"
     layout = "published layout" if checkpoint.manifest is None else "antiphon.json"
@@ -91,7 +94,7 @@ def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """How the weights were made smaller, by the manifest, and how they are run, by the backend."""
+    """The rounding of the weights, by the manifest, and their form at run time, by the backend."""
     recipe = checkpoint.quantization_for(info.name)
     made = NONE
     if recipe is not None:
@@ -104,7 +107,7 @@ def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """What the rounding was calibrated on, if on anything; our own tool says so where it was."""
+    """The calibration of a rounding, if any; this project's tool records it."""
     recipe = checkpoint.quantization_for(info.name)
     if recipe is None:
         return NONE
@@ -113,11 +116,11 @@ def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def describe_hardware(device: str, threads: int) -> HardwareFacts:
-    """The GPU that a device's name stands for, or this machine's processors."""
+    """The GPU of a device name, or this machine's processors."""
     if not device.startswith("cuda"):
         driver = f"none ({platform.system()} {platform.release()})"
         return HardwareFacts(cpu_name(), usable_cores(), driver, threads)
-    torch = sys.modules.get("torch")  # onnx runs on GPUs without it, and knows no name
+    torch = sys.modules.get("torch")  # onnx runs on GPUs without torch, and has no name for them
     name = device if torch is None else str(torch.cuda.get_device_name(device))
     return HardwareFacts(name, 1, nvidia_driver(), threads)
 
@@ -132,7 +135,7 @@ def nvidia_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> MeasuredMemory:
-    """What this process and its device hold for a backend."""
+    """The memory of this process and its device for a backend."""
     return MeasuredMemory(
         peak_rss=(peak_rss or peak_bytes)(),
         device=device_bytes(info.device),
@@ -142,7 +145,7 @@ def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> M
 
 
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """The most memory this process ever held.
+    """The largest memory of this process so far.
 
     Not ``ru_maxrss`` where there is another way: on Linux a child begins with its parent's.
     """
@@ -154,7 +157,7 @@ def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
 
 
 def device_bytes(device: str) -> int | None:
-    """The most that torch has reserved on a GPU; None where it runs none."""
+    """The largest reservation of torch on a GPU; None if it uses none."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
         return None

@@ -43,12 +43,13 @@ from antiphon_quantize.gate_sound import built_in_clips
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 LEAST_SNR_DB = 40.0
-"""Of the sound, where every token agrees: rounding in float32 stays far above it, another token far below."""
+"""Signal-to-noise ratio in dB above which sound agrees: rounding in float32 stays above it, another token
+far below."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOutput:
-    """What a backend answered: ``pcm [frames, frame_samples]`` and ``text [frames]`` of emitted frames."""
+    """A backend's output: ``pcm [frames, frame_samples]`` and ``text [frames]`` of emitted frames."""
 
     pcm: FloatArray
     text: tuple[int, ...]
@@ -56,7 +57,10 @@ class BackendOutput:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Two answers to the same speech. ``first_difference``: the first frame whose text token differs."""
+    """A comparison of two outputs for the same speech.
+
+    ``first_difference``: the first frame whose text token differs.
+    """
 
     frames: int
     first_difference: int | None
@@ -64,7 +68,7 @@ class Parity:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every token agrees, and the sound but for rounding."""
+        """Whether all tokens agree, and the sound except for rounding."""
         return self.first_difference is None and self.snr_db >= LEAST_SNR_DB
 
     def __str__(self) -> str:
@@ -76,7 +80,7 @@ class Parity:
 
 
 def speak(make: Callable[[], Backend], pcm: FloatArray) -> BackendOutput:
-    """What a backend answers greedily to ``pcm [frames, frame_samples]``; it is closed again."""
+    """The greedy output of a backend for ``pcm [frames, frame_samples]``; the backend is closed again."""
     backend = make()
     try:
         backend.warm_up(no_progress)
@@ -95,7 +99,7 @@ def speak(make: Callable[[], Backend], pcm: FloatArray) -> BackendOutput:
 
 
 def compare(upstream: BackendOutput, ours: BackendOutput) -> Parity:
-    """Hold our answer against upstream's.
+    """Compare the project's output with upstream's.
 
     Raises:
         ValueError: the numbers of frames differ.
@@ -128,7 +132,7 @@ UPSTREAM = "reference"
 
 
 class VerifyState(StrEnum):
-    """How a part of the verification ended."""
+    """Result of a part of the verification."""
 
     OK = "ok"
     FAILED = "FAILED"
@@ -137,7 +141,7 @@ class VerifyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPart:
-    """A part of the verification: its name, how it ended, and the numbers or the reason as text."""
+    """A part of the verification: its name, its result, and the numbers or the reason as text."""
 
     name: str
     state: VerifyState
@@ -177,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def told(finding: VerifiedPart) -> VerifiedPart:
-    """Print a finding as soon as it is there."""
+    """Print a finding at once."""
     print(finding, flush=True)  # noqa: T201
     return finding
 
@@ -196,7 +200,7 @@ def check_files(checkpoint: Checkpoint) -> VerifiedPart:
 
 
 def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> VerifiedPart:
-    """Hold a backend's greedy answer to a recording against that of upstream's own modules."""
+    """Compare a backend's greedy output for a recording with that of upstream's own modules."""
     reason = no_parity(subject, checkpoint)
     if reason is not None:
         return VerifiedPart("parity", VerifyState.NOT_CHECKED, reason)
@@ -214,7 +218,7 @@ def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> Verif
 
 
 def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
-    """Why upstream cannot be asked about a model, or None if it can."""
+    """The reason why upstream cannot run a model, or None if it can."""
     if not checkpoint.spec.kind.is_live:
         return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
     recipe = checkpoint.quantization_for(subject.backend)
@@ -226,17 +230,17 @@ def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
 
 
 def speech(spec: ModelSpec, frames: int) -> FloatArray:
-    """The recording that the probe speaks, over and over: ``[frames, frame_samples]``."""
+    """The recording of the probe, repeated: ``[frames, frame_samples]``."""
     samples = read_audio(built_in_clips()[0], spec.sample_rate)
     size = spec.frame_samples
     return np.resize(samples, frames * size).reshape(frames, size)
 
 
 def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> Subject | None:
-    """What a model is held against: the one that was requested, or for graphs the weights they are made of.
+    """The baseline of a model: the requested one, or for graphs the weights of their source.
 
     Raises:
-        AntiphonError: that is not there, or nothing here runs it.
+        AntiphonError: it is missing, or no installed backend runs it.
     """
     if asked is not None:
         (baseline,) = make_subjects([ModelConfig(model=asked, device=subject.device)])
@@ -291,7 +295,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--out",
         default="out/verify",
         metavar="FILE",
-        help="where the card goes, without a suffix [out/verify]",
+        help="file name of the card, without a suffix [out/verify]",
     )
     parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
     return parser.parse_args(list(argv))

@@ -68,7 +68,7 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
 def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
     """Compute what a conditioned model (Hibiki) adds to every step's input: ``[1, 1, dim]``, or None.
 
-    Raises UnsupportedError when the model is conditioned in a way only its own program knows.
+    Raises UnsupportedError when the model is conditioned in an unsupported way.
     """
     if model.fuser is None:
         return None
@@ -89,7 +89,7 @@ _MIMI, _LM = "mimi.", "lm."
 class ReferenceExecutor:
     """Upstream's modules over a fixed batch; see :class:`antiphon.backends.base.FrameExecutor`.
 
-    Every tick computes all rows: those that are not named are masked. Mimi runs in float32, the language
+    Every tick computes all rows; other rows than the named are masked. Mimi runs in float32, the language
     model in its own dtype; upstream's modules are used as they are (moshi 0.2.13).
     """
 
@@ -146,13 +146,13 @@ class ReferenceExecutor:
                 self.lm.reset(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; a codec has no use for them."""
+        """Set a row's sampling parameters; a codec ignores them."""
         if self.lm is not None:
             self.lm.set_parameters(row, parameters)
 
     @torch.no_grad()
     def run(self, work: Work) -> Result:
-        """One tick: the named rows are spread over the whole batch, and gathered from its outputs."""
+        """One tick: the named rows are scattered over the whole batch, and gathered from its outputs."""
         watch = Stopwatch()
         self.reset(work.rows[work.is_fresh].tolist())
         whole = np.zeros((self._slots, work.pcm.shape[1]), np.float32)
@@ -205,7 +205,7 @@ class ReferenceExecutor:
         }
 
     def choose_threads(self) -> None:
-        """There is one way."""
+        """The backend has only one mode."""
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
@@ -215,7 +215,7 @@ class ReferenceExecutor:
         """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
 
     def close(self) -> None:
-        """Let go of the modules, and of the memory the device keeps for them."""
+        """Release the modules, and the memory that the device keeps for them."""
         del self.mimi, self.lm, self._mimi_rows
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

@@ -33,14 +33,14 @@ Module: TypeAlias = StreamingModule[Any]
 
 _RING, _END = ".ring", ".end"
 _CAPACITY: Final = 2
-"""The axis of a row's ring ``[2, heads, capacity, dim]`` that positions go round."""
+"""The axis of a row's ring ``[2, heads, capacity, dim]`` that holds positions."""
 
 
 class StreamRows:
     """The rows of a module that streams a batch."""
 
     def __init__(self, module: Module) -> None:
-        """Look at a module that streams."""
+        """Index a module that streams."""
         self._module = module
         state = module._streaming_state
         assert state is not None
@@ -73,8 +73,8 @@ class StreamRows:
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones.
 
-        Upstream's own reset only forgets how full a KV ring is. What stays in it is masked by a zero
-        attention weight, and 0 times NaN is NaN: so the rings are emptied as well.
+        Upstream's own reset only clears the fill level of a KV ring. A zero attention weight masks the old
+        content, but 0 times NaN is NaN, so the rings are cleared too.
         """
         if not rows:
             return
@@ -84,7 +84,7 @@ class StreamRows:
                 view[list(rows)] = 0
 
     def specs(self, prefix: str = "") -> list[TensorSpec]:
-        """What a copied row has, by names that begin with ``prefix``."""
+        """The shapes of a copied row, with names that begin with ``prefix``."""
         found = []
         for name, view in self.views().items():
             position = f"{prefix}{name.removesuffix(_RING)}{_END}" if name.endswith(_RING) else None
@@ -122,13 +122,13 @@ _MODEL, _DELAYS, _SAMPLER = "model.", "delays.", "sampler."
 
 
 class DuplexLM:
-    """A Moshi-family language model: codes heard in, text and codes spoken out."""
+    """A Moshi-family language model: codes in, text and codes out."""
 
     def __init__(self, model: LMModel, spec: LMSpec, *, condition: torch.Tensor | None = None) -> None:
         """Take over a loaded model; ``condition`` ``[1, 1, dim]`` is added to every step's input.
 
         Raises:
-            UnsupportedError: the model hears nothing, or has no depformer.
+            UnsupportedError: the model has no audio input, or no depformer.
         """
         heard = spec.n_q - spec.dep_q
         if heard < 1 or spec.dep_q < 1:
@@ -161,7 +161,7 @@ class DuplexLM:
         self._sampler.reset(rows)
 
     def step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
-        """Advance rows ``[m]`` by one frame of codes heard, int32 ``[m, >= n_q - dep_q]``.
+        """Advance rows ``[m]`` by one frame of received codes, int32 ``[m, >= n_q - dep_q]``.
 
         Returns int32 ``[m, 1 + dep_q]``, the frame that is complete, text first. ``lap`` is called with the
         name of each stage when it is done.
@@ -185,7 +185,7 @@ class DuplexLM:
     def _speak(
         self, text: IntArray, hidden: torch.Tensor, rows: IntArray, lap: Callable[[str], None]
     ) -> IntArray:
-        """Run the depformer over the codebooks of one frame; it starts afresh at every frame."""
+        """Run the depformer over the codebooks of one frame; its state is new in every frame."""
         depformer = self.model.depformer
         assert depformer is not None
         steps = self._delays.offsets[rows]
@@ -219,7 +219,7 @@ class DuplexLM:
         }
 
     def specs(self, prefix: str) -> list[TensorSpec]:
-        """What a copied row has, by names that begin with ``prefix``."""
+        """The shapes of a copied row, with names that begin with ``prefix``."""
         host = self._take_host(0).items()
         own = [TensorSpec(prefix + name, tuple(tensor.shape), tensor.dtype) for name, tensor in host]
         return [*own, *self._rows.specs(prefix + _MODEL)]

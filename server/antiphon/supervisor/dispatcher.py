@@ -1,6 +1,6 @@
 """The listening sockets: connections are counted, and each goes to the front end with the fewest active ones.
 
-Every connection is accepted at once, and waits here for its turn
+Every connection is accepted soon, and waits here for its turn
 (:mod:`antiphon.supervisor.connection_queue`).
 """
 
