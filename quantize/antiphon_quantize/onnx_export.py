@@ -109,10 +109,7 @@ def save_whole(program: torch.onnx.ONNXProgram, path: Path) -> None:
 
 
 def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_whole) -> GraphFormat:
-    """Write a stage to ``path`` and describe it, without computing or reading values.
-
-    Nothing is computed: no weight and no state is read.
-    """
+    """Write a stage to ``path`` and describe it, without computing: no weight and no state is read."""
     state = [torch.empty((EXAMPLE_ROWS, *spec.shape), dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)

@@ -197,9 +197,9 @@ def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Round
 
 
 def smoothquant(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
-    """SmoothQuant: move half of the inputs' outliers into the weights (Xiao et al.
+    """SmoothQuant: move half of the inputs' outliers into the weights (Xiao et al. 2022).
 
-    2022); rows keep their own scales.
+    Rows keep their own scales.
     """
     with quietly():
         from torchao.prototype.smoothquant.core import SmoothQuantObserver

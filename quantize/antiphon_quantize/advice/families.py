@@ -26,7 +26,7 @@ LAYER_WEIGHTS: Final = 12.25
 
 MIMI_PARAMETERS: Final = 96_100_000
 MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
-"""Bytes of a codec weight: the codec stays in float32."""
+"""Bytes of the codec, which stays in float32."""
 
 MIMI_STATE_BYTES: Final = 8_200_000
 """Codec state of one session and direction: keys and values of a transformer, in float32."""
@@ -35,7 +35,7 @@ INT8_SCALES: Final = 1.002
 """Bytes of an INT8 weight with its share of the scale of its row."""
 
 HEAD_DIM: Final = 128
-"""Bytes of an INT8 key or value of the large transformer, with its share of a scale of 4 bytes."""
+"""Head width of the large transformer: a scale of 4 bytes goes with as many INT8 keys, or values."""
 
 PRECISIONS: Final = ("bf16", "int8")
 

@@ -190,7 +190,7 @@ SHARE_REACHED: Final = 0.53
 """Share of that rate with INT4 weights: moshi-7b takes 173 ms a frame on two cores."""
 
 CPU_LIMIT_MS: Final = 68.0
-"""Seconds of a frame of 80 ms, less the reserve of slots = auto."""
+"""Milliseconds of a frame, 80, less the reserve of slots = auto."""
 
 
 @dataclass(frozen=True, slots=True)
