@@ -144,8 +144,8 @@ class TextModelError(AntiphonError):
     ``may_pass``: the same request may succeed at once.
     """
 
-    def __init__(self, message: str, *, retry_after_s: int | None = None, may_pass: bool = False) -> None:
-        self.retry_after_s, self.may_pass = retry_after_s, may_pass
+    def __init__(self, message: str, *, may_pass: bool = False) -> None:
+        self.may_pass = may_pass
         super().__init__(message)
 
 

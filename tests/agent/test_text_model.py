@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -110,13 +111,15 @@ def test_a_fault_is_named_and_nothing_of_its_words_is_repeated(name: str) -> Non
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_full_server_is_not_asked_again_and_says_when_to_come_back(status: int) -> None:
+def test_a_full_server_is_not_asked_again(status: int) -> None:
     async def scene() -> None:
-        full = Answer(status=status, headers={"Retry-After": "17"})
-        async with TextModelServer(usual=full).serve() as server, TextModelServer().serve() as other:
-            with pytest.raises(TextModelError, match=f"status {status}") as raised:
+        async with (
+            TextModelServer(usual=Answer(status=status)).serve() as server,
+            TextModelServer().serve() as other,
+        ):
+            with pytest.raises(TextModelError, match=f"status {status}"):
                 await asked(server)
-            assert (raised.value.retry_after_s, len(server.requests)) == (17, 1)
+            assert len(server.requests) == 1
             assert text_of(await asked(server, other)) == "I see. "
 
     asyncio.run(scene())
@@ -150,6 +153,62 @@ def test_what_was_said_stays_and_no_other_is_asked_once_a_reply_has_begun() -> N
 
     asyncio.run(scene(Answer([piece("Well ")], stays=True), "has not continued its reply within 0.2 s"))
     asyncio.run(scene(Answer([piece("Well ")], is_cut=True), "cannot be reached, or left|ended within"))
+
+
+def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> None:
+    async def scene(answer: Answer, patience: Patience) -> list[Piece]:
+        async with TextModelServer(answer, usual=answer).serve() as server:
+            found = await asked(server, patience=patience)
+            assert len(server.requests) == 1
+            return found
+
+    thinking = [piece(reasoning_content="Hm. ")] * 8
+    slow = Answer([*thinking, piece("Yes."), *ending()], pause_s=0.05)
+    found = asyncio.run(scene(slow, Patience(first_s=0.2, next_s=0.2)))
+    assert text_of(found) == "Yes."
+    with pytest.raises(TextModelError, match=r"has not begun a reply within 0\.3 s"):
+        asyncio.run(scene(Answer(thinking, repeats=True), Patience(first_s=0.2, next_s=0.2, think_s=0.3)))
+
+
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_what_a_model_thinks_within_its_text_is_left_out(size: int) -> None:
+    text = "<think>Is 2 < 3? </thin so>\n</think>It is <b>1</b> <thin<think>well</think>g> 5 <th"
+    events = [piece(text[at : at + size]) for at in range(0, len(text), size)]
+    stream = ChatStream()
+    found = stream.feed("".join(map(_as_line, [*events, *ending()])).encode())
+    assert text_of(found) == "It is <b>1</b> <thing> 5 <th"
+    assert found[-2] == ReplyEnded()
+    assert text_of(ChatStream().feed(_as_line(piece("<think>on and on")).encode() + b"data: [DONE]\n")) == ""
+
+
+def _calls_of(*parts: dict[str, Any]) -> list[tuple[str, str, str]]:
+    found = ChatStream().feed("".join(_as_line(piece(tool_calls=[part])) for part in parts).encode())
+    made: dict[int, list[str]] = {}
+    for it in found:
+        assert isinstance(it, CallPiece)
+        made.setdefault(it.index, [it.call_id, it.name, ""])[2] += it.arguments
+    return [(call_id, name, arguments) for call_id, name, arguments in made.values()]
+
+
+def _part(arguments: str, name: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {**fields, "function": {"arguments": arguments, **({"name": name} if name else {})}}
+
+
+def test_a_new_id_begins_a_call_whatever_its_index_is_and_none_is_needed() -> None:
+    two = [("a", "time", "{}"), ("b", "date", "{}")]
+    indices: Sequence[dict[str, Any]] = ({"index": 0}, {"index": None}, {})
+    for index in indices:
+        assert _calls_of(_part("{}", "time", id="a", **index), _part("{}", "date", id="b", **index)) == two
+        pieces = (
+            _part("{", "time", id="a", **index),
+            _part("}", **index),
+            _part("{}", "date", id="b", **index),
+        )
+        assert _calls_of(*pieces) == two
+    assert _calls_of(_part("{}", "time"), _part("{}", "time")) == [("", "time", "{}")] * 2
+    once = [("a", "time", "{}")]
+    assert _calls_of(_part("{", "time", index=0, id="a"), _part("}", "time", index=0, id="a")) == once
+    assert _calls_of(_part("{", "time", index=0, id="a"), _part("}", index=0, id="other")) == once
 
 
 def test_an_endless_reply_is_cut() -> None:
@@ -196,9 +255,11 @@ def test_the_only_model_needs_no_name_and_the_key_comes_from_the_environment(
             assert server.requests[0]["model"] == "scripted"
             assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
             await model.close()
-            server.models = ("one", "two")
+            server.models = ("one", "x" * 5000)
             model = TextModel([Endpoint(server.url)])
-            with pytest.raises(TextModelError, match="has 2 models, set llm_model to one of them: one, two"):
+            with pytest.raises(
+                TextModelError, match=r"has 2 models, set llm_model to one of them: one, x{100}$"
+            ):
                 await model.name(model.endpoints[0])
             await model.close()
 
@@ -210,7 +271,7 @@ def test_a_stream_is_read_alike_however_it_is_cut() -> None:
     lines = [": ping\n\n", "event: x\r\n", *map(_as_line, [*events, *ending()]), "data: [DONE]\r\n\r\n"]
     data = "".join(lines).encode()
     whole = ChatStream().feed(data)
-    assert whole[:2] == [TextPiece("Grüße "), CallPiece(0, "call_0", "a", "{}")]
+    assert whole[:2] == [TextPiece("Grüße "), CallPiece(0, "", "a", "{}")]
     for size in (1, 3, 7):
         stream = ChatStream()
         cut = [it for at in range(0, len(data), size) for it in stream.feed(data[at : at + size])]

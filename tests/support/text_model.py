@@ -44,7 +44,7 @@ class Answer:
     """What one request gets: ``events`` (a str goes as it is), then the end.
 
     ``stays``: after the events nothing more comes until the client leaves. ``is_cut``: the connection ends
-    without the end. ``repeats``: the events come again and again.
+    without the end. ``repeats``: the events come again and again. ``pause_s`` is before each of them.
     """
 
     events: Sequence[dict[str, Any] | str] = ()
@@ -53,6 +53,7 @@ class Answer:
     stays: bool = False
     is_cut: bool = False
     repeats: bool = False
+    pause_s: float = 0.0
 
 
 def says(text: str) -> Answer:
@@ -114,7 +115,7 @@ class TextModelServer:
             for event in answer.events:
                 text = event if isinstance(event, str) else f"data: {json.dumps(event)}\n\n"
                 await response.write(text.encode())
-                await asyncio.sleep(0)
+                await asyncio.sleep(answer.pause_s)
             if not answer.repeats:
                 break
         if answer.stays:

@@ -30,7 +30,7 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of the tool call of this ``index``; the first of each has its ``call_id`` and ``name``."""
+    """A piece of the tool call of this ``index``; the first has its ``name``. Some servers give no ``call_id``."""
 
     index: int
     call_id: str
@@ -56,16 +56,49 @@ class ReplyEnded:
 Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
 
 
+class Thoughts:
+    """Leaves out what a model thinks within its text, between ``<think>`` and ``</think>``."""
+
+    MARKS: Final = ("<think>", "</think>")
+
+    def __init__(self) -> None:
+        """Begin outside a thought."""
+        self._rest = ""
+        self._thinks = False
+
+    def feed(self, text: str) -> str:
+        """More text; what is certainly no thought, and no part of a mark."""
+        text, said = self._rest + text, ""
+        while True:
+            mark = self.MARKS[self._thinks]
+            before, found, after = text.partition(mark)
+            if not found:
+                break
+            said += "" if self._thinks else before
+            self._thinks, text = not self._thinks, after
+        held = next(it for it in range(len(mark) - 1, -1, -1) if text.endswith(mark[:it]))
+        sure, self._rest = text[: len(text) - held], text[len(text) - held :]
+        return said if self._thinks else said + sure
+
+    def finish(self) -> str:
+        """No more text comes; what might have become a mark is none."""
+        rest, self._rest = self._rest, ""
+        return "" if self._thinks else rest
+
+
 class ChatStream:
-    """The reader of one reply. ``is_done``: nothing more comes that matters."""
+    """The reader of one reply, of ``events`` so far. ``is_done``: nothing more comes that matters."""
 
     def __init__(self) -> None:
         """Begin before the first byte."""
         self.is_done = False
+        self.events = 0
+        self._thoughts = Thoughts()
         self._rest = b""
         self._has_ended = False
         self._chars = self._argument_chars = 0
-        self._calls: dict[int, str] = {}
+        self._call_ids: list[str] = []
+        self._places: dict[int, int] = {}  # of the latest call of each index, in the list of ids
 
     def feed(self, data: bytes) -> list[Piece]:
         """The pieces that are complete with these bytes.
@@ -98,8 +131,9 @@ class ChatStream:
     def _event(self, data: bytes) -> list[Piece]:
         if data == b"[DONE]":
             self.is_done = True
-            return [] if self._has_ended else [self._end()]
+            return [] if self._has_ended else self._end()
         event = _parsed(data)
+        self.events += 1
         if "error" in event:
             raise TextModelError("the text model reports an error within its stream")
         choices = event.get("choices") or [{}]
@@ -110,12 +144,13 @@ class ChatStream:
             raise TextModelError("the text model sent an event whose delta is no object")
         pieces = [*self._text(delta.get("content")), *self._tool_calls(delta.get("tool_calls"))]
         if reason is not None and not self._has_ended:
-            pieces.append(self._end(is_cut=reason in ("length", "content_filter")))
+            pieces += self._end(is_cut=reason in ("length", "content_filter"))
         return pieces + _usage(event.get("usage"))
 
-    def _end(self, *, is_cut: bool = False) -> ReplyEnded:
+    def _end(self, *, is_cut: bool = False) -> list[Piece]:
         self._has_ended = True
-        return ReplyEnded(is_cut)
+        rest = self._thoughts.finish()
+        return [*([TextPiece(rest)] if rest else []), ReplyEnded(is_cut)]
 
     def _text(self, content: Any) -> list[Piece]:
         if content is None or content == "" or self._has_ended:
@@ -124,10 +159,12 @@ class ChatStream:
             raise TextModelError("the text model sent an event whose content is no text")
         left = MAX_REPLY_CHARS - self._chars
         self._chars += len(content)
+        said = self._thoughts.feed(content[:left])
+        pieces: list[Piece] = [TextPiece(said)] if said else []
         if self._chars <= MAX_REPLY_CHARS:
-            return [TextPiece(content)]
+            return pieces
         self.is_done = True
-        return [TextPiece(content[:left]), self._end(is_cut=True)] if left else [self._end(is_cut=True)]
+        return pieces + self._end(is_cut=True)
 
     def _tool_calls(self, calls: Any) -> list[Piece]:
         if not calls:
@@ -140,25 +177,36 @@ class ChatStream:
         function = call.get("function") or {}
         if not isinstance(function, dict):
             raise TextModelError("the text model sent a tool call that cannot be read")
-        index, call_id = call.get("index", len(self._calls)), call.get("id") or ""
+        index, call_id = call.get("index"), call.get("id") or ""
         name, arguments = function.get("name") or "", function.get("arguments")
         if not isinstance(arguments, str):  # some servers send the object itself
             arguments = "" if arguments is None else json.dumps(arguments)
-        is_read = isinstance(index, int) and isinstance(call_id, str) and isinstance(name, str)
+        is_read = isinstance(index, int | None) and isinstance(call_id, str) and isinstance(name, str)
         if not is_read or len(call_id) > MAX_NAME_CHARS or len(name) > MAX_NAME_CHARS:
             raise TextModelError("the text model sent a tool call that cannot be read")
-        if index not in self._calls:
-            if not name or len(self._calls) >= MAX_TOOL_CALLS:
-                what = f"more than {MAX_TOOL_CALLS} tool calls" if name else "a tool call without a name"
-                raise TextModelError(f"the text model sent {what}")
-            self._calls[index] = call_id = call_id or f"call_{len(self._calls)}"
+        place = self._place(index, call_id, name)
         self._argument_chars += len(arguments)
         if self._argument_chars > MAX_ARGUMENT_CHARS:
             raise TextModelError(
                 f"the text model sent {self._argument_chars} characters of arguments, the limit is "
                 f"{MAX_ARGUMENT_CHARS}"
             )
-        return CallPiece(index, self._calls[index], name, arguments)
+        return CallPiece(place, self._call_ids[place], name, arguments)
+
+    def _place(self, index: int | None, call_id: str, name: str) -> int:
+        """Which call a piece is of: one with a new id and a name begins the next, whatever its index is."""
+        place = len(self._call_ids) - 1 if index is None else self._places.get(index, -1)
+        if place >= 0:
+            is_same = call_id == self._call_ids[place] if call_id else index is not None
+            if is_same or not name:
+                return place
+        if not name or len(self._call_ids) >= MAX_TOOL_CALLS:
+            what = f"more than {MAX_TOOL_CALLS} tool calls" if name else "a tool call without a name"
+            raise TextModelError(f"the text model sent {what}")
+        self._call_ids.append(call_id)
+        if index is not None:
+            self._places[index] = len(self._call_ids) - 1
+        return len(self._call_ids) - 1
 
 
 def _parsed(data: bytes) -> dict[str, Any]:

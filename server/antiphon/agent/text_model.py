@@ -25,11 +25,17 @@ FIRST_S: Final = 8.0
 NEXT_S: Final = 8.0
 """To connect, from the request to the first piece of a reply, and from one piece to the next."""
 
+THINK_S: Final = 30.0
+"""From one piece to the next, where events without one come meanwhile: the model thinks."""
+
 TRIES: Final = 2
 """Of each endpoint, as long as nothing of a reply has come."""
 
 MAX_LIST_BYTES: Final = 1_048_576
 """Of the list of an endpoint's models."""
+
+MAX_NAMED_CHARS: Final = 100
+"""Of the name of a model in an error."""
 
 REFUSES: Final = frozenset({429, 503})
 """Statuses of a server that is full: it is not asked again at once."""
@@ -88,6 +94,7 @@ class Patience:
     connect_s: float = CONNECT_S
     first_s: float = FIRST_S
     next_s: float = NEXT_S
+    think_s: float = THINK_S
 
 
 @dataclass(slots=True)
@@ -104,8 +111,7 @@ class TextModel:
         """The pieces of a reply, of the first endpoint that begins one.
 
         Raises:
-            TextModelError: none does, or the one that has begun fails; the last error, with its
-                ``retry_after_s``.
+            TextModelError: none does, or the one that has begun fails; the last error.
         """
         self.running += 1
         try:
@@ -165,7 +171,7 @@ class TextModel:
         if endpoint.url not in self._names:
             names = await self.models(endpoint)
             if len(names) != 1:
-                listed = ", ".join(names[:8]) or "none"
+                listed = ", ".join(name[:MAX_NAMED_CHARS] for name in names[:8]) or "none"
                 raise TextModelError(
                     f"{endpoint.host} has {len(names)} models, set llm_model to one of them: {listed}"
                 )
@@ -174,7 +180,8 @@ class TextModel:
 
     async def _ask(self, endpoint: Endpoint, request: TextRequest) -> AsyncGenerator[Piece]:
         stream, limit_s = ChatStream(), self.patience.first_s
-        what = "begun a reply"
+        what, clock = "begun a reply", asyncio.get_running_loop().time
+        within_s, latest_s = limit_s, clock() + self.patience.think_s
         try:
             async with asyncio.timeout(limit_s) as limit:
                 body = request.body(await self.name(endpoint))
@@ -183,17 +190,22 @@ class TextModel:
                     if response.content_type != "text/event-stream":
                         raise TextModelError(f"{endpoint.host} answered without server-sent events")
                     async for data in response.content.iter_any():
+                        before = stream.events
                         if pieces := stream.feed(data):
                             limit_s, what = self.patience.next_s, "continued its reply"
                             limit.reschedule(None)  # what is done with a piece is no time of the model
                             for piece in pieces:
                                 yield piece
-                            limit.reschedule(asyncio.get_running_loop().time() + limit_s)
+                            latest_s = clock() + self.patience.think_s
                         if stream.is_done:
                             return
+                        if stream.events > before:
+                            until_s = min(clock() + limit_s, latest_s)
+                            within_s = limit_s if until_s < latest_s else self.patience.think_s
+                            limit.reschedule(until_s)
                     stream.finish()
         except (aiohttp.ClientError, OSError) as error:
-            raise _gone(endpoint, error, f"{what} within {limit_s:g} s") from error
+            raise _gone(endpoint, error, f"{what} within {within_s:g} s") from error
 
     def _request(self, method: str, endpoint: Endpoint, path: str, **options: Any) -> Any:
         if self._session is None:
@@ -218,15 +230,11 @@ def _check(endpoint: Endpoint, response: aiohttp.ClientResponse) -> None:
     status = response.status
     if status == 200:
         return
-    after = response.headers.get("Retry-After", "")
-    seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 6 else None
     words = {429: "has had too many requests", 503: "is full"}.get(status, "refuses the request")
     if 300 <= status < 400:
         words = "redirects, which is not followed"
     raise TextModelError(
-        f"{endpoint.host} {words}: status {status}",
-        retry_after_s=seconds,
-        may_pass=status >= 500 and status not in REFUSES,
+        f"{endpoint.host} {words}: status {status}", may_pass=status >= 500 and status not in REFUSES
     )
 
 
