@@ -144,6 +144,60 @@ def test_speech_cuts_nothing_where_it_is_not_to_and_is_answered_after_the_reply(
     assert turns.over() == [Ask()]
 
 
+@pytest.mark.parametrize("ending", ["over", "cancel", "change"])
+def test_speech_that_outlasts_a_reply_is_a_turn(ending: str) -> None:
+    turns = TurnMachine(RULES)
+    asked(turns)
+    assert voice(turns, 150) == []
+    start_ms = turns.now_ms - 150
+    if ending == "over":
+        assert turns.over() == []
+    elif ending == "cancel":
+        assert turns.cancel() == [Interrupt(by_caller=False)]
+    else:
+        assert turns.change(replace(RULES, interrupts=False)) == []
+    assert quiet(turns, 50) == []
+    assert voice(turns, 2000) == [SpeechBegan(start_ms)]
+    turns.word("and", start_ms + 100)
+    assert [type(it) for it in quiet(turns, 600)] == [BringOut, TurnEnded]
+
+
+def test_words_that_a_client_takes_back_are_not_answered_and_later_ones_are() -> None:
+    turns = TurnMachine(RULES)
+    voice(turns, 600)
+    turns.word("secret", 100)
+    assert turns.forget() == []
+    assert [turns.is_forgotten(ms) for ms in (100, 599, 600)] == [True, True, False]
+    quiet(turns, 500)
+    assert turns.brought_out(1) == []
+    asked_ms = turns.now_ms
+    voice(turns, 600)
+    turns.word("hello", asked_ms + 100)
+    assert turns.forget() == []
+    turns.word("again", turns.now_ms)
+    assert quiet(turns, 200) == [BringOut(2)]
+    assert turns.brought_out(2) == [Ask(is_early=True)]
+    assert turns.forget() == [Drop()]  # it was asked with words that are taken back
+
+
+def test_words_of_a_turn_that_is_committed_are_not_taken_back() -> None:
+    turns = TurnMachine(replace(RULES, is_manual=True))
+    voice(turns, 500)
+    turns.commit()
+    voice(turns, 500)
+    turns.forget()
+    turns.commit()
+    assert [turns.is_forgotten(ms) for ms in (100, 499, 500, 999, 1000)] == [False, False, True, True, False]
+
+
+def test_a_caller_that_talks_by_hand_is_not_taken_to_be_silent() -> None:
+    turns = TurnMachine(replace(RULES, is_manual=True, idle_ms=2000))
+    for _ in range(10):
+        assert voice(turns, 900) == []
+        assert quiet(turns, 100) == []
+    assert quiet(turns, 1900) == [FallIdle()]
+
+
 def test_manual_turns_end_with_the_clients_word_and_are_answered_when_it_asks() -> None:
     turns = TurnMachine(replace(RULES, is_manual=True))
     assert voice(turns, 900) == []

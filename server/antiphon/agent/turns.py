@@ -148,6 +148,7 @@ class TurnMachine:
         self._loud_ms = self._quiet_ms = 0  # in a row
         self._run_ms: int | None = None  # where speech without a pause began
         self._turn_end_ms = 0
+        self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # what the client has taken back, in ms
         self._has_words = self._is_out = False  # of the turn: words, and whether all of them are written
         self.number = 0
         self.is_bringing = False
@@ -224,6 +225,17 @@ class TurnMachine:
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
 
+    def forget(self) -> list[TurnAction]:
+        """The client takes back what was said since the last turn."""
+        self._forgotten.append((self._turn_end_ms, self.now_ms))
+        if self.caller is not CallerState.QUIET:
+            self._has_words &= self._wants  # those of a turn before that is still to be answered
+        return self._drop()
+
+    def is_forgotten(self, start_ms: int) -> bool:
+        """Whether a word that began then was taken back."""
+        return any(begin_ms <= start_ms < end_ms for begin_ms, end_ms in self._forgotten)
+
     def create(self) -> list[TurnAction]:
         """The client asks for a reply, which comes once all that was committed is written."""
         actions = self._drop()
@@ -250,12 +262,14 @@ class TurnMachine:
             if self._loud_ms < ONSET_MS:
                 return self._follow_silence()
             self._run_ms = self.now_ms - self._loud_ms
-            self._idle_ms, self._was_idle = 0, False
             if self.caller is CallerState.SUSPECTED:
                 self.caller, self._is_out = CallerState.SPEAKING, False
                 return self._drop()
             cuts = self.has_reply and self.rules.interrupts
             return [] if cuts or self.caller is CallerState.SPEAKING else self._begin(self._run_ms)
+        is_turn = self.caller is not CallerState.QUIET or (self.has_reply and self.rules.interrupts)
+        if not (is_turn or self._quiet_ms):  # what was measured against a reply goes on after it
+            return [*self._let_go(), *self._begin(self._run_ms)]
         if self._quiet_ms >= GAP_MS:
             self._run_ms = None
             return [*self._let_go(), *self._follow_silence()]
@@ -281,7 +295,9 @@ class TurnMachine:
         return []
 
     def _follow_idle(self) -> list[TurnAction]:
-        is_busy = self.caller is not CallerState.QUIET or self.reply is not ReplyState.NONE
+        is_loud = self._loud_ms >= ONSET_MS
+        is_busy = is_loud or self.caller is not CallerState.QUIET or self.reply is not ReplyState.NONE
+        self._was_idle &= not is_loud
         self._idle_ms = 0 if is_busy or self._wants or self.is_bringing else self._idle_ms + BLOCK_MS
         if self._was_idle or not 0 < self.rules.idle_ms <= self._idle_ms:
             return []
