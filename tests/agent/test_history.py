@@ -53,6 +53,14 @@ def test_the_last_entry_is_read_however_long_it_is() -> None:
     assert roles(history) == ["user"]
 
 
+def test_the_callers_last_turn_is_read_however_long_a_later_system_text_is() -> None:
+    history = History(100)
+    history.put("t", HistoryEntry(Role.USER, "Before."))
+    history.put("u", HistoryEntry(Role.USER, "Hello?"))
+    history.put("s", HistoryEntry(Role.SYSTEM, "long " * 500))
+    assert [it["content"][:6] for it in history.messages("")] == ["Hello?", "long l"]
+
+
 def test_outputs_follow_their_calls_whatever_was_said_meanwhile() -> None:
     history = History(4000)
     history.put("u", HistoryEntry(Role.USER, "What time is it?"))

@@ -99,8 +99,9 @@ class History:
     def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Messages for a text model: ``instructions``, then as many of the latest entries as may be read.
 
-        System texts stay whatever their age. A tool call is read with its output, so one that still runs is
-        not read yet; it stays, and so is read once it is answered. With ``names`` only those entries.
+        System texts stay whatever their age, and so does the latest other entry. A tool call is read with
+        its output, so one that still runs is not read yet; it stays, and so is read once it is answered.
+        With ``names`` only those entries.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}
@@ -113,11 +114,14 @@ class History:
         first = [(HistoryEntry(Role.SYSTEM, instructions),)] if instructions else []
         left = self._max_tokens - _tokens([*first, *(it for it in read if it[0].role is Role.SYSTEM)])
         kept: list[tuple[HistoryEntry, ...]] = []
+        is_latest = True
         for group in reversed(read):
-            if group[0].role is not Role.SYSTEM:
+            is_system = group[0].role is Role.SYSTEM
+            if not is_system:
                 left -= _tokens([group])
-            if left >= 0 or group[0].role is Role.SYSTEM or not kept:
+            if left >= 0 or is_system or is_latest:
                 kept.append(group)
+            is_latest &= is_system
         return _as_messages([*first, *reversed(kept)])
 
 
