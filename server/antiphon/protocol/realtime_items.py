@@ -18,9 +18,9 @@ No model here reads them again.
 """
 
 
-def user_audio(item_id: str, transcript: str | None = None) -> dict[str, Any]:
+def user_audio(item_id: str) -> dict[str, Any]:
     """The item of a caller's speech."""
-    content = {"type": "input_audio", "transcript": transcript}
+    content = {"type": "input_audio", "transcript": None}
     return message(item_id, "user", "completed", [content])
 
 
@@ -63,9 +63,9 @@ class Items:
         """Whether an item with this id is kept."""
         return item_id in self._items
 
-    def added(self, item: dict[str, Any], after: str | None = None) -> Event:
-        """Add a new item; ``after`` is the item before it, by default the last."""
-        before = self.last if after is None else after
+    def added(self, item: dict[str, Any]) -> Event:
+        """Add a new item behind the last."""
+        before = self.last
         self._keep(item)
         self.last = item["id"]
         return event("conversation.item.added", previous_item_id=before, item=item)
