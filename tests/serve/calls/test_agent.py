@@ -19,9 +19,12 @@ from tests.serve.asr_client import STT
 from tests.serve.harness import serving
 from tests.serve.realtime_client import realtime_client
 from tests.serve.tts_client import ONE_VOICE, speaker
-from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
+from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says, tool_call
 
 TRANSCRIBED: Mapping[str, Any] = {"audio": {"input": {"transcription": {"model": "scribe"}}}}
+TRANSCRIBED_BY_HAND: Mapping[str, Any] = {
+    "audio": {"input": {"turn_detection": None, "transcription": {"model": "scribe"}}}
+}
 MANUAL: Mapping[str, Any] = {"audio": {"input": {"turn_detection": None}}}
 SPEAK = "/api/tts_streaming?format=PcmMessagePack"
 LONG = "one two three four five six seven eight nine ten"
@@ -169,6 +172,92 @@ async def test_the_caller_may_speak_while_a_tool_runs() -> None:
         assert client.letters == lettered("wait", "hot")
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_a_tool_call_that_may_be_cut_is_not_made(is_cut: bool) -> None:
+    begun = tool_call("weather", '{"at":"Ur"}')[:-2]
+    answer = Answer(begun, is_cut=True) if is_cut else Answer([*begun, *ending("length")])
+    async with calling(answer, agent={"sorry": "no"}) as (client, text, _):
+        await client.say(word()[0])
+        response = await client.done()
+        assert response["status"] == ("failed" if is_cut else "incomplete")
+        assert "function_call" not in [it["type"] for it in response["output"]]
+        await client.say(word()[0])
+        await client.done()
+        assert {it["role"] for it in text.requests[1]["messages"]} == {"user"}
+
+
+async def test_calls_without_an_id_get_one_each_and_keep_their_outputs() -> None:
+    nameless = [
+        Answer([piece(tool_calls=[{"function": {"name": "time", "arguments": it}}]), *ending("tool_calls")])
+        for it in ('{"of":1}', '{"of":2}')
+    ]
+    async with calling(*nameless, says("yes")) as (client, text, _):
+        for number in (1, 2):
+            await client.send("response.create")
+            (call,) = (await client.done())["output"]
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": f"is {number}"}
+            await client.send("conversation.item.create", item=output)
+        await client.send("response.create")
+        await client.done()
+        asked, one, two = text.requests[-1]["messages"]
+        made = [(it["id"], it["function"]["arguments"]) for it in asked["tool_calls"]]
+        assert made == [(one["tool_call_id"], '{"of":1}'), (two["tool_call_id"], '{"of":2}')]
+        assert (one["content"], two["content"]) == ("is 1", "is 2")
+
+
+async def test_a_word_of_any_length_is_said() -> None:
+    async with calling(says("ha" * 200), says("\u54c8" * 2500), says("yes")) as (client, _text, _):
+        for letter in ("h", "\u54c8"):  # they take half a minute to say: the begin will do
+            await client.say(word()[0])
+            said = await client.event("response.output_audio_transcript.delta")
+            assert said["delta"].startswith(letter)
+            await client.send("response.cancel")
+            await client.done()
+        await client.say(word(40)[0])
+        assert (await client.done())["status"] == "completed"
+        assert client.transcript.endswith("yes")
+
+
+async def test_a_recording_that_comes_at_once_is_heard() -> None:
+    async with calling(says("one"), session=MANUAL) as (client, text, _):
+        said, written = word()
+        await client.say([0] * 200, said, silence=())  # 16 s in one event
+        for _ in range(4):
+            await client.say([0] * 50, silence=())
+        await client.send("input_audio_buffer.commit")
+        await client.send("response.create")
+        assert (await client.done())["status"] == "completed"
+        assert messages_of(text) == [("user", written)]
+
+
+async def test_audio_that_is_cleared_is_in_no_turn() -> None:
+    async with calling(says("one"), session=TRANSCRIBED_BY_HAND) as (client, text, _):
+        await client.say(word()[0], silence=[0] * 8)
+        await client.event("conversation.item.input_audio_transcription.delta")  # written before the clear
+        await client.say(word(40)[0], silence=())  # and this may be written later
+        await client.send("input_audio_buffer.clear")
+        await client.event("input_audio_buffer.cleared")
+        said, written = word(60)
+        await client.say(said, silence=())
+        await client.send("input_audio_buffer.commit")
+        await client.send("response.create")
+        await client.done()
+        assert messages_of(text) == [("user", written)]
+
+
+async def test_words_of_a_turn_are_not_in_the_next_where_turns_become_manual() -> None:
+    async with calling(says("one"), says("two")) as (client, text, _):
+        first, second = word(), word(40)
+        await client.say(first[0])
+        await client.done()
+        await client.update(**MANUAL)
+        await client.say(second[0], silence=())
+        await client.send("input_audio_buffer.commit")
+        await client.send("response.create")
+        await client.done()
+        assert messages_of(text) == [("user", first[1]), ("assistant", "one"), ("user", second[1])]
+
+
 async def test_a_response_of_text_apart_from_the_conversation_has_its_own_words() -> None:
     async with calling(says("a word"), says("b")) as (client, text, _):
         await client.send("conversation.item.create", item=message("Hello there."))
@@ -284,12 +373,14 @@ async def test_a_failure_is_spoken_told_and_over_with_the_next_turn(caplog: pyte
             assert response["status"] == "failed", words
             error = response["status_details"]["error"]
             assert (error["type"], error["code"]) == ("server_error", "text_model_failed")
-            assert words in error["message"]
+            assert error["message"] == "the agent's text model has failed"
+            logged = [vars(it)["fields"] for it in caplog.records if it.message == "the text model failed"]
+            assert words in logged[-1]["reason"]  # where it is, is for the operator alone
             assert client.letters == lettered("no") * number
         await client.say(word()[0])
         assert (await client.done())["status"] == "completed"
         assert {role for role, _ in messages_of(text)} == {"user"}
-        assert KEY not in json.dumps(client.events) + caplog.text
+        assert KEY not in json.dumps([client.events, logged]) + caplog.text
 
 
 async def test_a_text_model_that_says_nothing_is_asked_twice_and_apologised_for() -> None:
@@ -387,6 +478,26 @@ async def test_an_agent_is_listed_measured_and_its_tokens_are_recorded(tmp_path:
     assert (record["model"], record["tokens_in"], record["tokens_out"]) == ("assistant", 11, 2)
     assert record["seconds_out"] > 0.4
     assert record["seconds_in"] > 1.0
+
+
+async def test_tokens_count_of_a_reply_that_its_caller_does_not_wait_for(tmp_path: Path) -> None:
+    usage = tmp_path / "usage.jsonl"
+    agent = {"greeting": "hello"}
+    async with (
+        TextModelServer(says(LONG)).serve() as text,
+        agent_serving(text, usage=str(usage), agent=agent) as server,
+    ):
+        async with caller(server) as client:
+            await client.done()
+            await client.say(word()[0])
+            await client.event("response.output_audio.delta")
+            await text.is_idle.wait()
+        await is_left(server)
+        metrics = (await server.get("/metrics"))[1]
+        assert 'antiphon_agent_tokens_total{agent="assistant",direction="out"} 10.0' in metrics
+        assert 'antiphon_agent_text_seconds_count{agent="assistant"} 1.0' in metrics  # not of the greeting
+    (record,) = map(json.loads, usage.read_text().splitlines())
+    assert (record["tokens_in"], record["tokens_out"]) == (11, 10)
 
 
 async def test_a_recogniser_of_the_same_server_still_writes() -> None:

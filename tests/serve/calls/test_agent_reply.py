@@ -72,7 +72,6 @@ async def cut_once(seed: int) -> int:
         sorry="",
         new_id=lambda kind: kind,
         wake=lambda: None,
-        clock=lambda: client.now_s,
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -6,13 +6,14 @@ except for sound, which is sent as it is heard, by the engine's clock.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from antiphon.agent import turns as acts
-from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece
+from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece, TokensUsed
 from antiphon.agent.history import History, HistoryEntry, Role
 from antiphon.agent.text_model import TextModel, TextRequest
 from antiphon.agent.turns import CallerState, TurnAction, TurnMachine
@@ -42,7 +43,7 @@ from antiphon.agent.values import (
 )
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.vad import Loudness
-from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.errors import AntiphonError
 from antiphon.ipc.engine_client import Notify
 from antiphon.ipc.values import SessionState, SessionStats
 from antiphon.models.prompt import Prompt
@@ -53,9 +54,6 @@ from antiphon.serve.calls.synthesiser import Synthesiser
 from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
-
-MAX_BEHIND_S: Final = 10.0
-"""Audio that waits for the recogniser: one that cannot keep up would never catch up."""
 
 PAUSE_HEAD: Final = 2
 """Of a recogniser's probabilities of a pause the one for two seconds, as Kyutai's own agent reads it."""
@@ -100,7 +98,6 @@ class Agent(Participant[AgentNews]):
         self._clock, self._new_id, self._settings = clock, new_id, parts.settings
         self._asr, self._tts = Transcriber(parts.stt, clock), Synthesiser(parts.tts, clock, voice)
         rate = parts.stt.checkpoint.spec.sample_rate
-        self._most_samples = round(MAX_BEHIND_S * rate)
         self.lead_frames = self._asr.lead_frames
         self._loudness = Loudness(rate)
         self._turns = TurnMachine(parts.settings.turns)
@@ -148,7 +145,7 @@ class Agent(Participant[AgentNews]):
 
     @property
     def waits_for_us(self) -> bool:
-        return self._reply is not None
+        return self._reply is not None or self._asr.waits_for_us
 
     def stats(self) -> SessionStats:
         """The frames that were heard, and the frames that were spoken."""
@@ -161,6 +158,8 @@ class Agent(Participant[AgentNews]):
 
     def put(self, pcm: FloatArray, received_s: float) -> None:
         self._asr.put(pcm, received_s)
+        self.is_full = self._asr.is_full
+        self._wake()
         self._do(self._turns.heard(self._loudness.feed(pcm, self._settings.level_dbfs)), received_s)
 
     def read_prompt(self, prompt: Prompt) -> None:
@@ -189,7 +188,11 @@ class Agent(Participant[AgentNews]):
                 self._put_words()
                 self._do(self._turns.commit(), now_s)
             case ForgetTurn():
-                self._words = []
+                if not self._owes_words:  # else they are of a turn that is committed
+                    self._words = []
+                    if self._item is not None:
+                        self._history.remove(self._item)
+                self._do(self._turns.forget(), now_s)
             case AskReply():
                 self._asked = request
                 self._do(self._turns.create(), now_s)
@@ -233,12 +236,13 @@ class Agent(Participant[AgentNews]):
                         if number == self._turns.number and self._turns.is_bringing:
                             self.parts.metrics.flushed(now_s - self._flushed_s)
                         self._do(self._turns.brought_out(number), now_s)
-        if self._asr.pending_samples > self._most_samples:
-            raise SessionFailedError(f"the recogniser is more than {MAX_BEHIND_S:g} s behind")
+        self.is_full = self._asr.is_full
 
     def _write(self, word: str, start_ms: int, now_s: float) -> None:
         """A word of the caller's turn; a backchannel belongs to no turn."""
         turns = self._turns
+        if turns.is_forgotten(start_ms):
+            return
         self._do(turns.word(word, start_ms), now_s)
         is_over = turns.caller is CallerState.QUIET and not turns.is_bringing
         if is_over and not turns.rules.is_manual:
@@ -252,8 +256,7 @@ class Agent(Participant[AgentNews]):
         if self._owes_words:
             self._owes_words = False
             self._news.append(TurnWritten())
-            if self._turns.rules.is_manual:
-                self._item, self._words = None, []
+            self._item, self._words = None, []
 
     def _put_words(self) -> None:
         """Let the history have the caller's words so far."""
@@ -298,6 +301,8 @@ class Agent(Participant[AgentNews]):
                     self._leave()
         if not self._turns.is_bringing:
             self._tell_written()
+            if self._reply is None:
+                self._ended_s = math.nan  # the turn has no reply whose first sound could be measured
 
     def _ask(self, *, is_early: bool = False, note: str = "") -> None:
         """Begin a reply: the one that was asked for, or one to the caller's turn."""
@@ -322,14 +327,13 @@ class Agent(Participant[AgentNews]):
         )
         greets, self._has_greeted = not self._has_greeted and bool(self.parts.greeting), True
         self._reply = Reply(
-            _saying(self.parts.greeting) if greets else self.parts.text_model.reply(request),
+            _saying(self.parts.greeting) if greets else self._measured(request),
             self._tts if settings.has_sound else None,
             asked=asked,
             is_early=is_early,
             sorry=self.parts.sorry,
             new_id=self._new_id,
             wake=self._wake,
-            clock=self._clock,
         )
 
     def _follow(self, reply: Reply, now_s: float, *, may_take: bool) -> None:
@@ -344,7 +348,9 @@ class Agent(Participant[AgentNews]):
             if isinstance(news, ReplySound) and not had_sound:
                 had_sound = True
                 self._turns.sounds()
-                self._measure(reply, now_s)
+                if not math.isnan(self._ended_s):
+                    self.parts.metrics.sounded(now_s - self._ended_s)
+                self._ended_s = math.nan
             if isinstance(news, ReplyOver):
                 self._tell_over(news)
                 self._leave()
@@ -352,18 +358,25 @@ class Agent(Participant[AgentNews]):
             else:
                 self._news.append(news)
 
-    def _measure(self, reply: Reply, now_s: float) -> None:
-        """Measure how long the first sound of a reply took."""
-        if reply.first_text_s is not None:
-            self.parts.metrics.asked(reply.first_text_s - reply.asked_s)
-        if not math.isnan(self._ended_s):
-            self.parts.metrics.sounded(now_s - self._ended_s)
-        self._ended_s = math.nan
+    async def _measured(self, request: TextRequest) -> AsyncGenerator[Piece]:
+        """The text model's reply; its begin is measured, and its tokens count, whatever becomes of it."""
+        asked_s, has_begun, used = self._clock(), False, TokensUsed(0, 0)
+        async with contextlib.aclosing(self.parts.text_model.reply(request)) as pieces:
+            async for piece in pieces:
+                if not has_begun:
+                    has_begun = True
+                    self.parts.metrics.asked(self._clock() - asked_s)
+                if isinstance(piece, TokensUsed):  # some servers send it with each piece, and it grows
+                    read = max(0, piece.tokens_in - used.tokens_in)
+                    written = max(0, piece.tokens_out - used.tokens_out)
+                    used = piece
+                    self.tokens_in += read
+                    self.tokens_out += written
+                    self.parts.metrics.used(read, written)
+                yield piece
 
     def _tell_over(self, over: ReplyOver) -> None:
-        self.tokens_in += over.tokens_in
-        self.tokens_out += over.tokens_out
-        self.parts.metrics.ended(over.outcome, over.tokens_in, over.tokens_out)
+        self.parts.metrics.ended(over.outcome)
         self._news.append(over)
 
     def _leave(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
@@ -36,14 +37,20 @@ LEAD_S: Final = 0.16
 MAX_READY: Final = 8
 """Pieces of sound that are taken from the synthesiser before they are due; more wait with its engine."""
 
+MAX_WORD_CHARS: Final = 60
+"""A longer word is said in parts: no synthesiser takes any length, and some languages write no spaces."""
+
+FAILED_WORDS: Final = "the agent's text model has failed"
+
+_TOO_LONG: Final = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
+
 
 class Reply:
     """One reply, of the pieces of a text model: to ``asked``, or to a turn where that is None.
 
     With ``is_early`` nothing of it leaves until :meth:`release`. It is spoken by ``voice``, which has
     nothing else to say, or is text alone where that is None. ``item`` and ``entry`` are its place in the
-    history, where it ``is_kept``. At ``due_s`` :meth:`advance` has sound to tell. ``asked_s`` and
-    ``first_text_s`` are when it was asked for, and when its first text came.
+    history, where it ``is_kept``. At ``due_s`` :meth:`advance` has sound to tell.
     """
 
     def __init__(
@@ -56,15 +63,13 @@ class Reply:
         sorry: str,
         new_id: Callable[[str], str],
         wake: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
         """Ask for the ``pieces``; ``sorry`` is said where they fail before anything was said."""
         self.asked, self.is_early, self.is_held = asked, is_early, False
         self.item, self.entry = new_id("item"), HistoryEntry(Role.ASSISTANT)
         self.is_kept = asked is None or not asked.is_apart
         self.due_s = math.inf
-        self.first_text_s: float | None = None
-        self._voice, self._sorry, self._new_id, self._wake, self._clock = voice, sorry, new_id, wake, clock
+        self._voice, self._sorry, self._new_id, self._wake = voice, sorry, new_id, wake
         self._pieces: deque[Piece] = deque()
         self._words = SpeakableText()
         self._calls: dict[int, ToolCalled] = {}
@@ -74,22 +79,20 @@ class Reply:
         self._ready: deque[FloatArray | Spoken] = deque()
         self._sent_s = self._began_s = 0.0
         self._held_s = math.nan
-        self.asked_s = clock()
         self._task = asyncio.get_running_loop().create_task(self._collect(pieces))
 
     async def _collect(self, source: AsyncGenerator[Piece]) -> None:
         try:
             async with contextlib.aclosing(source) as pieces:
                 async for piece in pieces:
-                    if self.first_text_s is None:
-                        self.first_text_s = self._clock()
                     self._pieces.append(piece)
                     self._wake()
         except TextModelError as error:
-            self._error = error
+            Log(__name__).warning("the text model failed", reason=str(error))
+            self._error = TextModelError(FAILED_WORDS)  # which host it is, is for the operator alone
         except Exception as error:  # a boundary: the call continues, whatever was wrong with a reply
             Log(__name__).error("a reply of a text model could not be read", exc_info=error)
-            self._error = TextModelError(f"the reply could not be read: {type(error).__name__}")
+            self._error = TextModelError(FAILED_WORDS)
         finally:
             self._is_whole = True
             self._wake()
@@ -146,7 +149,8 @@ class Reply:
         news += self._tell(now_s, may_take=may_take)
         is_said = self._is_read and not self._ready and (self._voice is None or self._voice.is_done)
         if is_said:
-            news += self._calls.values()
+            if self._error is None and not self._is_cut:  # else the arguments may be cut too
+                news += self._calls.values()
             outcome = FAILED if self._error is not None else CUT if self._is_cut else COMPLETED
             news.append(self.over(outcome))
         return news
@@ -161,7 +165,10 @@ class Reply:
                 case TextPiece(text):
                     self._say(self._words.feed(text))
                 case CallPiece(index, call_id, name, arguments):
-                    call = self._calls.setdefault(index, ToolCalled(self._new_id("item"), call_id, name, []))
+                    if index not in self._calls:
+                        call_id = call_id or self._new_id("call")  # the history finds outputs by it
+                        self._calls[index] = ToolCalled(self._new_id("item"), call_id, name, [])
+                    call = self._calls[index]
                     assert isinstance(call.pieces, list)
                     call.pieces.append(arguments)
                 case TokensUsed() as tokens:
@@ -181,7 +188,7 @@ class Reply:
     def _say(self, words: str) -> None:
         if self._voice is not None and words.strip():
             self._has_said = True
-            for _ in self._voice.read(words):
+            for _ in self._voice.read(_TOO_LONG.sub(r"\g<0> ", words)):
                 pass
 
     def _tell(self, now_s: float, *, may_take: bool) -> list[AgentNews]:

@@ -223,10 +223,10 @@ class Exchange:
             self._set_marks()
         if not self.dialect.policy.is_live:
             self.wake()
-            if self.participant.is_full:
-                await self._wait_for_room(transport)
         elif not self._is_listening:
             self._follow_admission(self._clock())
+        if self.participant.is_full:
+            await self._wait_for_room(transport)
 
     async def _prepare(self, action: Action, transport: Transport) -> None:
         """Do what takes longer than a turn."""

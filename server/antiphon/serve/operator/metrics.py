@@ -65,9 +65,12 @@ class AgentMetrics:
         """The reply to a turn is heard."""
         self._sound.observe(seconds)
 
-    def ended(self, outcome: str, tokens_in: int, tokens_out: int) -> None:
+    def ended(self, outcome: str) -> None:
         """A reply is over."""
         self._replies[outcome].inc()
+
+    def used(self, tokens_in: int, tokens_out: int) -> None:
+        """The text model has counted these."""
         self._tokens["in"].inc(tokens_in)
         self._tokens["out"].inc(tokens_out)
 
