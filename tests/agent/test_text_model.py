@@ -163,8 +163,8 @@ def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> No
             return found
 
     thinking = [piece(reasoning_content="Hm. ")] * 8
-    slow = Answer([*thinking, piece("Yes."), *ending()], pause_s=0.05)
-    found = asyncio.run(scene(slow, Patience(first_s=0.2, next_s=0.2)))
+    slow = Answer([*thinking, piece("Yes."), *ending()], pause_s=0.1)
+    found = asyncio.run(scene(slow, Patience(first_s=0.6, next_s=0.6)))
     assert text_of(found) == "Yes."
     with pytest.raises(TextModelError, match=r"has not begun a reply within 0\.3 s"):
         asyncio.run(scene(Answer(thinking, repeats=True), Patience(first_s=0.2, next_s=0.2, think_s=0.3)))

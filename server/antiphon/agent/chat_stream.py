@@ -30,7 +30,7 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of the tool call of this ``index``; the first has its ``name``. Some servers give no ``call_id``."""
+    """A piece of the tool call of this ``index``. The first has its ``name``; ``call_id`` may be empty."""
 
     index: int
     call_id: str

@@ -383,13 +383,16 @@ async def test_a_failure_is_spoken_told_and_over_with_the_next_turn(caplog: pyte
         assert KEY not in json.dumps([client.events, logged]) + caplog.text
 
 
-async def test_a_text_model_that_says_nothing_is_asked_twice_and_apologised_for() -> None:
+async def test_a_text_model_that_says_nothing_is_asked_twice_and_apologised_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     silent = Answer(stays=True)
     async with calling(silent, silent, agent={"sorry": "no"}) as (client, text, server):
         server.services.agents["assistant"].text_model.patience = Patience(first_s=0.2)
         await client.say(word()[0])
-        error = (await client.done())["status_details"]["error"]
-        assert "has not begun a reply within 0.2 s" in error["message"]
+        assert (await client.done())["status"] == "failed"
+        (logged,) = [vars(it)["fields"] for it in caplog.records if it.message == "the text model failed"]
+        assert "has not begun a reply within 0.2 s" in logged["reason"]
         assert client.letters == lettered("no")
         assert len(text.requests) == 2
 
