@@ -42,7 +42,7 @@ SEAM_VERBS: Final = (
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "antiphon": 1400,
-        "antiphon.agent": 850,
+        "antiphon.agent": 950,
         "antiphon.audio": 1600,
         "antiphon.backends": 9100,
         "antiphon.canary": 250,

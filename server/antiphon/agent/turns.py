@@ -268,7 +268,7 @@ class TurnMachine:
             cuts = self.has_reply and self.rules.interrupts
             return [] if cuts or self.caller is CallerState.SPEAKING else self._begin(self._run_ms)
         is_turn = self.caller is not CallerState.QUIET or (self.has_reply and self.rules.interrupts)
-        if not (is_turn or self._quiet_ms):  # what was measured against a reply goes on after it
+        if not (is_turn or self._quiet_ms):  # it began during a reply that is over
             return [*self._let_go(), *self._begin(self._run_ms)]
         if self._quiet_ms >= GAP_MS:
             self._run_ms = None
