@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 
 from antiphon.backends.base import BackendInfo
 from antiphon.errors import AntiphonError, MovedError, ResumeError, ServerFullError, SessionFailedError
+from antiphon.ipc import engine_group
 from antiphon.ipc.engine_client import EnginePort
 from antiphon.ipc.engine_group import EngineGroup
 from antiphon.ipc.health import Health
@@ -30,6 +32,7 @@ class FakePort:
     calls: list[float] = field(default_factory=list)
     refusal: AntiphonError | None = None
     known: bool = False
+    hangs: bool = False
     call_bytes: int = 10
     changed: list[Callable[[], None]] = field(default_factory=list)
 
@@ -55,6 +58,8 @@ class FakePort:
         return self.number
 
     async def resume(self, *_: object, **__: object) -> int:
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.refusal is not None:
             raise self.refusal
         if not self.known:
@@ -123,6 +128,21 @@ async def test_a_call_is_resumed_wherever_it_is() -> None:
         await group.resume(claim, notify=lambda: None)
     ports[1].refusal = ResumeError("claimed: another connection has it")
     with pytest.raises(ResumeError, match="claimed"):
+        await group.resume(claim, notify=lambda: None)
+
+
+async def test_nothing_waits_for_an_engine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_group, "HUNG_S", 0.01)
+    group, ports = group_of(3)
+    claim = cast("Any", None)
+    ports[0].report(stuck_s=9.0, ready=False)
+    for port in ports[1:]:
+        port.report(ready=False, queued=2)
+    assert await submit(group, wait_s=9.0) != 0
+    ports[0].hangs = ports[2].known = True
+    assert cast("int", await group.resume(claim, notify=lambda: None)) == 2
+    ports[2].known = False
+    with pytest.raises(SessionFailedError, match=r"the engine null:0 has not answered for 0\.01 s"):
         await group.resume(claim, notify=lambda: None)
 
 

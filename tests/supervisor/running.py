@@ -79,15 +79,19 @@ class Running:
             return await self.task
 
 
-def plan(listener: socket.socket, *, engine: str = "", front_end: str = "", **changes: Any) -> SupervisorPlan:
+def plan(
+    listener: socket.socket, *, engine: str = "", front_end: str = "", engines: int = 1, **changes: Any
+) -> SupervisorPlan:
     """A plan of stubs with these words."""
-    python = sys.executable
-    children = ChildProcesses((python, STUB, "engine", engine), (python, STUB, "front-end", front_end), b"")
+    python, devices = sys.executable, ("",) if engines == 1 else tuple(map(str, range(engines)))
+    commands = (python, STUB, "engine", engine), (python, STUB, "front-end", front_end)
+    children = ChildProcesses(*commands, b"", devices)
     return SupervisorPlan(
         **{
             "start_engine": children.start_engine,
             "start_front_end": children.start_front_end,
             "front_ends": 2,
+            "engines": engines,
             "listeners": [listener],
             "limits": ConnectionLimits(),
             "counted_address": lambda address: address,

@@ -41,7 +41,7 @@ class Stub:
                 self.number = message.number
                 self.begin(descriptors)
             case messages.Ping():
-                return messages.Pong(0.001 * self.number)
+                return messages.Pong(0.001 * self.number, is_stuck=f"stuck={self.number}" in self.words)
             case messages.Leave():
                 self.done.set()
             case messages.Question():

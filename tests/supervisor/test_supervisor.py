@@ -263,6 +263,21 @@ async def test_an_engine_that_was_stopped_for_long_goes_on(monkeypatch: pytest.M
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("words", ["stuck=0", ""])
+async def test_an_engine_that_hangs_ends_while_another_works(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "STUCK_S", 0.4)
+    if not words:
+        monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", 2.0)
+    async with supervised(engines=2, engine=words) as running, asyncio.timeout(PATIENCE_S):
+        if not words:
+            os.kill(next(pid for pid in children() if b"engine" in cmdline(pid)), signal.SIGSTOP)
+        while sum(b"engine" in cmdline(pid) for pid in children()) > 1:  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.05)
+        assert await (await running.call()).say("take 1 key 9") == "granted"
+
+
 async def test_without_its_engine_the_server_ends() -> None:
     async with supervised() as running:
         await running.call()

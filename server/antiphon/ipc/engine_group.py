@@ -5,9 +5,11 @@ Used on the event loop's thread of their clients. A group of one engine is that 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from antiphon.errors import (
     AntiphonError,
@@ -25,6 +27,9 @@ from antiphon.models.sampling import SamplingParameters
 
 NOT_NOW = (ServerFullError, DrainingError, SessionFailedError)
 """Of an engine that takes no call now: another one may."""
+
+HUNG_S: Final = 1.0
+"""For an engine that hangs to say whether a call is there; the supervisor ends it soon."""
 
 
 class EngineGroup:
@@ -59,11 +64,19 @@ class EngineGroup:
         return await port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
 
     async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
-        """See :meth:`EnginePort.resume`; the call may be at any engine, and may have moved to another one."""
+        """See :meth:`EnginePort.resume`; the call may be at any engine, and may have moved to another one.
+
+        An engine that hangs is asked last, and not for long.
+        """
         failure: AntiphonError | None = None
-        for port in self._by_calls(self._ports):
+        for port in sorted(self._by_calls(self._ports), key=lambda port: not port.health().is_healthy):
+            is_patient = port.health().is_healthy or len(self._ports) == 1
             try:
-                return await port.resume(claim, notify=notify)
+                async with asyncio.timeout(None if is_patient else HUNG_S):
+                    return await port.resume(claim, notify=notify)
+            except TimeoutError:
+                words = f"the engine {port.info.device} has not answered for {HUNG_S:g} s"
+                failure = failure if isinstance(failure, MovedError) else SessionFailedError(words)
             except (ResumeError, MovedError, SessionFailedError) as error:
                 if isinstance(error, ResumeError) and error.reason != "unknown":
                     raise
@@ -120,5 +133,5 @@ class EngineGroup:
 
     def _waiting(self) -> EnginePort:
         """The one where a call waits that none admits."""
-        alive = [port for port in self._ports if port.health().alive and not port.health().draining]
-        return min(alive or self._ports, key=lambda port: port.health().queued)
+        able = [port for port in self._ports if port.health().is_healthy and not port.health().draining]
+        return min(able or self._ports, key=lambda port: port.health().queued)

@@ -58,6 +58,12 @@ RESPONSIVE_S = 2 * PING_PERIOD_S
 SILENT_S = 2.0
 """Seconds without a heartbeat after which a front end is killed: its callers miss 25 frames."""
 
+ENGINE_SILENT_S = 10.0
+"""One of several engines that owes an answer for longer is killed with its calls; the others continue."""
+
+STUCK_S = 2.0
+"""So is one that reports a stuck step for longer; a server that was stopped itself reports one at first."""
+
 ANSWER_S = 0.2
 """Seconds for the answer to an operator's question; later answers are left out."""
 
@@ -104,7 +110,7 @@ class Child:
         self.name = name
         self.process = process
         self.lag_s = 0.0
-        self.silent_s = 0.0
+        self.silent_s = self.stuck_s = 0.0
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._hear = hear
         self._pong: asyncio.Future[Message] | None = None
@@ -178,7 +184,8 @@ class Child:
                 self.silent_s += elapsed_s
                 return
             pong = self._pong.result()
-            self.lag_s = pong.lag_s if isinstance(pong, Pong) else 0.0
+            said = pong if isinstance(pong, Pong) else Pong()
+            self.lag_s, self.stuck_s = said.lag_s, self.stuck_s + elapsed_s if said.is_stuck else 0.0
         self.silent_s = 0.0
         self._pong = self.peer.ask(Ping())
 

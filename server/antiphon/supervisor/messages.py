@@ -52,9 +52,10 @@ class Ping(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
-    """From a child: the largest recent delay of its event loop."""
+    """From a child: the largest recent delay of its event loop; of an engine, whether a step is stuck."""
 
     lag_s: float = 0.0
+    is_stuck: bool = False
 
 
 class Connection(Message, frozen=True):

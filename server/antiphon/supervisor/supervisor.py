@@ -24,7 +24,14 @@ from antiphon.ipc.message_socket import Handle
 from antiphon.log import Log
 from antiphon.metrics import MetricFamilies, make_metric
 from antiphon.supervisor.answers import Answers, join_traces
-from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child, next_pause_s
+from antiphon.supervisor.children import (
+    ENGINE_SILENT_S,
+    PING_PERIOD_S,
+    SILENT_S,
+    STUCK_S,
+    Child,
+    next_pause_s,
+)
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.messages import (
@@ -242,7 +249,7 @@ class Supervisor:
         self._changed.set()
 
     async def _watch(self) -> None:
-        """Request a heartbeat from every child, and kill front ends without one.
+        """Request a heartbeat from every child, and kill those without one; the last engine stays.
 
         Only time in which this process ran counts, so that a stop of this process kills no child.
         """
@@ -257,6 +264,16 @@ class Supervisor:
                 if child not in self._engines and child.silent_s > limit_s:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
+            self._end_hung_engines()
+
+    def _end_hung_engines(self) -> None:
+        """Kill engines that are silent or stuck while another works; a health check reports a last one."""
+        engines = [engine for engine in self._running_engines if engine.is_ready]
+        hung = [it for it in engines if it.silent_s > ENGINE_SILENT_S or it.stuck_s > STUCK_S]
+        for engine in hung if len(hung) < len(engines) else ():
+            silent_s, stuck_s = engine.silent_s, engine.stuck_s
+            self._log.error("engine hangs", engine=engine.device, silent_s=silent_s, stuck_s=stuck_s)
+            engine.kill()
 
     def _count_unserved(self, elapsed_s: float) -> None:
         """Shut down, for a restart by a service manager, when no front end has started for too long."""

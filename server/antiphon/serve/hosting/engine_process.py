@@ -108,7 +108,8 @@ class Engines:
     def _hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case messages.Ping():
-                return messages.Pong()
+                is_stuck = any(engine.health().stuck_s for engine in self._engines.values())
+                return messages.Pong(is_stuck=is_stuck)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Leave():
