@@ -1,7 +1,7 @@
 """The ``antiphon`` command: one table of subcommands, each imported only when it is requested.
 
 Exit codes: 0 done, 1 the command's own verdict (a limit was missed), 2 a usage or configuration error,
-130 interrupted, 141 the reader of its output has closed it; ``serve`` adds 70 for a lost device.
+130 interrupted, 141 the reader of its output has closed it; ``serve`` adds 70 when nothing can continue.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ async def do(work: str) -> None:
     ("work", "code", "failure"),
     [
         ("refuse", 2, "the port is taken"),
-        ("break", 1, "the part process ended with 1 before it was ready"),
-        ("wait", -signal.SIGKILL, "the part process ended with -9 before it was ready"),
-        ("return", 0, "the part process ended with 0 before it was ready"),
+        ("break", 1, "the part task ended with 1 before it was ready"),
+        ("wait", -signal.SIGKILL, "the part task ended with -9 before it was ready"),
+        ("return", 0, "the part task ended with 0 before it was ready"),
     ],
 )
 async def test_a_task_ends_as_a_process_does(work: str, code: int, failure: str) -> None:

@@ -8,8 +8,11 @@ import json
 import os
 import random
 import signal
+import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,22 @@ import pytest
 
 from antiphon.errors import ConfigError
 from antiphon.ipc import message_socket
+from antiphon.ipc.message_socket import Handle, local_pair
 from antiphon.supervisor import supervisor
-from antiphon.supervisor.children import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, STEADY_S, next_pause_s
+from antiphon.supervisor.answers import join_traces
+from antiphon.supervisor.children import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    SILENT_S,
+    STEADY_S,
+    Child,
+    ChildProcesses,
+    LocalTask,
+    next_pause_s,
+)
 from antiphon.supervisor.connection_bounds import ConnectionLimits
-from tests.supervisor.running import PATIENCE_S, Caller, Running, children, supervised
+from antiphon.supervisor.messages import Message, Ready
+from tests.supervisor.running import PATIENCE_S, STUB, Caller, Running, children, supervised
 
 BACK_S = 60.0
 """A front end that ended is back within this time."""
@@ -129,7 +144,7 @@ async def test_without_a_front_end_that_begins_the_server_ends_with_the_reason(
     monkeypatch.setattr(supervisor, "UNSERVED_S", 4.0)
     async with supervised(front_ends=1, front_end=f"once={tmp_path / 'begun'}") as running:
         os.kill((await running.call()).pid, signal.SIGKILL)
-        assert await running.ends() == supervisor.EXIT_DEVICE_LOST
+        assert await running.ends() == supervisor.EXIT_NONE_LEFT
     ended = [record for record in caplog.records if record.message == "front end ended"]
     assert ended[-1].fields["reason"] == "the stub was asked to begin once"  # type: ignore[attr-defined]
     assert "reason" not in ended[0].fields  # type: ignore[attr-defined]
@@ -297,6 +312,65 @@ async def test_a_lost_device_lets_the_others_finish_and_is_the_exit_code() -> No
         assert await running.ends() == 70
 
 
+async def test_a_front_end_that_is_not_replaced_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    async with supervised(front_ends=1, replaces=False) as running:
+        os.kill((await running.call()).pid, signal.SIGKILL)
+        assert await running.ends() == supervisor.EXIT_NONE_LEFT
+    assert reasons(caplog) == ["the front-end-1 ended with -9"]
+    assert children() == []
+
+
+async def test_an_engine_that_ends_before_the_front_ends_begin_is_one_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def start_engine(_number: int, hear: Handle[Message]) -> Child:
+        async def work() -> None:
+            end.send(Ready(("an engine",)))
+
+        end, ours = local_pair()
+        child = Child("engine", LocalTask(work(), end), ours.connect, hear)
+        await child.ended
+        return child
+
+    async with supervised(start_engine=start_engine) as running:
+        assert await running.ends() == supervisor.EXIT_NONE_LEFT
+    assert reasons(caplog) == ["every engine has ended before the front ends have begun"]
+
+
+async def test_the_trace_of_several_engines_is_saved_once_on_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[set[str]] = []
+
+    def join(recorded: Mapping[str, bytes]) -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        joined.append(set(recorded))
+        return join_traces(recorded)
+
+    monkeypatch.setattr(supervisor, "join_traces", join)
+    engine, front_end = (sys.executable, STUB, "engine", "traced"), (sys.executable, STUB, "front-end", "")
+    two, file = ChildProcesses(engine, front_end, b"", ("a", "b")), tmp_path / "trace.json"
+    start: dict[str, Any] = {"start_engine": two.start_engine, "start_front_end": two.start_front_end}
+    async with supervised(**start, engines=2, trace_file=file) as running, asyncio.timeout(PATIENCE_S):
+        while not file.exists():  # noqa: ASYNC110 (other processes)
+            await asyncio.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running.ends() == 0
+    assert len(joined) == 1
+    assert {"engine a", "engine b"} <= joined[0]
+    assert json.loads(file.read_text())["otherData"] == {"left_out": 0}
+
+
+async def test_a_trace_that_cannot_be_written_changes_no_exit_code(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervised(trace_file=tmp_path) as running:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await running.ends() == 130
+    assert "trace not written" in caplog.text
+    assert children() == []
+
+
 @pytest.mark.parametrize("kind", ["engine", "front_end"])
 async def test_a_child_that_cannot_begin_is_one_sentence(kind: str) -> None:
     fails: dict[str, Any] = {kind: "fail"}
@@ -380,6 +454,11 @@ def test_a_process_that_dies_at_once_is_replaced_ever_later() -> None:
     assert pauses[1:4] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert pauses[-1] == LONGEST_PAUSE_S
     assert next_pause_s(pauses[-1], STEADY_S) == 0.0
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why the server gave up."""
+    return [it.fields["reason"] for it in caplog.records if it.message == "server gives up"]  # type: ignore[attr-defined]
 
 
 def cmdline(pid: int) -> bytes:

@@ -218,7 +218,8 @@ class Child:
         code = await self.process.wait()
         self.peer.read_rest()
         if not self.ready.done():
-            words = self._failed or f"the {self.name} process ended with {code} before it was ready"
+            kind = "task" if isinstance(self.process, LocalTask) else "process"
+            words = self._failed or f"the {self.name} {kind} ended with {code} before it was ready"
             self.ready.set_exception(ConfigError(words))
             self.ready.exception()  # read here, since there may be no other reader
         return code

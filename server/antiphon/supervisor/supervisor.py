@@ -58,9 +58,10 @@ class SupervisorPlan:
     """The plan of a server, with all its time limits.
 
     ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is the time
-    for a child to end. ``announce`` gets the engines' description once callers can come. The children's
-    recordings go into ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the
-    metrics of connections; None creates them.
+    for a child to end. ``announce`` gets the engines' description once callers can come. Unless it
+    ``replaces`` front ends, the end of one is the server's. The children's recordings go into
+    ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the metrics of
+    connections; None creates them.
     """
 
     start_engine: Callable[[int, Handle[Message]], Awaitable[Child]]
@@ -73,12 +74,13 @@ class SupervisorPlan:
     announce: Callable[[Sequence[str]], None]
     drain_s: float
     leave_s: float
+    replaces: bool = True
     trace_file: Path | None = None
     canary: TrialRules | None = None
     families: MetricFamilies | None = None
 
 
-EXIT_DEVICE_LOST = 70
+EXIT_NONE_LEFT = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 START_S = 60.0
@@ -131,6 +133,7 @@ class Supervisor:
         self._unserved_s = 0.0  # without a front end that is ready
         self._target: str | None = None  # the worker that calls move to, once an operator has set it
         self._is_leaving = False
+        self._traced: set[int] = set()  # the engines whose recording is complete
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
 
@@ -158,10 +161,10 @@ class Supervisor:
                 )
             )
             has_target = self._target is not None
-            code = EXIT_CODES[self._signals[0]] if self._signals else 0 if has_target else EXIT_DEVICE_LOST
+            code = EXIT_CODES[self._signals[0]] if self._signals else 0 if has_target else EXIT_NONE_LEFT
             await self._drain()
             await (self._saving or self._save_trace())
-            return code if self._running_engines and not self._lost else EXIT_DEVICE_LOST
+            return code if self._running_engines and not self._lost else EXIT_NONE_LEFT
         finally:
             starting.cancel()
             await asyncio.wait([starting])
@@ -179,7 +182,12 @@ class Supervisor:
         for engine in self._engines:
             engine.ended.add_done_callback(functools.partial(self._engine_ended, engine))
         numbers = range(1, self._plan.front_ends + 1)
-        first = [await self._start_front_end(number) for number in numbers]
+        first: list[Child] = []
+        for number in numbers:
+            if not self._running_engines:
+                self._give_up("every engine has ended before the front ends have begun")
+                return []
+            first.append(await self._start_front_end(number))
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
         self._dispatcher.open()
         self._is_open = True
@@ -210,7 +218,7 @@ class Supervisor:
         return child
 
     async def _keep(self, number: int, child: Child) -> None:
-        """Replace a front end whenever it ends."""
+        """Replace a front end whenever it ends, or give up."""
         loop = asyncio.get_running_loop()
         pause_s, began_s = 0.0, loop.time()
         while True:
@@ -219,6 +227,9 @@ class Supervisor:
             self._bury(number, child)
             pause_s = next_pause_s(pause_s, lived_s)
             if self._is_leaving or not self._running_engines:
+                return
+            if not self._plan.replaces:
+                self._give_up(f"the {child.name} ended with {code}")
                 return
             log = self._log.bind(reason=child.failure) if child.failure else self._log
             log.error("front end ended", front_end=number, code=code, after_s=lived_s, pause_s=pause_s)
@@ -280,9 +291,12 @@ class Supervisor:
         is_served = any(child.is_ready for child in self._front_ends.values())
         self._unserved_s = 0.0 if is_served or not self._is_open else self._unserved_s + elapsed_s
         if self._unserved_s > UNSERVED_S and not self._is_leaving and not self._lost:
-            self._lost = f"no front end has begun for {UNSERVED_S:g} s"
-            self._log.error("server gives up", reason=self._lost)
-            self._changed.set()
+            self._give_up(f"no front end has begun for {UNSERVED_S:g} s")
+
+    def _give_up(self, reason: str) -> None:
+        self._lost = reason
+        self._log.error("server gives up", reason=reason)
+        self._changed.set()
 
     def _running_front_ends(self) -> Iterable[Child]:
         return [child for child in self._front_ends.values() if child.is_alive]
@@ -299,7 +313,9 @@ class Supervisor:
                 self._lost = message.words
                 self._changed.set()
             case Traced():
-                self._saving = asyncio.ensure_future(self._save_trace())
+                self._traced.add(number)
+                if {each for each, it in enumerate(self._engines) if it.is_alive} <= self._traced:
+                    self._saving = asyncio.ensure_future(self._save_trace())
             case Stuck():
                 for child in self._front_ends.values():
                     if child.pid == message.pid:
@@ -371,14 +387,18 @@ class Supervisor:
         await self._until(self._are_drained, CUT_S)
 
     async def _save_trace(self) -> None:
-        """Write the children's recordings, if requested."""
+        """Write the children's recordings, if requested, on a thread: calls continue."""
         if (file := self._plan.trace_file) is None:
             return
         children = list(self._children())
         answers = await asyncio.gather(*(child.answer("trace", TRACE_S) for child in children))
         recorded = {child.name: answer for child, answer in zip(children, answers, strict=True) if answer}
-        file.write_text(join_traces(recorded), encoding="utf-8")
-        self._log.info("trace written", file=file)
+        try:
+            await asyncio.to_thread(lambda: file.write_text(join_traces(recorded), encoding="utf-8"))
+        except OSError as error:
+            self._log.error("trace not written", file=file, error=error.strerror)
+        else:
+            self._log.info("trace written", file=file)
 
     async def _end_all(self) -> None:
         """End the front ends and after them the engines; kill what does not end in time."""

@@ -18,13 +18,15 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError
-from antiphon.ipc.message_socket import MessageSocket
+from antiphon.ipc.message_socket import MessageSocket, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
+from antiphon.serve.hosting.engines import running_engines, serve_here
 from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
 from tests.serve.harness import CODEC, null_checkpoint
+from tests.support.calm import calm
 
 
 def test_a_model_that_was_replaced_is_refused_in_words(tmp_path: Path) -> None:
@@ -73,3 +75,24 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     front_end.peer.close()
     one.close()
     other.close()
+
+
+async def test_a_drain_that_comes_before_the_application_is_built_holds_for_it() -> None:
+    config = ServerConfig(model=("echo",), backend="null", engine=calm(slots=1))
+    families, lost = MetricFamilies(CollectorRegistry()), list[object]()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    end, supervisor = local_pair()
+    supervisor.connect(lambda message, _: heard.put_nowait(message))
+    front_end = FrontEnd(end.connect, config, families)
+    supervisor.send(messages.Drain(60.0, ""))
+    engines = running_engines(config, families, on_lost=lost.append, tracer=None, progress=lambda *_: None)
+    with engines as running:
+        async with asyncio.timeout(120.0):
+            assert await heard.get() == messages.Drained()
+            served = serve_here(running, families, asyncio.get_running_loop())
+            serving = asyncio.create_task(front_end.run(served))
+            while await heard.get() != messages.Drained():
+                pass
+            assert running[0].engine.health().draining
+            supervisor.send(messages.Leave())
+            await serving

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from antiphon.engine.trace import Tracer
 from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.serve.hosting.options import parse_command_line
-from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer, make_tracer
+from antiphon.serve.operator.otel import MAX_FOLLOWING, OtelTracer, make_tracer, trace_of
 
 
 def traced(every: int) -> tuple[OtelTracer, InMemorySpanExporter]:
@@ -77,3 +80,15 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[otel\]'"):
         OtelTracer(1, InMemorySpanExporter())
+
+
+async def test_a_recording_is_encoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracer, encode = Tracer(1), Tracer.to_json
+
+    def to_json(self: Tracer, *, is_relative: bool) -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        return encode(self, is_relative=is_relative)
+
+    monkeypatch.setattr(Tracer, "to_json", to_json)
+    assert json.loads((await trace_of(tracer)).data)["traceEvents"] == []
+    assert (await trace_of(None)).data == b""

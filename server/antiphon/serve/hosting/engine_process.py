@@ -110,6 +110,8 @@ class Engines:
             case messages.Ping():
                 is_stuck = any(engine.health().stuck_s for engine in self._engines.values())
                 return messages.Pong(is_stuck=is_stuck)
+            case messages.Question("trace"):
+                return trace_of(self._tracer)
             case messages.Question():
                 return messages.Body(self._answer(message.what))
             case messages.Leave():
@@ -129,8 +131,6 @@ class Engines:
         self.peer.send(messages.Stuck(self._pids.get(pool, 0)))
 
     def _answer(self, what: str) -> bytes:
-        if what == "trace":
-            return trace_of(self._tracer)
         if what == "metrics":
             return read_registry(self._families.registry)
         healths = {name: asdict(engine.health()) for name, engine in self._engines.items()}

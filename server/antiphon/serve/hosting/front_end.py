@@ -169,6 +169,7 @@ class FrontEnd:
         self._log = Log()
         self._leaving = asyncio.Event()
         self._is_cut = False
+        self._early_drain: messages.Drain | None = None  # it came before the application was built
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self.connections: Connections | None = None
@@ -185,7 +186,6 @@ class FrontEnd:
             AntiphonError: the application cannot be built.
         """
         app = build_app(served, self._config, self._families, access=self._access, tracer=self._tracer)
-        self._app = app
         runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
         asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
         for context in self._tls.contexts:
@@ -199,6 +199,9 @@ class FrontEnd:
         app.middlewares.insert(0, count)
         await runner.setup()
         assert runner.server is not None
+        self._app = app
+        if self._early_drain is not None:
+            self._begin(self._drain(app, self._early_drain))
         app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
         limit_s = self._config.limits.connect_timeout_s
         self.connections = Connections(self.peer, runner.server, limit_s)
@@ -221,11 +224,16 @@ class FrontEnd:
             case messages.MakeRoom():
                 if self.connections is not None:
                     self.connections.make_room(message.count)
+            case messages.Question("trace"):
+                return trace_of(self._own_tracer)
             case messages.Question():
-                is_trace, registry = message.what == "trace", self._families.registry
-                return messages.Body(trace_of(self._own_tracer) if is_trace else read_registry(registry))
+                return messages.Body(read_registry(self._families.registry))
             case messages.Drain():
-                self._begin(self._drain(message.limit_s, message.target))
+                if self._app is not None:
+                    self._begin(self._drain(self._app, message))
+                else:
+                    self._early_drain = message
+                    self.peer.send(messages.Drained())  # there is no call
             case messages.CanaryPhase():
                 self._access.client.hear_phase(message.phase)
             case messages.Reread():
@@ -276,9 +284,8 @@ class FrontEnd:
             files = {"keys": config.api_keys, "certificate": config.tls_cert}
             self._log.info("keys and certificates read again", **files)
 
-    async def _drain(self, limit_s: float, target: str) -> None:
-        if self._app is not None:
-            await drain(self._app, limit_s, is_cut=lambda: self._is_cut, log=self._log, target=target)
+    async def _drain(self, app: web.Application, how: messages.Drain) -> None:
+        await drain(app, how.limit_s, is_cut=lambda: self._is_cut, log=self._log, target=how.target)
         self.peer.send(messages.Drained())
 
 

@@ -1,7 +1,7 @@
 """``antiphon serve``: the configuration, and in how many processes it is served.
 
-Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when the device was lost, 2 for a configuration that cannot
-be served.
+Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when nothing can continue, as after the loss of the device,
+2 for a configuration that cannot be served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.supervisor.connection_bounds import raise_open_file_limit
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal or a lost device ends it; returns the exit code.
+    """Serve until a signal ends it or nothing can continue; returns the exit code.
 
     Raises:
         AntiphonError: the server cannot start.

@@ -31,7 +31,7 @@ from antiphon.supervisor.supervisor import Supervisor
 
 
 def serve(config: ServerConfig) -> int:
-    """Serve until a signal or a lost device ends it; returns the exit code.
+    """Serve until a signal ends it or nothing can continue; returns the exit code.
 
     Raises:
         AntiphonError: the server cannot start.
@@ -64,14 +64,9 @@ async def _serve(
     async def start_engine(_number: int, hear: Handle[Message]) -> Child:
         return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
 
-    async def converse() -> None:
-        try:
-            await front_end.run(serve_here(running, families, asyncio.get_running_loop()))
-        finally:
-            engines.leave()  # one task is not replaced: its end is the end of both
-
     async def start_front_end(_number: int, _engines: Sequence[Child], hear: Handle[Message]) -> Child:
-        return Child("front-end", LocalTask(converse(), front_end.peer), to_front_end.connect, hear)
+        work = front_end.run(serve_here(running, families, asyncio.get_running_loop()))
+        return Child("front-end", LocalTask(work, front_end.peer), to_front_end.connect, hear)
 
     async def health() -> Health:
         return together({each.name: each.engine.health() for each in running})

@@ -90,6 +90,7 @@ def make_plan(
         canary=TrialRules(share=config.canary_share) if has_trial else None,
         trace_file=Path(config.trace_file) if config.trace else None,
         leave_s=max(ENGINE_STOP_S, 2 * config.limits.close_timeout_s) + 2.0,
+        replaces=front_ends > 0,
         families=families,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Span, Tracer
 from antiphon.errors import ConfigError, MissingExtraError
+from antiphon.supervisor.messages import Body
 
 MAX_FOLLOWING = 1024
 """Spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
@@ -145,6 +147,8 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
     return Tracer(config.trace) if config.trace else None
 
 
-def trace_of(tracer: Tracer | None) -> bytes:
-    """What a process has recorded, for a trace of them all."""
-    return b"" if tracer is None else tracer.to_json(is_relative=False).encode()
+async def trace_of(tracer: Tracer | None) -> Body:
+    """What a process has recorded, for a trace of them all; encoded on a thread, since calls continue."""
+    if tracer is None:
+        return Body(b"")
+    return Body(await asyncio.to_thread(lambda: tracer.to_json(is_relative=False).encode()))
