@@ -1,4 +1,4 @@
-"""Ctrl-C in two steps: the first requests a regular end, the second is a KeyboardInterrupt."""
+"""Ctrl-C in two steps: the first asks for a regular end, the second is a KeyboardInterrupt."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     values of a weight.
 
     Raises:
-        ConfigError: the recipe requests bits or blocks there is no operator for; ``target`` is ``source``.
+        ConfigError: the recipe asks for bits or blocks that no operator has; ``target`` is ``source``.
         CheckpointFormatError: a data file is missing or too short.
         UnsupportedError: the graph is quantised already, a chosen weight is not finite, or is beyond float16.
     """

@@ -191,7 +191,7 @@ class SessionLimitError(SessionError):
     """The key or address has reached its limit of sessions."""
 
     retry_after_s: int = 10
-    """The end of a running session is unknown: this is the wait that clients are requested."""
+    """The end of a running session is unknown: this is the wait that clients are asked for."""
 
 
 class UsageLimitError(SessionLimitError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 
 UNPINNED = frozenset({"reference"})
-"""Extras that constraints.txt excludes: moshi requests older torch, numpy and aiohttp than the pins."""
+"""Extras that constraints.txt excludes: moshi asks for older torch, numpy and aiohttp than the pins."""
 
 _WITH_EXTRA = re.compile(
     r"""(?P<what>[^;]+?)\s*;\s*(?:\((?P<marker>.+)\) and )?extra == ['"](?P<extra>[^'"]+)['"]"""

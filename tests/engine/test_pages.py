@@ -94,8 +94,8 @@ def test_a_newcomer_is_not_admitted_at_the_cost_of_the_others() -> None:
     first, second = bench.submit(), bench.submit()
     talk(bench, [first, second], 1)
     wanted = (
-        "2 of 4 rows are free, but 2 of 4 pages of keys and values are, and admission stops at one for "
-        r"each of 2 sessions \(overcommit\)"
+        "2 of 4 rows are free, but only 2 of 4 pages of keys and values are free; admission needs more than "
+        r"one for each of 2 sessions \(overcommit\)"
     )
     with pytest.raises(ServerFullError, match=wanted):
         bench.submit()

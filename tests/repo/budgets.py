@@ -51,7 +51,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.models": 3500,
         "antiphon.protocol": 3350,
         "antiphon.serve": 10450,
-        "antiphon.supervisor": 1350,
+        "antiphon.supervisor": 1400,
         "antiphon_client": 3050,
         "antiphon_quantize": 4100,
         "antiphon_quantize.advice": 750,

@@ -411,7 +411,7 @@ class TextStep:
     """One step of a tts model, for k rows.
 
     ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32
-    ``[k, 2]``: what a row is fed when the model requests a word, and when it does not. ``is_emitting``, bool
+    ``[k, 2]``: what a row is fed when the model asks for a word, and when it does not. ``is_emitting``, bool
     ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so there is no
     audio token to be found. ``is_fixed`` as in :class:`Work`.
     """

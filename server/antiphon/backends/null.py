@@ -248,7 +248,7 @@ class NullRows(HostArrays):
         return Result(pcm, tokens, stage_ms=self._end_tick(start_s, tick, rows))
 
     def advance(self, step: TextStep) -> TextResult:
-        """Spell the text that was fed ``first_sound`` steps before; always request the next word."""
+        """Spell the text that was fed ``first_sound`` steps before; always ask for the next word."""
         start_s, tick, rows = *self._begin_tick(), step.rows
         fed = step.choices[:, 0] % self._entries
         spoken = self._delayed(rows, fed)

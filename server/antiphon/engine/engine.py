@@ -88,7 +88,7 @@ def _page_number(backend: Paged, place: int) -> float:
 class Engine:
     """One backend, its rows, and the sessions that use or await one.
 
-    ``backend`` is a backend, or makes one with as many rows as it is requested; in that case it is made
+    ``backend`` is a backend, or makes one with the rows that it is asked for; in that case it is made
     on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
     interface. ``on_lost`` is called once, on the control thread, when the device is lost, after all
     sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
@@ -247,8 +247,8 @@ class Engine:
         if count is None or count.free > sessions:
             return ""
         return (
-            f"{count.free} of {count.pages} pages of keys and values are, and admission stops at one for "
-            f"each of {sessions} sessions (overcommit)"
+            f"only {count.free} of {count.pages} pages of keys and values are free; admission needs more "
+            f"than one for each of {sessions} sessions (overcommit)"
         )
 
     def controlled_by(self, notify: Callable[[], None]) -> None:

@@ -240,8 +240,8 @@ class EngineMetrics:
     """Every number of the engine, each with the label ``model``.
 
     The attributes are children with the label bound already, so that recording costs one call, or such by
-    the value of a further label (``metrics.METRICS``). Gauges
-    are requested their value when somebody reads them. Engines of one process share ``MetricFamilies``.
+    the value of a further label (``metrics.METRICS``). Gauges are computed at
+    each scrape. Engines of one process share ``MetricFamilies``.
     """
 
     def __init__(self, registry: CollectorRegistry | MetricFamilies, *, model: str) -> None:
@@ -274,7 +274,7 @@ class EngineMetrics:
         self._stages: dict[str, ArrayHistogram] = {}
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Call ``read`` whenever a scrape requests the gauge of this name."""
+        """Call ``read`` for the gauge of this name at each scrape."""
         self.families.get(Gauge, name).labels(self._model).set_function(read)
 
     def facts(self, info: BackendInfo) -> None:

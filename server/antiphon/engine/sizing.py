@@ -267,7 +267,7 @@ def make_sized(
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
         BackendError: memory ran out nevertheless.
     """
-    backend = _make(factory, 1)  # what a row takes is known from one, before many are requested
+    backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
     found = memory_facts(backend.info, share)
     facts = with_rings(found, backend.info, rings(backend.info.spec), share)
     if config.slots is not None:

@@ -286,7 +286,7 @@ class MessageSocket(Generic[M]):
             self._send(-number, reply)
 
     async def _answer(self, number: int, reply: Awaitable[M]) -> None:
-        with contextlib.suppress(SessionFailedError):  # a process that was requested it is gone
+        with contextlib.suppress(SessionFailedError):  # the process that asked is gone
             self._send(-number, await reply)
 
 

@@ -23,7 +23,7 @@ from antiphon.models.spelling import Speller
 from antiphon.models.strict import check_type
 
 NEW_WORD: Final = 0
-"""The model's token that requests the next word, and its input when it gets one."""
+"""The model's token that asks for the next word, and its input when it gets one."""
 NOTHING: Final = -1
 """In the second stream: no token."""
 

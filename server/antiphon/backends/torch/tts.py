@@ -29,7 +29,7 @@ _STAGES: Final = {True: "text", False: "lm"}
 class ScriptedChooser:
     """Samples as ever, but what the model hears of its text is written: ``choices`` int64 ``[n, 2]``.
 
-    The first column is for a model that requests a word, the second for one that does not. So the host, which
+    The first column is for a model that asks for a word, the second for one that does not. So the host, which
     knows the script, need not be asked between a step's text and its audio. ``asked`` is what was sampled.
     """
 

@@ -149,7 +149,7 @@ MAX_AGE_S: Final = 600
 """How long a browser remembers that it may send a request."""
 
 _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
-"""Names of headers that a request may have: all that are requested."""
+"""Names of headers that a request may have: all that its preflight asks for."""
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:

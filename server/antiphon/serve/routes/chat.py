@@ -81,7 +81,7 @@ def chat_call(
     *,
     caller: Caller = ANYBODY,
 ) -> Call:
-    """The call that a request requests."""
+    """The call that a request asks for."""
     has_resume = chat.resume is not ResumeMode.NO
     resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
@@ -147,7 +147,7 @@ ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumpt
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:
-    """What the request requests; ``max_wait_s`` is the longest wait that is accepted.
+    """What the request asks for; ``max_wait_s`` is the longest wait that is accepted.
 
     Raises:
         web.HTTPBadRequest: a query that cannot be honoured.

@@ -65,7 +65,7 @@ class LivenessRules:
             self._looked_s = max(self._looked_s, now_s)
 
     def wants_ping(self, silent_s: float) -> bool:
-        """Whether a peer that has been silent for ``silent_s`` should be requested a sign of life."""
+        """Whether a peer that has been silent for ``silent_s`` should be asked for a sign of life."""
         return silent_s > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT
 
     def check(self, now_s: float, silent_s: float) -> None:

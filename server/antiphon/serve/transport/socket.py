@@ -404,7 +404,7 @@ class Socket:
     @property
     def unsent_bytes(self) -> int:
         """What is written and not yet taken by the network."""
-        # asyncio's TLS transport fails when it is requested its buffer after its end.
+        # asyncio's TLS transport fails when it is asked for its buffer after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:

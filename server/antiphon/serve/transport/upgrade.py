@@ -19,7 +19,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 def is_upgrade(request: web.Request) -> bool:
-    """Whether a request requests a WebSocket."""
+    """Whether a request asks for a WebSocket."""
     # Without the subprotocols, aiohttp logs what was offered where it can select none.
     protocols = _selected(request)
     return request.method == hdrs.METH_GET and bool(
@@ -40,7 +40,7 @@ async def open_socket(
     ``headers`` are further ones of the answer.
 
     Raises:
-        web.HTTPBadRequest: it requests no WebSocket.
+        web.HTTPBadRequest: it asks for no WebSocket.
         ConnectionResetError: the peer left meanwhile.
     """
     response = switching_protocols(request, headers or {})
