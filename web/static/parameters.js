@@ -51,7 +51,7 @@ export function withAgents({ models, agents = [] }) {
     const [heard, said] = [stt, tts].map((part) => models.find((model) => model.name === part));
     const total = Math.min(...parts.map(({ slots }) => slots.total));
     const slots = { used: 0, queued: 0, ...heard?.slots, total };
-    const description = `It hears by ${stt}, speaks by ${tts}, and a text model says what.`;
+    const description = `It hears with ${stt} and speaks with ${tts}; a text model writes its answers.`;
     const card = { description, license: "", examples: [], parameters: 0, voices: said?.card?.voices ?? {} };
     const voices = said?.voices ?? [];
     return { name, kind: "agent", paths: [PATHS.talk], is_default: false, slots, parameters: {}, ranges: {}, voices, card };
