@@ -30,7 +30,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ),
     "supervisor/connection_queue.py::MAX_WAITING": (
         "supervisor/test_connection_queue.py::half_open_connections_delay_no_newcomer",
-        "supervisor/test_supervisor.py::overtakes_hundreds",
+        "supervisor/test_supervisor.py::overtakes_half_open",
     ),
     "serve/hosting/front_end.py::HEAD_S": (
         "serve/hosting/test_limits.py::without_a_whole_request",

@@ -519,12 +519,10 @@ async def test_a_recogniser_of_the_same_server_still_writes() -> None:
         ({"name": "scribe"}, "the agent 'scribe' has the name of a model here"),
         ({"stt": "speaker"}, "no stt model of that name is served"),
         ({"voice": "alba"}, "is to speak as 'alba', and speaker has no such voice"),
-        ({"key": "NOT_SET_HERE"}, "the environment variable NOT_SET_HERE, which is not set"),
     ],
 )
 async def test_an_agent_that_cannot_be_is_refused_at_the_start(agent: dict[str, str], words: str) -> None:
-    key = agent.pop("key", None)
-    text_model = TextModelConfig(llm="http://127.0.0.1:9/v1", llm_key_env=key)
+    text_model = TextModelConfig(llm="http://127.0.0.1:9/v1")
     config = AgentConfig(**{"name": "assistant", "text_models": (text_model,), **agent})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=words):
         async with serving(spec=STT, beside=[speaker(spec=ONE_VOICE)], agents=(config,)):

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.backends import registry
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.config import EngineConfig
@@ -89,6 +90,16 @@ def test_a_file_that_is_not_its_manifests_is_refused_before_any_engine_starts(tm
     assert engine_threads() == before
     with run(ServerConfig(skip_digests=True, **options)) as models:
         assert models[0].name == "tiny"
+
+
+def test_an_agent_without_its_models_is_refused_before_any_engine_starts() -> None:
+    agent = AgentConfig(name="aide", text_models=(TextModelConfig(llm="http://127.0.0.1:9/v1"),))
+    config = ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1), agents=(agent,))
+    before = engine_threads()
+    families = MetricFamilies(CollectorRegistry())
+    refused = pytest.raises(ConfigError, match="'aide' needs one stt model, and there are 0: none")
+    with refused, running_engines(config, families, on_lost=nothing_lost, tracer=None, progress=no_progress):
+        assert engine_threads() == before, "an engine was started"
 
 
 def test_the_banner_names_the_files_by_their_manifest() -> None:

@@ -25,6 +25,11 @@ KEY = ["--tls-key", str(TLS / "test-key.pem")]
         (["--usage", "{}/none/usage"], "usage = '{}/none/usage': it cannot be written"),
         (["--usage", "{}"], "usage = '{}': it is a folder, a file is needed"),
         (["--trace", "1", "--trace-file", "{}/none/t"], "trace_file = '{}/none/t': it cannot be written"),
+        (
+            ["--agent", "aide", "--llm", "http://127.0.0.1:9/v1", "--llm-key-env", "NOT_SET_HERE"],
+            "the agent 'aide' takes its text model's key from the environment variable NOT_SET_HERE, which "
+            "is not set",
+        ),
         (["--record", "{}/file/in"], "record = '{}/file/in': {}/file is no folder that can be written to"),
     ],
 )

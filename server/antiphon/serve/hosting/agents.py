@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from antiphon.agent.config import AgentConfig, TextModelConfig
+from antiphon.agent.config import AgentConfig
 from antiphon.agent.text_model import Endpoint, TextModel
 from antiphon.agent.turns import TurnRules
 from antiphon.agent.values import AgentSettings
 from antiphon.errors import ConfigError, TextModelError, nearest
 from antiphon.log import Log
 from antiphon.metrics import MetricFamilies
-from antiphon.models.spec import PipelineKind
 from antiphon.serve.calls.agent import AgentParts
-from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.served import ServedModel, models_of
 from antiphon.serve.operator.metrics import AgentMetrics
 
 
@@ -24,15 +22,12 @@ def make_agents(
     """Each agent by its name.
 
     Raises:
-        ConfigError: one has the name of a model, or names a model or a voice that is not served, or a
-            variable that is not set.
+        ConfigError: one has a voice that is not served, or as :func:`models_of`.
     """
     agents: dict[str, AgentParts] = {}
+    named = {model.name: model for model in models}
     for config in configured:
-        if any(model.name == config.name for model in models):
-            raise ConfigError(f"the agent {config.name!r} has the name of a model here; give it its own")
-        stt = _model(config, config.stt, PipelineKind.STT, models)
-        tts = _model(config, config.tts, PipelineKind.TTS, models)
+        stt, tts = (named[it] for it in models_of(config, {model.name: model.kind for model in models}))
         voices = [] if tts.speakers is None else tts.speakers.names()
         if config.voice is not None and config.voice not in voices:
             raise ConfigError(
@@ -44,7 +39,9 @@ def make_agents(
             stt=stt,
             tts=tts,
             voice=config.voice,
-            text_model=TextModel([_endpoint(config.name, it) for it in config.text_models]),
+            text_model=TextModel(
+                [Endpoint(it.llm, it.llm_model, it.llm_key_env) for it in config.text_models]
+            ),
             settings=AgentSettings(
                 instructions=config.instructions,
                 max_tokens=config.max_reply_tokens,
@@ -56,36 +53,6 @@ def make_agents(
             max_history_tokens=config.max_history_tokens,
         )
     return agents
-
-
-def _model(
-    config: AgentConfig, name: str | None, kind: PipelineKind, models: Iterable[ServedModel]
-) -> ServedModel:
-    """The model of this name and kind, or the only one of its kind."""
-    fitting = {model.name: model for model in models if model.kind is kind}
-    if name is not None and name in fitting:
-        return fitting[name]
-    if name is not None:
-        raise ConfigError(
-            f"the agent {config.name!r} has {kind} = {name!r}, and no {kind} model of that name is served; "
-            f"{nearest(name, fitting)}"
-        )
-    if len(fitting) != 1:
-        served = ", ".join(fitting) or "none"
-        raise ConfigError(
-            f"the agent {config.name!r} needs one {kind} model, and there are {len(fitting)}: {served}; "
-            f"add one by --model, or set {kind} in [[agents]]"
-        )
-    return next(iter(fitting.values()))
-
-
-def _endpoint(agent: str, config: TextModelConfig) -> Endpoint:
-    if config.llm_key_env is not None and not os.environ.get(config.llm_key_env):
-        raise ConfigError(
-            f"the agent {agent!r} takes its text model's key from the environment variable "
-            f"{config.llm_key_env}, which is not set"
-        )
-    return Endpoint(config.llm, config.llm_model, config.llm_key_env)
 
 
 async def check_text_models(agents: Mapping[str, AgentParts], log: Log) -> None:

@@ -65,7 +65,7 @@ def running_engines(
     Raises:
         AntiphonError: one of them cannot be served.
     """
-    entries = name_models(config.served, config.alias)
+    entries = name_models(config.served, config.alias, config.served_agents)
     if not config.skip_digests:
         for _, name, checkpoint in entries:
             checkpoint.verify(partial(_show_as, progress, f"{name}: SHA-256 of "))

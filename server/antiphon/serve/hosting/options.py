@@ -134,7 +134,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def check_files(config: ServerConfig) -> None:
-    """Check every file and folder that an option names: those read by reading them, those written by access.
+    """Check every variable, file and folder that an option names, by reading; by access if it is written.
 
     Raises:
         ConfigError: one cannot be used; the message names the option and the file.
@@ -149,6 +149,13 @@ def check_files(config: ServerConfig) -> None:
     for entry in config.served:
         if entry.voices is not None and not Path(entry.voices).is_dir():
             raise ConfigError(f"voices = {entry.voices!r}: there is no such folder")
+    for agent in config.served_agents:
+        for name in (it.llm_key_env for it in agent.text_models):
+            if name is not None and not os.environ.get(name):
+                raise ConfigError(
+                    f"the agent {agent.name!r} takes its text model's key from the environment variable "
+                    f"{name}, which is not set"
+                )
     if config.usage is not None:
         _check_written("usage", Path(config.usage))
     if config.trace:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from antiphon.agent.config import AgentConfig
 from antiphon.canary.signals import TrialArm
 from antiphon.config import ModelConfig
 from antiphon.errors import ConfigError, UnknownModelError, nearest
@@ -91,12 +92,12 @@ def serve_model(
 
 
 def name_models(
-    entries: Sequence[ModelConfig], aliases: Sequence[str] = ()
+    entries: Sequence[ModelConfig], aliases: Sequence[str] = (), agents: Sequence[AgentConfig] = ()
 ) -> list[tuple[ModelConfig, str, Checkpoint]]:
     """Each entry with the name callers use and its checkpoint.
 
     Raises:
-        ConfigError: two have the same name, or an alias cannot be.
+        ConfigError: two have the same name, or an alias or an agent cannot be.
         CheckpointError: one is not there, or not what its format says.
     """
     named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
@@ -106,8 +107,37 @@ def name_models(
         if name in named:
             raise ConfigError(same_name(name))
         named[name] = entry, name, checkpoint
-    read_aliases(aliases, {name: checkpoint.spec.kind for _, name, checkpoint in named.values()})
+    kinds = {name: checkpoint.spec.kind for _, name, checkpoint in named.values()}
+    read_aliases(aliases, kinds)
+    for agent in agents:
+        models_of(agent, kinds)
     return list(named.values())
+
+
+def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[str, str]:
+    """The recogniser and the synthesiser of an agent, by default the only ones of those ``served``.
+
+    Raises:
+        ConfigError: it has the name of a model, or one of its own is not served.
+    """
+    if agent.name in served:
+        raise ConfigError(f"the agent {agent.name!r} has the name of a model here; give it its own")
+
+    def find(kind: PipelineKind, name: str | None) -> str:
+        fitting = [known for known, its_kind in served.items() if its_kind is kind]
+        if name is not None and name not in fitting:
+            raise ConfigError(
+                f"the agent {agent.name!r} has {kind} = {name!r}, and no {kind} model of that name is "
+                f"served; {nearest(name, fitting)}"
+            )
+        if name is None and len(fitting) != 1:
+            raise ConfigError(
+                f"the agent {agent.name!r} needs one {kind} model, and there are {len(fitting)}: "
+                f"{', '.join(fitting) or 'none'}; add one by --model, or set {kind} in [[agents]]"
+            )
+        return name or fitting[0]
+
+    return find(PipelineKind.STT, agent.stt), find(PipelineKind.TTS, agent.tts)
 
 
 class Models:
