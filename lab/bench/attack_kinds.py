@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import aiohttp
 import numpy as np
 
 from antiphon.protocol import kyutai, kyutai_tts, moshi
+from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.supervisor.connection_bounds import raise_open_file_limit
+from tests.support.worst_inputs import json_texts
 
 PIECE_S = 0.5
 """How often a trickle goes on."""
@@ -262,6 +266,45 @@ async def texts(target: Target) -> str:
     return ", ".join(f"{count} closed with {code}" for code, count in sorted(closed.items()))
 
 
+async def large_events(target: Target, connections: int) -> str:
+    """Texts of 1 MiB, each the worst for some way of reading JSON: on every socket, in every body."""
+    sockets = (
+        "/v1/live/sessions",
+        "/v1/realtime",
+        "/v1/realtime?intent=transcription",
+        "/v1/realtime/translations",
+    )
+    bodies = ("/v1/audio/speech", "/api/tts_streaming", "/v1/realtime/client_secrets")
+    shapes = [text for _, text in json_texts(MAX_EVENT_CHARS, "session.update")]
+    end_s, loop, sent = target.end_s, asyncio.get_running_loop(), Counter[str]()
+
+    async def say(path: str) -> None:
+        async with target.http.ws_connect(target.url(path)) as ws:
+            for shape in shapes:
+                await ws.send_str(shape)
+                sent["events"] += 1
+                with contextlib.suppress(TimeoutError):
+                    await ws.receive(timeout=0.5)  # an error of its own, or the close
+                if ws.closed or loop.time() > end_s:
+                    return
+
+    async def post(path: str) -> None:
+        for shape in shapes:
+            async with target.http.post(target.url(path, "http"), data=shape) as response:
+                sent[f"bodies answered with {response.status}"] += 1
+
+    async def one(number: int) -> None:
+        routes = [*((say, path) for path in sockets), *((post, path) for path in bodies)]
+        for way, path in itertools.cycle(routes[number % len(routes) :] + routes[: number % len(routes)]):
+            if loop.time() > end_s:
+                return
+            with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+                await way(path)
+
+    await asyncio.gather(*(one(number) for number in range(connections)))
+    return ", ".join(f"{count} {what}" for what, count in sorted(sent.items()))
+
+
 async def sessions(target: Target) -> str:
     """As many conversations as there are rows."""
     held: list[Socket] = []
@@ -299,4 +342,6 @@ ATTACKS: dict[str, Attack] = {
     "recordings, a byte a second": uploads,
     "messages of a call, as fast as they are taken": messages,
     "texts of 200 KB": texts,
+    "events of 1 MiB, one connection": partial(large_events, connections=1),
+    "events of 1 MiB, eleven connections": partial(large_events, connections=11),
 }

@@ -131,7 +131,7 @@ async def newcomers(url: str, end_s: float) -> list[float]:
     return took_ms
 
 
-async def attacked(name: str, attack: Attack, port: int, address: str) -> Noticed:
+async def attacked(name: str, attack: Attack, port: int, address: str, talkers: int) -> Noticed:
     """Attack a server beside a talker."""
     tls = "TLS" in name
     seconds = HEADER_SECONDS if attack is slow_headers else SECONDS
@@ -139,6 +139,8 @@ async def attacked(name: str, attack: Attack, port: int, address: str) -> Notice
     talk = [
         "--model",
         "echo",
+        "--sessions",
+        str(talkers),
         "--seconds",
         str(seconds),
         "--ready-timeout",
@@ -164,6 +166,7 @@ def main() -> None:
     parser.add_argument(
         "--tree", type=Path, help="the checkout that is served, which knows --tune [this one]"
     )
+    parser.add_argument("--talkers", type=int, default=1, help="beside the attack [%(default)s]")
     parser.add_argument("--only", default="", help="attacks whose name has this")
     options = parser.parse_args()
     warn_if_busy()
@@ -180,7 +183,7 @@ def main() -> None:
             serving(Path(folder), options.front_ends, options.tree, tls=tls) as port,
         ):
             tell(f"{name} ...")
-            print(asyncio.run(attacked(name, attack, port, address)), flush=True)
+            print(asyncio.run(attacked(name, attack, port, address, options.talkers)), flush=True)
 
 
 if __name__ == "__main__":
