@@ -1,6 +1,6 @@
 """A probe's session that is cut again and again, and continues: what ``antiphon probe --cut`` measures.
 
-It pauses its recording while it has no connection and sends from where the server requests: nothing is
+It pauses its recording while it has no connection and sends from where the server asks: nothing is
 lost.
 """
 

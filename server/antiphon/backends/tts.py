@@ -35,7 +35,7 @@ ticks, and rows that speak already wait for two steps without audio at most (ups
 
 Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
 """Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool ``[k]``),
-and whether all are silent; returns what the model requested, int32 ``[k]``."""
+and whether all are silent; returns what the model asked for, int32 ``[k]``."""
 
 
 @dataclass(frozen=True, slots=True)

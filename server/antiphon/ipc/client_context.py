@@ -29,7 +29,7 @@ Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class LoopNotifier:
-    """Calls something on an event loop's thread, once however often any thread requests it meanwhile."""
+    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
 
     def __init__(self, loop: Loop, callback: Callable[[], None]) -> None:
         """Call ``callback`` on ``loop``."""

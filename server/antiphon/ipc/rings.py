@@ -56,7 +56,7 @@ class EngineCounts:
     ``taken`` (with flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
     ``flushed_out``: what became of frames. ``ticks`` the lease took part in; ``in_tick`` and ``is_over`` are
     flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``. ``padding_done``:
-    frames of silence requested that wait no more. ``first_complete_s``, float64: when the first was complete.
+    frames of silence asked for that wait no more. ``first_complete_s``, float64: when the first was complete.
     """
 
     ROWS: Final = 17

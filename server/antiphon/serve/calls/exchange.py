@@ -201,7 +201,7 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Do what a message requests that came over ``transport``, the client's or another one.
+        """Do what a message asks that came over ``transport``, the client's or another one.
 
         An answer can be 1 MiB long: while the client does not read, messages that have one wait.
         """
