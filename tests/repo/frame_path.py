@@ -31,6 +31,7 @@ FRAME_PATH: Final = (
 ON_A_CLOCK: Final = (
     "server/antiphon/engine/engine.py",
     "server/antiphon/engine/front_ends.py",
+    "server/antiphon/ipc/engine_group.py",
     "server/antiphon/ipc/engine_client.py",
     "server/antiphon/serve/hosting/event_loop.py",
     "server/antiphon/serve/hosting/served.py",

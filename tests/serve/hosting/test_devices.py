@@ -82,7 +82,7 @@ async def test_eight_devices_share_the_calls_and_one_that_ends_takes_only_its_ow
     async with serve_process(*options) as server, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(server.call("ext=1&format=pcm_f32le")) for _ in range(16)]
         assert all([await is_answered(client) for client in clients])
-        assert await sessions(server) == dict.fromkeys(DEVICES, 2)
+        await until_sessions(server, dict.fromkeys(DEVICES, 2))
         refused = await stack.enter_async_context(server.call("ext=1&format=pcm_f32le"))
         await refused.closed()
         engines = [pid for pid, words in children_of(server.process.pid).items() if " engine " in words]
