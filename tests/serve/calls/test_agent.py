@@ -527,3 +527,16 @@ async def test_an_agent_that_cannot_be_is_refused_at_the_start(agent: dict[str, 
     with pytest.raises(ConfigError, match=words):
         async with serving(spec=STT, beside=[speaker(spec=ONE_VOICE)], agents=(config,)):
             pass
+
+
+async def test_audio_is_heard_when_it_comes_and_waits_for_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.calls.call.TICK_S", 1000.0)
+    monkeypatch.setattr("antiphon.serve.transport.liveness.LivenessRules.period_s", 1000.0)
+    async with calling(session=TRANSCRIBED_BY_HAND) as (client, _, server):
+        (call,) = server.services.calls
+        heard = call.participant.stats
+        for frames in range(1, 5):
+            await client.say([0], silence=())
+            least = frames + call.participant.lead_frames
+            await server.eventually(lambda: heard().frames_in >= least)  # noqa: B023
+            await server.eventually(lambda: not call.participant.waits_for_us)  # nothing else wakes it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from antiphon.agent.config import AgentConfig
 from antiphon.agent.text_model import Endpoint, TextModel
@@ -14,6 +15,9 @@ from antiphon.metrics import MetricFamilies
 from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.hosting.served import ServedModel, models_of
 from antiphon.serve.operator.metrics import AgentMetrics
+
+MAX_HINT_CHARS: Final = 400
+"""Of the names in a hint: a text model's server sends as many as it likes."""
 
 
 def make_agents(
@@ -64,7 +68,7 @@ async def check_text_models(agents: Mapping[str, AgentParts], log: Log) -> None:
                 names = await agent.text_model.models(endpoint)
                 name = await agent.text_model.name(endpoint)
                 if name not in names:
-                    raise TextModelError(f"it has no model {name}; {nearest(name, names)}")
+                    raise TextModelError(f"it has no model {name}; {nearest(name, names)[:MAX_HINT_CHARS]}")
             except TextModelError as error:
                 log.warning("text model cannot be used yet", **facts, reason=str(error))
             else:
