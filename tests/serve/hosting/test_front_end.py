@@ -6,6 +6,7 @@ import asyncio
 import errno
 import resource
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from antiphon.errors import ConfigError
 from antiphon.ipc.message_socket import MessageSocket, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
+from antiphon.serve.hosting import one_process
 from antiphon.serve.hosting.engines import running_engines, serve_here
 from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
 from antiphon.supervisor import messages
@@ -96,3 +98,24 @@ async def test_a_drain_that_comes_before_the_application_is_built_holds_for_it()
             assert running[0].engine.health().draining
             supervisor.send(messages.Leave())
             await serving
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_front_end_that_breaks_ends_a_server_of_one_process(
+    is_ready: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(self: FrontEnd, _served: object) -> None:
+        if is_ready:
+            self.peer.send(messages.Ready())
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(FrontEnd, "run", run)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    config = ServerConfig(model=("echo",), backend="null", engine=calm(slots=1), port=0, front_ends=0)
+    if not is_ready:
+        with pytest.raises(ConfigError, match=r"^the front-end task ended with 1 before it was ready$"):
+            one_process.serve(config)
+        return
+    assert one_process.serve(config) == 70
+    (record,) = (it for it in caplog.records if it.message == "server gives up")
+    assert record.fields == {"reason": "the front-end ended with 1"}  # type: ignore[attr-defined]
