@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from antiphon.backends.base import RowSnapshot, StepInputs
-from antiphon.backends.host import FRAMES, HostBackend
+from antiphon.backends.base import FRAMES, RowSnapshot, StepInputs
+from antiphon.backends.host import HostBackend
 from antiphon.backends.torch.executor import TorchRows
 
 if TYPE_CHECKING:

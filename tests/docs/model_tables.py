@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -94,14 +94,13 @@ DEVIATIONS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class GrownCalls:
-    """Calls of one mean length, at any moment: mean and standard deviation of their pages, and mean frames.
+    """Calls of one mean length, at any moment: mean and standard deviation of their pages.
 
     Lengths are exponential, so the calls of a moment are as old as they have yet to live.
     """
 
     pages: float
     deviation: float
-    frames: float
 
     @classmethod
     def of(cls, minutes: float, context: int) -> GrownCalls:
@@ -110,8 +109,7 @@ class GrownCalls:
         numbers = np.arange(-(-context // PAGE_SLOTS))
         reached = np.exp(-numbers * page)  # the share of calls that have begun each page
         pages, squares = reached.sum(), ((2 * numbers + 1) * reached).sum()
-        frames = 60 * minutes / FRAME_S * (1 - np.exp(-context * FRAME_S / (60 * minutes)))
-        return cls(float(pages), float(squares - pages**2) ** 0.5, float(frames))
+        return cls(float(pages), float(squares - pages**2) ** 0.5)
 
 
 def overcommitted(family: SpeechFamily, card: GpuCard, minutes: float) -> str:
@@ -123,8 +121,8 @@ def overcommitted(family: SpeechFamily, card: GpuCard, minutes: float) -> str:
     facts = speech_facts(family, "int8", round(card.memory_bytes))
     page_bytes = family.kv_bytes("int8") / most
     left = card.memory_bytes * (1 - config.memory_reserve_fraction) - facts.fixed_bytes
-    work = replace(family.work("int8"), context=round(grown.frames))
-    in_time = slots_on(card, work, family.kind, 1000 * FRAME_S, config).slots
+    # Nothing keeps calls young: were all old at once, their steps would still be in time.
+    in_time = slots_on(card, family.work("int8"), family.kind, 1000 * FRAME_S, config).slots
 
     def needed(calls: int) -> float:
         pages = calls * grown.pages + DEVIATIONS * grown.deviation * math.sqrt(calls)

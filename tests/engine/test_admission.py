@@ -52,6 +52,27 @@ def test_a_full_server_says_what_is_to_do_about_its_rows() -> None:
         admission.submit(FakeCaller(), 0.0, 0.0)
 
 
+def test_a_shortage_is_as_no_free_row() -> None:
+    lacks: dict[FakeCaller | None, str] = {}
+    admission = Admission[FakeCaller](
+        4, CONFIG, LatePressure(CONFIG), activate=FakeCaller.activate, shortage=lambda it: lacks.get(it, "")
+    )
+    first, second, third = FakeCaller(), FakeCaller(), FakeCaller()
+    admission.submit(first, 0.0, 0.0)
+    assert (admission.missing(), admission.missing(comers=1)) == (0, 0)
+    lacks[None] = lacks[second] = "pages are short"
+    assert (admission.missing(), admission.missing(comers=1)) == (0, 1), "a detached call gives way"
+    with pytest.raises(RefusedError, match="3 of 4 rows are free, but pages are short") as caught:
+        admission.submit(second, 0.0, 0.0)
+    assert caught.value.retry_after_s == 120
+    admission.submit(second, 0.0, 60.0)
+    admission.submit(third, 0.0, 60.0)
+    del lacks[None]
+    assert admission.settle(1.0).promoted == (), "the first in the queue lacks something, and keeps its place"
+    lacks.clear()
+    assert admission.settle(2.0).promoted == (second, third)
+
+
 def test_full_without_waiting_is_refused_with_the_numbers() -> None:
     admission, _ = make(2)
     first, _ = fill(admission, 2)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.base import BoolArray, IntArray, PageCount, StepInputs, StepOutputs
+from antiphon.backends.base import (
+    FRAMES,
+    BoolArray,
+    IntArray,
+    PageCount,
+    PrimeProgress,
+    StepInputs,
+    StepOutputs,
+)
 from antiphon.backends.page_pool import PAGE_SLOTS, PagePool
+from antiphon.engine.call_state import SavedState
 from antiphon.engine.loop import NO_PAGES
+from antiphon.engine.sessions import pages_of
 from antiphon.errors import ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
+from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.spec import PipelineKind
 from tests.engine.bench import Bench, heard, pcm_of
-from tests.engine.fakes import FakeBackend
+from tests.engine.fakes import FakeBackend, fake_spec
 
 MOST = 3
 
@@ -25,7 +38,9 @@ class PagedBackend(FakeBackend):
     """Rows of up to three pages; a step of a row without its page fails the test."""
 
     def __init__(self, slots: int, pages: int) -> None:
-        super().__init__(slots=slots)
+        spec = fake_spec(PipelineKind.DUPLEX)
+        assert spec.lm is not None
+        super().__init__(replace(spec, lm=replace(spec.lm, context=MOST * PAGE_SLOTS)), slots=slots)
         self.pool = PagePool(slots, MOST, pages)
         self.during_room: Callable[[], object] = lambda: None
 
@@ -48,12 +63,21 @@ class PagedBackend(FakeBackend):
             self.during_room = during
         return ended
 
+    def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
+        progress = super().prime(row, prompt)
+        self.pool.hold(np.array([row], np.int32), np.array([progress.done]))
+        return progress
+
     def release(self, row: int) -> None:
         self.pool.release([row])
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         self.pool.hold(inputs.rows, self._ages(inputs.rows, inputs.reset)[inputs.rows] + 1)
         return super().step(inputs)
+
+
+def prompt_of(count: int) -> Prompt:
+    return Prompt(np.zeros((count, 1), np.int32))
 
 
 def talk(bench: Bench, sessions: list[Session], count: int) -> list[list[float]]:
@@ -94,11 +118,13 @@ def test_a_newcomer_is_not_admitted_at_the_cost_of_the_others() -> None:
     first, second = bench.submit(), bench.submit()
     talk(bench, [first, second], 1)
     wanted = (
-        "2 of 4 rows are free, but only 2 of 4 pages of keys and values are free; admission needs more than "
-        r"one for each of 2 sessions \(overcommit\)"
+        "2 of 4 rows are free, but only 2 of 4 pages of keys and values are free; 2 are promised to "
+        r"sessions, and this one needs 1 \(overcommit\) and 0 callers wait"
     )
-    with pytest.raises(ServerFullError, match=wanted):
+    with pytest.raises(ServerFullError, match=wanted) as refused:
         bench.submit()
+    assert refused.value.retry_after_s == bench.engine.config.session_guess_s / 2, "as without a free row"
+    assert (bench.engine.health().ready, bench.engine.health().free) == (False, 0)
     third = bench.submit(wait_s=60.0)
     states = [third.state]
     second.close()
@@ -106,6 +132,30 @@ def test_a_newcomer_is_not_admitted_at_the_cost_of_the_others() -> None:
         bench.ticks()
         states.append(third.state)
     assert (states[0], states[-1]) == (SessionState.QUEUED, SessionState.ACTIVE)
+
+
+def test_pages_are_promised_to_prompts_that_are_not_read_yet() -> None:
+    bench = Bench(PagedBackend(slots=4, pages=5))
+    assert bench.engine.health().free == 4
+    reading = bench.submit(prompt=prompt_of(2 * PAGE_SLOTS))
+    assert bench.engine.health().free == 2, "five pages, three of them promised"
+    with pytest.raises(ServerFullError, match="3 are promised to sessions, and this one needs 3"):
+        bench.submit(prompt=prompt_of(2 * PAGE_SLOTS))
+    waiting = bench.submit(prompt=prompt_of(2 * PAGE_SLOTS), wait_s=60.0)
+    talk(bench, [reading], 1)
+    while reading.state is not SessionState.ACTIVE:
+        bench.ticks()
+    assert waiting.state is SessionState.QUEUED, "the pages of the first are taken now"
+    reading.close()
+    bench.ticks()
+    bench.ticks()
+    assert waiting.state is not SessionState.QUEUED
+
+
+def test_a_call_of_another_worker_needs_the_pages_of_its_age() -> None:
+    frames = np.array(3 * PAGE_SLOTS + 5)
+    assert pages_of(SavedState({FRAMES: frames})) == 4
+    assert pages_of(SavedState({})) == pages_of(None) == 1
 
 
 def test_a_session_that_comes_while_another_is_ended_waits_for_the_next_tick() -> None:

@@ -177,7 +177,7 @@ def test_an_error_keeps_its_class_and_its_words(error: AntiphonError) -> None:
 def test_a_models_facts_fit_a_message_and_stay_the_same(model: str) -> None:
     spec = load_checkpoint(model).spec
     info = BackendInfo("null", "cpu", spec, 4, versions={"numpy": "2"}, memory={"weights": 1}, row_ms=0.5)
-    health = Health(True, 0.0, True, False, 0, 0, 4, "ok")
+    health = Health(True, 0.0, True, False, 0, 0, 4, 4, "ok")
     hello = Hello(0, (EngineFacts("m", info, Shape(1, 2, 3, 4), 1, 2, 3, 4, health),))
     data = NOTICES.encode(0, hello)
     assert len(data) < MAX_INLINE_BYTES / 4

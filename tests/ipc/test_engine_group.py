@@ -20,7 +20,7 @@ from antiphon.models.spec import PipelineKind
 from tests.backends.subjects import null_spec
 
 INFO = BackendInfo("null", "null:0", null_spec(PipelineKind.DUPLEX), slots=2)
-IDLE = Health(True, 0.0, True, False, active=0, queued=0, slots=2, detail="ok")
+IDLE = Health(True, 0.0, True, False, active=0, queued=0, slots=2, free=2, detail="ok")
 
 
 @dataclass(eq=False)
@@ -135,7 +135,9 @@ async def test_nothing_waits_for_an_engine_that_hangs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine_group, "HUNG_S", 0.01)
     group, ports = group_of(3)
     claim = cast("Any", None)
+    assert group.health().free == 6
     ports[0].report(stuck_s=9.0, ready=False)
+    assert group.health().free == 4, "those of engines that admit"
     for port in ports[1:]:
         port.report(ready=False, queued=2)
     assert await submit(group, wait_s=9.0) != 0

@@ -41,6 +41,9 @@ HostArray: TypeAlias = NDArray[Any]
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with (done, total, what) while something long is under way."""
 
+FRAMES: Final = "host.frames"
+"""In a snapshot: the frames the row has been given since its reset, int64."""
+
 NO_TOKEN = -1
 """In ``StepOutputs.text_tokens``: this row has no text token this tick."""
 

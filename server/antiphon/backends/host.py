@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.backends.base import (
+    FRAMES,
     NO_TOKEN,
     BackendInfo,
     BoolArray,
@@ -49,8 +50,6 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 OWN: Final = "host."
 """Names of what the host itself adds to a snapshot begin so."""
-FRAMES: Final = OWN + "frames"
-"""In a snapshot: the frames the row has been given since its reset, int64."""
 
 CACHE_ROWS: Final = 16
 """Prompts and voices that are kept take at most as much as this number of rows, and ``CACHE_BYTES``."""

@@ -116,13 +116,13 @@ class Admission(Generic[C]):
         *,
         activate: Callable[[C], bool],
         has_lease: Callable[[C | None], bool] = lambda _: True,
-        shortage: Callable[[int], str] = lambda _: "",
+        shortage: Callable[[C | None], str] = lambda _: "",
         note: str = "",
     ) -> None:
         """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
 
-        ``note`` is part of the refusals of a full server. ``shortage`` says what a newcomer would lack
-        in addition to a row while a number of callers have one, "" where nothing.
+        ``note`` is part of the refusals of a full server. ``shortage`` says what a caller (None: any) would
+        lack in addition to a row, "" where nothing.
         """
         self._shortage = shortage
         self._note = f"; {note}" if note else ""
@@ -143,9 +143,9 @@ class Admission(Generic[C]):
             DrainingError: the server is leaving.
             RefusedError: neither is possible now.
         """
-        if self._is_open(now_s) and self._has_lease(caller) and self._give_row(caller, now_s):
+        if self._is_open(now_s, caller) and self._has_lease(caller) and self._give_row(caller, now_s):
             return AdmissionOutcome.ADMITTED
-        self._check_queue(now_s, wait_s)
+        self._check_queue(now_s, wait_s, caller)
         self._queue.append(_Seat(caller, wait_s, now_s + wait_s))
         return AdmissionOutcome.QUEUED
 
@@ -211,23 +211,28 @@ class Admission(Generic[C]):
         """The callers that own a row."""
         return tuple(self._active)
 
-    def _is_open(self, now_s: float) -> bool:
+    def missing(self, comers: int = 0) -> int:
+        """Rows that those who wait and ``comers`` lack; at least one where something else is short."""
+        wanted = len(self._queue) + comers
+        return max(wanted - self._free, int(self._shortage(None) != "")) if wanted else 0
+
+    def _is_open(self, now_s: float, caller: C | None = None) -> bool:
         """Whether a free row may be given to a newcomer."""
         # A caller that waits for a lease does not delay one that has it.
         is_calm = not self._is_draining and not any(self._has_lease(seat.caller) for seat in self._queue)
         is_calm = is_calm and not self._is_late(now_s)
-        return is_calm and self._has_lease(None) and not self._lack()
+        return is_calm and self._has_lease(None) and not self._shortage(caller)
 
     def _is_late(self, now_s: float) -> bool:
         """Whether deadlines are being missed; late frames of sessions that have all ended say nothing."""
         return bool(self._active) and self._pressure.is_high(now_s)
 
-    def _check_queue(self, now_s: float, wait_s: float) -> None:
+    def _check_queue(self, now_s: float, wait_s: float, caller: C | None = None) -> None:
         """Whether a newcomer may wait; raises why not."""
         if self._is_draining:
             raise DrainingError("the server is leaving and takes no new sessions")
         if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
-            raise self._refusal(now_s)
+            raise self._refusal(now_s, caller)
 
     def settle(self, now_s: float) -> Changes[C]:
         """Do what is due by time: end waits that are over, admit when late pressure has fallen."""
@@ -238,16 +243,18 @@ class Admission(Generic[C]):
         self._queue = [seat for seat in before if seat.expires_s > now_s]
         promoted: list[C] = []
         is_open = not self._is_late(now_s) and not self._is_draining
-        while self._free and is_open and not self._lack() and (caller := self._next()) is not None:
+        while self._free and is_open and (caller := self._next()) is not None:
             if self._give_row(caller, now_s):
                 promoted.append(caller)
         moved = [seat.caller for index, seat in enumerate(self._queue) if was[index] is not seat]
         return Changes(tuple(promoted), tuple(expired), tuple(moved))
 
     def _next(self) -> C | None:
-        """Take the first that has a lease out of the queue."""
+        """Take the first that has a lease out of the queue; None also where it lacks something."""
         for index, seat in enumerate(self._queue):
             if self._has_lease(seat.caller):
+                if self._shortage(seat.caller):
+                    return None
                 del self._queue[index]
                 return seat.caller
         return None
@@ -265,16 +272,12 @@ class Admission(Generic[C]):
         """Rows that no caller owns."""
         return self._rows - len(self._active)
 
-    def _lack(self) -> str:
-        """What a newcomer would lack in addition to a row."""
-        return self._shortage(len(self._active))
-
     def _index(self, caller: C) -> int | None:
         return next((index for index, seat in enumerate(self._queue) if seat.caller is caller), None)
 
-    def _refusal(self, now_s: float) -> RefusedError:
-        ahead = len(self._queue)
-        retry_after_s = self._estimate_s(ahead, now_s)
+    def _refusal(self, now_s: float, caller: C | None) -> RefusedError:
+        ahead, lack = len(self._queue), self._shortage(caller)
+        retry_after_s = self._estimate_s(ahead, now_s, lack)
         count = self._pressure.count(now_s)
         if self._free and self._is_late(now_s):
             why = self._why_late(now_s, count)
@@ -283,7 +286,7 @@ class Admission(Generic[C]):
             outcome = AdmissionOutcome.FULL
             why = f"all {self._rows} rows are taken"
             if self._free:
-                lack = self._lack() or "every place of this front end is taken"
+                lack = lack or "every place of this front end is taken"
                 why = f"{self._free} of {self._rows} rows are free, but {lack}"
         return RefusedError(
             f"{why} and {ahead} callers wait (at most {self._config.max_queue})"
@@ -317,14 +320,15 @@ class Admission(Generic[C]):
         """Whether the time of a retry comes from calls that have ended, or from the pressure's window."""
         return bool(self._lengths.measured_s) or self._is_late(now_s)
 
-    def _estimate_s(self, ahead: int, now_s: float) -> int:
+    def _estimate_s(self, ahead: int, now_s: float, lack: str = "") -> int:
         """Seconds until a caller behind ``ahead`` others gets a row.
 
-        With S rows in use and sessions of mean length L, one ends every L / S seconds.
+        With S rows in use and sessions of mean length L, one ends every L / S seconds. A shortage of anything
+        else than rows ends with a session, too.
         """
         seconds = 0.0
-        if not self._free:
-            seconds = (ahead + 1) * self._lengths.mean_s / self._rows
+        if not self._free or lack or self._shortage(None):
+            seconds = (ahead + 1) * self._lengths.mean_s / max(1, len(self._active))
         if self._is_late(now_s):
             seconds = max(seconds, self._config.late_window_s)
         return max(1, min(math.ceil(seconds), self._config.retry_after_max_s))

@@ -13,7 +13,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from antiphon.backends.base import Backend, BackendInfo, Paged, Progress
+from antiphon.backends.base import Backend, BackendInfo, PageCount, Paged, Progress
+from antiphon.backends.page_pool import PAGE_SLOTS
+from antiphon.engine.admission import EngineLoad
 from antiphon.engine.call_state import SavedState
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.handover import HandOver, HandOverPlan
@@ -238,18 +240,35 @@ class Engine:
         ):
             self.metrics.gauge(name, read)
 
-    def _shortage(self, sessions: int) -> str:
-        """Why a newcomer might end one of ``sessions``; empty where it does not, as without overcommit.
+    def _shortage(self, session: EngineSession | None) -> str:
+        """Why a newcomer might end another session; empty where it does not, as without overcommit.
 
-        Each of them may need a page within its next 64 frames, and so does the newcomer.
+        It needs the pages of its prompt or state, or one. The others may need those they still read, or one
+        each within their next 64 frames.
         """
         count = self._backend.page_count() if isinstance(self._backend, Paged) else None
-        if count is None or count.free > sessions:
+        if count is None:
+            return ""
+        most, promised = self._pages(count)
+        wanted = 1 if session is None else min(session.pages, most)
+        if count.free >= promised + wanted:
             return ""
         return (
-            f"only {count.free} of {count.pages} pages of keys and values are free; admission needs more "
-            f"than one for each of {sessions} sessions (overcommit)"
+            f"only {count.free} of {count.pages} pages of keys and values are free; {promised} are promised "
+            f"to sessions, and this one needs {wanted} (overcommit)"
         )
+
+    def _pages(self, count: PageCount) -> tuple[int, int]:
+        """The most pages a row has, and those that are promised to sessions."""
+        lm = self.info.spec.lm
+        most = count.pages if lm is None else -(-lm.context // PAGE_SLOTS)
+        return most, self.sessions.promised_pages(most)
+
+    def _free_rows(self, load: EngineLoad) -> int:
+        """Rows for callers who come now."""
+        count = self._backend.page_count() if isinstance(self._backend, Paged) else None
+        free = load.slots - load.active
+        return free if count is None else max(0, min(free, count.free - self._pages(count)[1]))
 
     def controlled_by(self, notify: Callable[[], None]) -> None:
         """From now on ``notify`` has the control thread call :meth:`settle`; any thread may call it.
@@ -402,8 +421,9 @@ class Engine:
         else:
             detail = self.note or "ok"
         is_ready = alive and not stuck_s and load.is_admitting
+        free = self._free_rows(load) if is_ready else 0
         return Health(
-            alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, detail
+            alive, stuck_s, is_ready, load.is_draining, load.active, load.queued, load.slots, free, detail
         )
 
     def _lose(self, error: Exception) -> None:

@@ -54,7 +54,7 @@ class SessionManager:
         clock: Callable[[], float],
         nudge: Callable[[], None],
         pools: int = 1,
-        shortage: Callable[[int], str] = lambda _: "",
+        shortage: Callable[[EngineSession | None], str] = lambda _: "",
         note: str = "",
     ) -> None:
         """Begin without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
@@ -274,9 +274,7 @@ class SessionManager:
     def settle(self, now_s: float, *, comers: int = 0) -> None:
         """Do what time brought; a detached call gives way to who waits, or to one of ``comers``."""
         if self.resuming.detached:
-            load = self._admission.load(now_s)
-            missing = load.queued + comers + load.active - load.slots
-            for session, error in self.resuming.due(now_s, wanted=missing if load.queued or comers else 0):
+            for session, error in self.resuming.due(now_s, wanted=self._admission.missing(comers)):
                 self.end(session, error)
         self._apply(self._admission.settle(now_s))
 
@@ -286,13 +284,15 @@ class SessionManager:
         waits_s = math.inf if event_s is None else event_s
         if not self.resuming.detached:
             return waits_s
-        load = self._admission.load(now_s)
-        is_wanted = load.queued > 0 and load.queued + load.active > load.slots
-        return min(waits_s, self.resuming.next_event_s(is_wanted=is_wanted))
+        return min(waits_s, self.resuming.next_event_s(is_wanted=self._admission.missing() > 0))
 
     def load(self, now_s: float) -> EngineLoad:
         """Rows and queue now."""
         return self._admission.load(now_s)
+
+    def promised_pages(self, most: int) -> int:
+        """Pages that sessions with a row may still take soon, of up to ``most`` a row."""
+        return sum(min(session.pages, most) for session in self._admission.active())
 
     def handle(self, event: Event) -> None:
         """Take note of what has happened on the engine thread; ``EngineLost`` is its caller's."""
@@ -305,7 +305,7 @@ class SessionManager:
                     session.has_state = True
             case RowPrimed(lease, number, came):
                 if (session := self._session_at(lease)) is not None:
-                    session.came = came
+                    session.came, session.pages = came, 1
                     session.send(messages.Primed(session.id, number))
             case RowFailed(lease, error):
                 if (session := self.resuming.moving_from(lease) or self._session_at(lease)) is not None:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
+from antiphon.backends.base import FRAMES
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.engine.call_state import SavedState
 from antiphon.engine.row_entry import RowEntry
 from antiphon.ipc import messages
@@ -19,6 +23,13 @@ def no_notices(_: CallNotice) -> None:
     """The notices of a call that no front end has."""
 
 
+def pages_of(prompt: Prompt | SavedState | None) -> int:
+    """Pages of keys and values that a row needs for a prompt, or for a state, and its next frames."""
+    if isinstance(prompt, SavedState):
+        return int(np.max(prompt.arrays.get(FRAMES, 0))) // PAGE_SLOTS + 1
+    return 1 if prompt is None else prompt.count // PAGE_SLOTS + 1
+
+
 class EngineSession:
     """One call as its engine has it; the control thread's.
 
@@ -28,6 +39,7 @@ class EngineSession:
     while there is no lease. ``resumable`` is the record of a call that can be resumed, and ``has_state``
     whether its row holds something of it. The engine thread has its lease once it ``is_attached``.
     ``came`` are the frames of a call from another worker, and ``updates`` what its row was sent.
+    ``pages`` of keys and values are promised to its row: those of what it is to read, and then one.
     """
 
     def __init__(
@@ -51,6 +63,7 @@ class EngineSession:
         self.resumable: object | None = None
         self.is_closed = self.has_state = self.is_attached = False
         self.came = self.updates = 0
+        self.pages = pages_of(prompt)
         self._words = self._words_void = 0  # that came, and that were discarded
 
     def announce(self, lease: int, pool_leases: int) -> None:
@@ -66,6 +79,8 @@ class EngineSession:
         match request:
             case messages.SetParameters(_, _, parameters):
                 self.parameters = parameters
+            case messages.Prime(_, _, prompt):
+                self.pages = pages_of(prompt)
             case messages.PushText(_, entries):
                 self._words += len(entries)
             case messages.ClearText() | messages.Restart():

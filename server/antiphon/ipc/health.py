@@ -12,7 +12,8 @@ class Health:
 
     ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
     with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
-    caller who came now would be admitted at once. ``detail`` describes what is wrong, or is "ok".
+    caller who came now would be admitted at once, and ``free`` of them. ``detail`` describes what is wrong,
+    or is "ok".
     """
 
     alive: bool
@@ -22,6 +23,7 @@ class Health:
     active: int
     queued: int
     slots: int
+    free: int
     detail: str
 
     @property
@@ -53,5 +55,6 @@ def together(each: Mapping[str, Health]) -> Health:
         active=sum(health.active for health in healths),
         queued=sum(health.queued for health in healths),
         slots=sum(health.slots for health in healths),
+        free=sum(health.free for health in healths if health.ready),
         detail="; ".join(wrong) or "ok",
     )

@@ -14,8 +14,8 @@ from moshi.models.lm import LMGen
 from moshi.utils.compile import no_compile
 from torch import Tensor
 
-from antiphon.backends.base import FloatArray, IntArray, StepInputs, StepOutputs
-from antiphon.backends.host import FRAMES, HostBackend
+from antiphon.backends.base import FRAMES, FloatArray, IntArray, StepInputs, StepOutputs
+from antiphon.backends.host import HostBackend
 from antiphon.backends.snapshots import SnapshotCache, size_of
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import TokenChooser

@@ -17,7 +17,7 @@ from antiphon.serve.operator.free_rows import MAX_WEIGHT, free_rows_line, free_r
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving
 
-WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, detail="ok")
+WELL = Health(True, 0.0, True, False, active=1, queued=0, slots=4, free=3, detail="ok")
 
 
 async def well() -> Health:
@@ -49,12 +49,12 @@ def test_a_worker_says_how_it_is(health: Health, line: str) -> None:
 
 @given(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 600), st.integers(1, 600), st.text())
 def test_only_words_that_leave_the_operator_in_charge(
-    alive: bool, ready: bool, draining: bool, active: int, slots: int, detail: str
+    alive: bool, ready: bool, draining: bool, active: int, free: int, detail: str
 ) -> None:
-    line = free_rows_line(Health(alive, 0.0, ready, draining, active, 0, slots, detail))
+    line = free_rows_line(Health(alive, 0.0, ready, draining, active, 0, 600, free, detail))
     assert re.fullmatch(r"up \d+%|(stopped|down) #.*", line)
     if line.startswith("up"):
-        assert int(line[3:-1]) <= min(MAX_WEIGHT, slots)
+        assert int(line[3:-1]) <= min(MAX_WEIGHT, free)
     assert len(line.splitlines()) == 1
 
 
@@ -66,7 +66,7 @@ async def test_the_port_answers_whoever_asks_with_what_is_true_now() -> None:
 
     async with free_rows_port("127.0.0.1", 0, now) as port:
         assert await asyncio.gather(*(ask(port) for _ in range(20))) == ["up 3%\n"] * 20
-        health = replace(WELL, active=2)
+        health = replace(WELL, active=2, free=2)
         assert await ask(port) == "up 2%\n"
 
 

@@ -116,7 +116,7 @@ async def overall(answers: Answers) -> Health:
     if healths and said["engine_answers"]:
         return together(healths)
     words = "the engine's process does not answer" if healths else "starting"
-    return Health(False, 0.0, False, False, active=0, queued=0, slots=0, detail=words)
+    return Health(False, 0.0, False, False, active=0, queued=0, slots=0, free=0, detail=words)
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:

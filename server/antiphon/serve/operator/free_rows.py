@@ -37,8 +37,7 @@ def free_rows_line(health: Health) -> str:
         return f"down #{' '.join(health.detail.split())}"
     if health.draining:
         return f"stopped #draining: {health.active} sessions left"
-    free_rows = max(0, health.slots - health.active) if health.ready else 0
-    return f"up {min(free_rows, MAX_WEIGHT)}%"
+    return f"up {min(health.free if health.ready else 0, MAX_WEIGHT)}%"
 
 
 @contextlib.asynccontextmanager
