@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -236,6 +238,12 @@ def test_a_prompt_without_pages_ends_its_call_and_no_device(duplex: Checkpoint) 
         with pytest.raises(StepError, match=r"rows \[0\] need 1 pages, and 0 are free") as raised:
             backend.prime(0, prompt_of(duplex, 66))
         assert raised.value.rows == (0,)
+
+
+def test_a_codec_has_no_pages_to_share(tmp_path: Path) -> None:
+    codec = load_checkpoint(str(make_checkpoint(tmp_path / "codec", kind="codec", dtype="float32")))
+    with pytest.raises(ConfigError, match=r"overcommit is 1\.5, but a codec model has no keys and values"):
+        make(codec, slots=1, device="cpu", overcommit=1.5)
 
 
 @pytest.mark.parametrize("overcommit", [0.5, 9.0])

@@ -151,6 +151,8 @@ def make(
             raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
     if not 1 <= overcommit <= MOST_OVERCOMMIT:
         raise ConfigError(f"overcommit is {overcommit:g}; it can be 1 to {MOST_OVERCOMMIT:g}")
+    if spec.lm is None and overcommit > 1:
+        raise ConfigError(f"overcommit is {overcommit:g}, but a {spec.kind} model has no keys and values")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
     torch_device = open_device(device, threads)
