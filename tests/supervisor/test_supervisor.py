@@ -293,6 +293,20 @@ async def test_an_engine_that_hangs_ends_while_another_works(
         assert await (await running.call()).say("take 1 key 9") == "granted"
 
 
+async def test_a_stall_of_all_engines_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", 1.2)
+    async with supervised(engines=2) as running, asyncio.timeout(PATIENCE_S):
+        engines = [pid for pid in children() if b"engine" in cmdline(pid)]
+        for pid in engines:  # one after the other, so that one is silent for longer
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(0.4)
+        await asyncio.sleep(2.0)
+        for pid in engines:
+            os.kill(pid, signal.SIGCONT)
+        assert await (await running.call()).say("take 1 key 9") == "granted"
+        assert sorted(pid for pid in children() if b"engine" in cmdline(pid)) == sorted(engines)
+
+
 async def test_without_its_engine_the_server_ends() -> None:
     async with supervised() as running:
         await running.call()

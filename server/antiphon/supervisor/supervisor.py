@@ -134,6 +134,7 @@ class Supervisor:
         self._target: str | None = None  # the worker that calls move to, once an operator has set it
         self._is_leaving = False
         self._traced: set[int] = set()  # the engines whose recording is complete
+        self._killed: set[Child] = set()  # the engines that hang, until they are reaped and after
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
 
@@ -278,10 +279,15 @@ class Supervisor:
             self._end_hung_engines()
 
     def _end_hung_engines(self) -> None:
-        """Kill engines that are silent or stuck while another works; a health check reports a last one."""
+        """Kill engines that are silent or stuck, once, while another answers and works.
+
+        A stall of the whole machine kills none, and a health check reports a last one.
+        """
         engines = [engine for engine in self._running_engines if engine.is_ready]
+        is_served = any(engine.is_responsive and not engine.stuck_s for engine in engines)
         hung = [it for it in engines if it.silent_s > ENGINE_SILENT_S or it.stuck_s > STUCK_S]
-        for engine in hung if len(hung) < len(engines) else ():
+        for engine in {*hung} - self._killed if is_served else ():
+            self._killed.add(engine)
             silent_s, stuck_s = engine.silent_s, engine.stuck_s
             self._log.error("engine hangs", engine=engine.device, silent_s=silent_s, stuck_s=stuck_s)
             engine.kill()

@@ -246,6 +246,12 @@ def test_a_codec_has_no_pages_to_share(tmp_path: Path) -> None:
         make(codec, slots=1, device="cpu", overcommit=1.5)
 
 
+def test_rows_of_a_synthesiser_do_not_share_pages(tmp_path: Path) -> None:
+    tts = load_checkpoint(str(make_checkpoint(tmp_path / "tts", kind="tts", dtype="float32")))
+    with pytest.raises(ConfigError, match=r"overcommit is 1\.5, but rows of a tts model are not shared"):
+        make(tts, slots=2, device="cpu", overcommit=1.5)
+
+
 @pytest.mark.parametrize("overcommit", [0.5, 9.0])
 def test_an_overcommit_out_of_range_is_refused(duplex: Checkpoint, overcommit: float) -> None:
     with pytest.raises(ConfigError, match=f"overcommit is {overcommit:g}; it can be 1 to 8"):

@@ -153,6 +153,9 @@ def make(
         raise ConfigError(f"overcommit is {overcommit:g}; it can be 1 to {MOST_OVERCOMMIT:g}")
     if spec.lm is None and overcommit > 1:
         raise ConfigError(f"overcommit is {overcommit:g}, but a {spec.kind} model has no keys and values")
+    if spec.kind is PipelineKind.TTS and overcommit > 1:
+        # A row begins anew for every text, so that its pages would say nothing of its call's age.
+        raise ConfigError(f"overcommit is {overcommit:g}, but rows of a {spec.kind} model are not shared")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")
     torch_device = open_device(device, threads)
@@ -179,4 +182,4 @@ def make(
     )
     if conditions is None:
         return HostBackend(spec, TorchFrames(spec, mimi, generator, overcommit=overcommit), slots=slots)
-    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions, overcommit=overcommit), slots=slots)
+    return TtsBackend(spec, TorchTts(spec, mimi, generator, conditions), slots=slots)

@@ -56,11 +56,9 @@ class TorchTts(TorchRows):
         mimi: Mimi,
         generator: Generator,
         conditions: Conditions,
-        *,
-        overcommit: float = 1.0,
     ) -> None:
         """Take over loaded modules; ``conditions`` make cross-attention sources of voices."""
-        super().__init__(spec, mimi, generator, overcommit=overcommit)
+        super().__init__(spec, mimi, generator)
         self._conditions = conditions
 
     def allocate(self, slots: int) -> None:
