@@ -38,6 +38,13 @@ STARTED = {"balancer", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
 OPEN_FILES = 8_223
 """What HAProxy asks for with maxconn 4000: two a connection, and its own."""
 
+GPU_ENV = dict(
+    line.split("=", 1)
+    for line in (ROOT / "deploy" / "gpu.env").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+"""What the documented command for a machine with GPUs sets."""
+
 ONE_SHOT = {"graphs"}
 """Services that do one thing and end."""
 
@@ -135,6 +142,9 @@ def test_the_agent_finds_its_text_model_whichever_it_is() -> None:
         assert url.hostname in names
         assert words[words.index("--port") + 1] == str(url.port)
         assert set(raw["profiles"]) < set(services()["agent"].raw["profiles"])
+        parallel = int(words[words.index("--parallel") + 1]) if name == "llm" else 1
+        context = int(words[words.index("--ctx-size" if name == "llm" else "--max-model-len") + 1])
+        assert context / parallel >= 1.5 * (agent.max_history_tokens + agent.max_reply_tokens)
     assert list(config.model) == ["tiny-stt", "tiny-tts"]
 
 
@@ -189,12 +199,10 @@ def test_placing_replaces_what_it_should_and_nothing_else() -> None:
 
 
 def test_the_environment_for_cards_is_an_environment() -> None:
-    lines = [line for line in (ROOT / "deploy" / "gpu.env").read_text().splitlines() if line]
-    values = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    assert set(values) <= set(re.findall(r"\$\{(\w+):-", COMPOSE.read_text()))
-    model = values["DUPLEX_MODEL"]
-    assert f"--model={model}" in services(values)["duplex-gpu"].argv
-    assert services(values)["balancer"].environment["DUPLEX_MODEL"] == model
+    assert set(GPU_ENV) <= set(re.findall(r"\$\{(\w+):-", COMPOSE.read_text()))
+    model = GPU_ENV["DUPLEX_MODEL"]
+    assert f"--model={model}" in services(GPU_ENV)["duplex-gpu"].argv
+    assert services(GPU_ENV)["balancer"].environment["DUPLEX_MODEL"] == model
 
 
 def test_the_file_is_yaml_that_repeats_no_key() -> None:
@@ -209,11 +217,36 @@ def test_the_file_is_yaml_that_repeats_no_key() -> None:
     yaml.load(COMPOSE.read_text(), Strict)
 
 
-@pytest.mark.parametrize("name", ["duplex", "stt", "tts"])
-def test_a_worker_on_a_gpu_sees_one_and_keeps_int8_until_a_variable_says_otherwise(name: str) -> None:
+@pytest.mark.parametrize(("profile", "values"), [("gpu", {}), ("gpu", GPU_ENV), ("gpu-duplex", GPU_ENV)])
+def test_workers_that_take_all_free_memory_share_no_gpu(profile: str, values: Mapping[str, str]) -> None:
+    found = {
+        name: it.environment["CUDA_VISIBLE_DEVICES"]
+        for name, it in services(values).items()
+        if profile in it.raw.get("profiles", []) and "--device=cuda" in it.argv and "--slots=auto" in it.argv
+    }
+    assert (
+        found
+        == {"gpu-duplex": {"duplex-gpu": "0"}, "gpu": {"duplex-gpu": "0", "stt-gpu": "1", "tts-gpu": "2"}}[
+            profile
+        ]
+    )
+
+
+def test_the_text_model_has_one_gpu_and_a_stated_share_of_it() -> None:
+    for values, wanted in (({}, ("0", "0.9")), ({"LLM_GPU": "3", "LLM_GPU_MEMORY": "0.5"}, ("3", "0.5"))):
+        service = services(values)["llm-gpu"]
+        (device,) = service.raw["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "device_ids": [wanted[0]], "capabilities": ["gpu"]}
+        assert service.argv[service.argv.index("--gpu-memory-utilization") + 1] == wanted[1]
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("duplex", "0"), ("stt", "1"), ("tts", "2")])
+def test_a_worker_on_a_gpu_sees_one_and_keeps_int8_until_a_variable_says_otherwise(
+    name: str, gpu: str
+) -> None:
     number = f"{name.upper()}_GPU"
     for values, wanted in (
-        ({}, ("0", "int8")),
+        ({}, (gpu, "int8")),
         ({number: "3", "GPU_PRECISION": "compute"}, ("3", "compute")),
     ):
         service = services(values)[f"{name}-gpu"]
