@@ -47,6 +47,22 @@ def test_the_oldest_turns_give_way_and_system_texts_stay() -> None:
     assert len(found) > 5
 
 
+def test_system_texts_outlive_every_other_entry() -> None:
+    history = History(100_000)
+    history.put("s", HistoryEntry(Role.SYSTEM, "The caller is called Ada."))
+    for number in range(MAX_ENTRIES + 5):
+        history.put(f"u{number}", HistoryEntry(Role.USER, "x"))
+    assert [name in history for name in ("s", "u5", "u6")] == [True, False, True]
+    for number in range(20):
+        history.put(f"long {number}", HistoryEntry(Role.USER, "x" * 65_536))
+    assert [name in history for name in ("s", "long 4", "long 5")] == [True, False, True]
+    for number in range(MAX_ENTRIES):
+        history.put(f"s{number}", HistoryEntry(Role.SYSTEM, "y"))
+    assert [name in history for name in ("s", "long 19", "s0")] == [False, False, True]
+    history.put("last", HistoryEntry(Role.USER, "z"))
+    assert [name in history for name in ("s0", "s1", "last")] == [False, True, True]
+
+
 def test_the_last_entry_is_read_however_long_it_is() -> None:
     history = History(10)
     history.put("u", HistoryEntry(Role.USER, "long " * 500))

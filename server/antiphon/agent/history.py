@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_ENTRIES: Final = 1000
-"""Beyond, the oldest are forgotten: a model's context holds fewer."""
+"""Beyond, the oldest are forgotten, those that are no system texts first: a model's context holds fewer."""
 
 MAX_CHARS: Final = 1_048_576
 """Of all entries; beyond, the oldest are forgotten too: a client writes as many items as it likes."""
@@ -80,7 +80,8 @@ class History:
                 self._entries.move_to_end(later)
         chars = sum(len(it.shown) for it in self._entries.values())
         while len(self._entries) > 1 and (len(self._entries) > MAX_ENTRIES or chars > MAX_CHARS):
-            _, gone = self._entries.popitem(last=False)
+            others = (at for at, it in self._entries.items() if it.role is not Role.SYSTEM and at != name)
+            gone = self._entries.pop(next(others, next(iter(self._entries))))
             chars -= len(gone.shown)
 
     def remove(self, name: str) -> None:
