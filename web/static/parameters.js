@@ -47,10 +47,11 @@ export function modelsOf(models, path) {
  */
 export function withAgents({ models, agents = [] }) {
   const talkers = agents.map(({ name, stt, tts }) => {
-    const parts = models.filter((model) => model.name === stt || model.name === tts);
     const [heard, said] = [stt, tts].map((part) => models.find((model) => model.name === part));
-    const total = Math.min(...parts.map(({ slots }) => slots.total));
-    const slots = { used: 0, queued: 0, ...heard?.slots, total };
+    const parts = [heard, said].map((part) => part?.slots ?? { used: 0, total: 0 });
+    const total = Math.min(...parts.map((it) => it.total));
+    const used = total - Math.min(...parts.map((it) => it.total - it.used));
+    const slots = { used, queued: 0, total };
     const description = `It hears with ${stt} and speaks with ${tts}; a text model writes its answers.`;
     const card = { description, license: "", examples: [], parameters: 0, voices: said?.card?.voices ?? {} };
     const voices = said?.voices ?? [];

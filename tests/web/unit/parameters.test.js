@@ -79,3 +79,14 @@ test("a voice agent is a model to talk to, with its synthesiser's voices and no 
   assert.deepEqual(["model", "text_topk", "text_prompt"].map((key) => query.get(key)), ["assistant", null, "be kind"]);
   assert.deepEqual(withAgents({ models: [MODEL] }), [MODEL]);
 });
+
+test("an agent is as busy as the busier of its parts, and has no call without both", () => {
+  const ears = { ...MODEL, name: "ears", slots: { used: 1, queued: 2, total: 8 } };
+  const voice = { ...MODEL, name: "voice", slots: { used: 3, queued: 0, total: 4 } };
+  const agents = [{ name: "assistant", stt: "ears", tts: "voice" }];
+  const slotsOf = (/** @type {typeof MODEL[]} */ models) => withAgents({ models, agents }).at(-1)?.slots;
+  assert.deepEqual(slotsOf([ears, voice]), { used: 3, queued: 0, total: 4 });
+  const full = { ...ears, slots: { used: 8, queued: 2, total: 8 } };
+  assert.deepEqual(slotsOf([full, voice]), { used: 4, queued: 0, total: 4 });
+  for (const models of [[], [ears], [voice]]) assert.deepEqual(slotsOf(models), { used: 0, queued: 0, total: 0 });
+});
