@@ -1,4 +1,4 @@
-"""The protocol of ``/api/chat`` with a voice agent: words and sound, and silence where it has none."""
+"""The protocol of ``/api/chat`` with a voice agent: words and sound, and silence between replies."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     """One client's side.
 
-    Its players expect a frame for each of their own: where the agent says nothing the client hears silence,
-    and the index of a frame counts those that were sent.
+    Its players expect a frame for each of their own: between replies the client hears silence. From a reply's
+    first sound to its end only that sound is sent, and nothing while it is held; the indices of frames then
+    skip those that were not sent.
     """
 
     policy = Policy(has_answers=True)
