@@ -188,6 +188,8 @@ class Dispatcher:
             new.append(connection)
             self._let_in(connection, self._counted_address(str(peer[0])))
             self._hand_out()  # a burst waits only where there is no room for it
+            if self._loop.time() < self._short_until_s:
+                break  # accepting is paused; it would report the same shortage again
         for connection in new:
             if connection in self._queue.waiting:
                 self._listen_to(connection)

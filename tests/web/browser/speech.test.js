@@ -89,7 +89,7 @@ test("a text is heard while it is made, its words are marked, and it can be save
   assert.equal(sampleRate, 24_000);
   assert.ok((sides[0]?.length ?? 0) > 24_000 && rms(/** @type {Float32Array} */ (sides[0])) > 0.01);
   await page.click('#views a[data-view="transcribe"]');
-  assert.equal(await page.isVisible("#speak"), false);
+  await page.waitForSelector("#speak", { state: "hidden" });
   assert.deepEqual(complaints, []);
   await close();
 });
