@@ -5,7 +5,7 @@ Usage: python -m venv out/llm
        out/llm/bin/python lab/tools/text_model.py --port 8080
        antiphon serve --model tiny-stt --model tiny-tts --agent assistant --llm http://127.0.0.1:8080/v1
 
-Gemma 3 270M is a base model: it goes on with a text. The chat template gives it examples of answers, and a
+Gemma 3 270M is a base model: it continues a text. The chat template gives it examples of answers, and a
 grammar gives it sentences of the words that ``tiny-tts`` can say. What it answers is right now and then.
 """
 
