@@ -8,7 +8,7 @@ from lab.bench.kv_pages import WHOLE_CALLS, simulate
 
 
 @pytest.mark.parametrize("minutes", [1, 4, 60])
-def test_whole_windows_evict_nobody(minutes: float) -> None:
+def test_whole_windows_end_no_call(minutes: float) -> None:
     found = simulate(1.0, minutes, steps=4000)
     assert found.evicted_per_1000 == 0
     assert found.calls == pytest.approx(WHOLE_CALLS, abs=1)

@@ -183,7 +183,7 @@ class Admission(Generic[C]):
         if not self._queue:
             return None
         expiry_s = min(seat.expires_s for seat in self._queue)
-        if self._free and not self._is_draining:  # only late pressure keeps them waiting
+        if self._free and not self._is_draining:  # late pressure or a shortage keeps them waiting
             return min(expiry_s, now_s + self._pressure.cell_s)
         return expiry_s
 

@@ -39,7 +39,7 @@ SHORTAGE_PAUSE_S = 1.0
 class FrontEndShare:
     """The connections of one front end, by its reports.
 
-    A socket stays open here until the front end reports it: sockets that were not delivered go to other front
+    A socket stays open here until the front end reports it: sockets that were not reported go to other front
     ends.
     """
 
