@@ -120,7 +120,7 @@ def test_an_attempt_that_other_processes_disturbed_is_measured_again(tmp_path: P
 def test_the_cpu_of_a_child_counts_as_our_own_when_it_has_ended() -> None:
     before_s = own_cpu_s()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
-    assert own_cpu_s() - before_s >= 0.29
+    assert own_cpu_s() - before_s > 0.25  # 0.3, read in steps of 10 ms
 
 
 def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
