@@ -2,7 +2,8 @@
 
 A front end holds one :class:`antiphon.ipc.engine_client.EnginePort` a model. In one process::
 
-    LocalFrontEnd({name: engine}, loop).client.engines   # antiphon.engine.front_ends, around started engines
+    LocalFrontEnd({name: engine}, loop).client.engines   # antiphon.engine.front_ends, around started
+engines
 
 Across processes (Linux), one SOCK_SEQPACKET pair a front end::
 
@@ -11,5 +12,5 @@ Across processes (Linux), one SOCK_SEQPACKET pair a front end::
     server.add(pool, control_socket)                     # one end of the pair
     server.take_back(pool)                               # after its process was reaped; add() may follow
     ports = await connect(control_socket)                # front end: name -> EnginePort
-    ports[name].on_change(callback)                      # its health may be another, or its process gone
+    ports[name].on_change(callback)                      # its health has changed, or its process ended
 """

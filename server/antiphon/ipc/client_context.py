@@ -1,4 +1,6 @@
-"""What calls share on the callers' side: memory, reports, wake-ups; and what each of them counts."""
+"""What the sessions of one front end share: memory, reports and wake-ups, and the counters of each
+session.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,20 @@ from antiphon.ipc.values import RECENT_TICKS, SessionStats, percentile
 from antiphon.models.spec import ModelSpec
 
 BATCH_S: Final = 0.02
-"""How often sent frames are reported at most: a quarter of a frame."""
+"""The least seconds between reports of sent frames: a quarter of a frame."""
 
 MAX_BATCH: Final = 2048
-"""Sent frames of one report."""
+"""The most sent frames in one report."""
 
 PACE: Final = 0.9
-"""Frames coming faster than one in ``PACE`` frame lengths are their sender's burst, not our delay."""
+"""Frames that arrive faster than one in ``PACE`` frame lengths are a burst of the sender, not our delay."""
 
 
 Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class LoopNotifier:
-    """Calls something on an event loop's thread, once however often any thread asks for it meanwhile."""
+    """Calls a function on an event loop's thread, once for all requests that arrive before it runs."""
 
     def __init__(self, loop: Loop, callback: Callable[[], None]) -> None:
         """Call ``callback`` on ``loop``."""
@@ -41,22 +43,22 @@ class LoopNotifier:
         if self._is_set:
             return
         self._is_set = True
-        with suppress(RuntimeError):  # the loop is closed: the process is leaving
+        with suppress(RuntimeError):  # the loop is closed: the process is shutting down
             self._loop.call_soon_threadsafe(self._call)
 
     def _call(self) -> None:
-        self._is_set = False  # first: what comes from now on needs another call
+        self._is_set = False  # first: a later request needs another call
         self._callback()
 
 
 class SendStats:
-    """What one session's own side counts: frames sent, late ones, replies given up."""
+    """Counters that the front end keeps for one session: frames sent, late ones, replies given up."""
 
     def __init__(self, spec: ModelSpec, deliveries: LatencyReport, *, is_live: bool) -> None:
         """Start with nothing counted; ``deliveries`` are shared by all sessions."""
         self._deliveries = deliveries
         self._frame_s = spec.frame_ms / 1000.0
-        self._has_deadlines = spec.kind.has_deadlines  # text is complete long before it is spoken
+        self._has_deadlines = spec.kind.has_deadlines  # text is complete long before it is synthesised
         self._is_live = is_live
         self.is_heard = False
         self.due_s = float("-inf")
@@ -70,13 +72,13 @@ class SendStats:
     ) -> None:
         """A reply was handed to the socket at ``sent_s``, of which ``peer_wait_s`` went into a slow peer.
 
-        ``first_complete_s`` is when the session's first frame was complete, None for a reply without audio,
-        and for any but the first with audio: then it ``is_heard``.
+        ``first_complete_s`` is when the session's first frame was complete, None for a reply without
+        audio; only the first with audio counts.
 
-        A live frame's latency counts from when it was complete. What presses on admission is less: a frame
-        that came in a burst counts from the time real time would have brought it, and the peer's own slowness
-        is taken off. A pipeline that is not live counts every latency from when the frame is due: its callers
-        may send a recording as fast as it is read, and a second at a time.
+        A live frame's latency counts from when it was complete. Admission sees less: a frame of a burst
+        counts from the time at which it was due, and waiting for the peer is subtracted. A pipeline that
+        is not live counts every latency from when the frame is due: a caller may send a recording as fast
+        as the server reads, a second at a time.
         """
         if first_complete_s is not None and not self.is_heard:
             self.is_heard = True
@@ -92,7 +94,7 @@ class SendStats:
 
 
 class LatencyReport:
-    """What the callers' halves of one model hand to sockets, reported as one message for many replies."""
+    """Replies that the sessions of one model gave to sockets, reported in one message."""
 
     def __init__(self, loop: Loop, model: int, send: Callable[[messages.Request], None]) -> None:
         """Report for the model of this number."""
@@ -104,7 +106,7 @@ class LatencyReport:
         self._is_called = False
 
     def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
-        """A reply was handed on; ``is_pressing``: late by no fault of its peer."""
+        """A reply was given to its socket; ``is_pressing``: late, and not because of its peer."""
         self._sent_s = sent_s
         self._latency_s.append(latency_s)
         self._late += is_late
@@ -140,16 +142,16 @@ class LatencyReport:
 T = TypeVar("T")
 
 LOOKS: Final = 1000
-"""An engine is between two of its counters for microseconds; one that died there is not waited for."""
+"""The engine changes its counters within microseconds; the wait ends if the engine died there."""
 
 
 class ClientContext:
-    """What the callers' halves of one model share in a process: memory, rings, limits, where they report."""
+    """What the sessions of one model share in a front end: memory, rings, limits and the report."""
 
     def __init__(
         self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: LatencyReport
     ) -> None:
-        """The leases of ``arena`` are those that may be given."""
+        """``arena`` holds the leases that may be given."""
         self.spec, self.arena = spec, arena
         self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
         self.text_entries, self.deliveries = text_entries, deliveries
@@ -157,7 +159,7 @@ class ClientContext:
         self._ticks: Counts = np.zeros(arena.leases, np.int64)
 
     def seat(self, lease: int, changed: Callable[[], None] | None) -> None:
-        """A session has this lease and calls ``changed`` after ticks; None: it has closed."""
+        """The session has this lease and calls ``changed`` after ticks; None: it has closed."""
         self._changed[lease] = changed
         if changed is not None:
             self._ticks[lease] = 0
@@ -171,22 +173,22 @@ class ClientContext:
                 changed()
 
     def consistently(self, read: Callable[[], T]) -> T:
-        """What ``read`` returns when the engine's counters do not change meanwhile."""
+        """The result of ``read`` from a moment at which the engine's counters did not change."""
         for _ in range(LOOKS):
             turn = self.arena.sequence
             if turn % 2 == 0:
                 found = read()
                 if self.arena.sequence == turn:
                     return found
-            time.sleep(0)  # the engine thread is between two of its counters
+            time.sleep(0)  # the engine thread is changing its counters
         return read()
 
 
 class ChangedSessions(Generic[T]):
-    """Sessions whose owners are to be notified soon, each once; ``contexts`` are those of all models."""
+    """Sessions whose owners are notified soon, each once; ``contexts`` are those of all models."""
 
     def __init__(self, loop: Loop, notify: Callable[[T], None]) -> None:
-        """Notify on this loop's thread, to which everything here belongs."""
+        """Notify on the thread of this loop, which all of this belongs to."""
         self.contexts: list[ClientContext] = []
         self._loop, self._notify = loop, notify
         self._changed: dict[T, None] = {}
@@ -214,7 +216,7 @@ class ChangedSessions(Generic[T]):
 def read_stats(
     side: ClientContext, lease: int, sends: SendStats, writer: InputWriter | None, *, queue: int
 ) -> SessionStats:
-    """What became of the frames of a lease; ``queue`` wait for the model, ``writer`` is None for text."""
+    """The outcome of a lease's frames; ``queue`` frames wait for the model, ``writer`` is None for text."""
     counts, rings, outputs = side.arena.engine, side.inputs, side.outputs
     taken, flushed_in = int(counts.taken[lease]), int(counts.flushed_in[lease])
     frames_in, dropped_in = taken, 0

@@ -33,30 +33,30 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 SILENT_S: Final = 2.0
-"""An engine that sends nothing for this time is stuck: it reports four times a second."""
+"""An engine that sends nothing for this time is stuck: it reports its health four times a second."""
 
 SHORTAGE_S: Final = 5
-"""For a caller to come again after open files ran out: calls that end give theirs back."""
+"""The time after which a caller retries when open files ran out: calls that end free theirs."""
 
 ModelFacts: TypeAlias = BackendInfo
-"""What does not change while an engine runs: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
+"""The fixed properties of a running engine: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
 
 Notify: TypeAlias = Callable[[], None]
 CallSession: TypeAlias = Session
-"""A caller's half of a session."""
+"""The front end's half of a session."""
 
 Post: TypeAlias = Callable[[messages.Request, Sequence[int]], None]
-"""Passes a message to the engines, with descriptors that stay the caller's."""
+"""Passes a message to the engines; the descriptors remain the caller's."""
 
 
 class EngineClient:
-    """A front end's end of the seam: its sessions, and the requests that wait for an answer."""
+    """A front end's side of the engines: its sessions, and the requests that wait for an answer."""
 
     def __init__(self, post: Post, loop: asyncio.AbstractEventLoop) -> None:
         """Begin without engines; ``post`` passes requests on."""
         self.loop = loop
         self.engines: dict[str, EnginePort] = {}
-        self.closing = ExitStack()  # what is given back when the engines are lost
+        self.closing = ExitStack()  # what is freed when the engines are lost
         self.is_lost = False
         self._post = post
         self._by_number: list[EnginePort] = []
@@ -74,14 +74,14 @@ class EngineClient:
         drain: Callable[[str], None] = lambda _: None,
         health: Callable[[], Health] | None = None,
     ) -> None:
-        """Stand for one more engine, the next by number; see :class:`EnginePort`."""
+        """Add an engine, with the next number; see :class:`EnginePort`."""
         port = EnginePort(self, len(self._by_number), facts, arena, nudge, drain=drain, health=health)
         self._by_number.append(port)
         self.changes.contexts.append(port.side)
         self.engines[facts.name] = port
 
     def send(self, request: messages.Request, descriptors: Sequence[int] = ()) -> None:
-        """Send a request; without an effect once the engines are lost.
+        """Send a request; no effect once the engines are lost.
 
         Raises:
             ServerFullError: this process has no open file left for a long one.
@@ -143,10 +143,10 @@ class EngineClient:
         self._answers.pop(call, None)
 
     def handle(self, notice: messages.Notice) -> None:
-        """Take a message of the engines.
+        """Handle a message of the engines.
 
         Raises:
-            ProtocolError: it has no place here.
+            ProtocolError: the message is not valid here.
         """
         match notice:
             case messages.HealthNow(model, health) if 0 <= model < len(self._by_number):
@@ -154,7 +154,7 @@ class EngineClient:
             case messages.Checked(number, error):
                 self._answer(number, error)
             case messages.CallNotice(call):
-                if call in self._sessions:  # else it closed meanwhile, and the engine will hear of that
+                if call in self._sessions:  # else it closed meanwhile, and the engine gets that message
                     self._handle_call(notice, *self._sessions[call])
             case _:
                 raise ProtocolError(f"an engine sent {type(notice).__name__}")
@@ -166,7 +166,7 @@ class EngineClient:
                 self._forget(call)
                 return
             case messages.Ended(call, error):
-                self._answer(call, error)  # it may have ended before it was seated, or queued
+                self._answer(call, error)  # it may have ended before it had a row or a place in the queue
             case messages.Admitted(call, lease):
                 port.side.seat(lease, partial(self.changes.add, session))
                 self._answer(call, None)
@@ -184,7 +184,7 @@ class EngineClient:
             answer.set_exception(error)
 
     def lose(self, detail: str) -> None:
-        """End everything: the engines' process is the only one that could answer."""
+        """End everything: only the engines' process could answer."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -198,7 +198,7 @@ class EngineClient:
             port.lose(detail)
 
     def close(self) -> None:
-        """Leave: all sessions end, at both ends."""
+        """Close: all sessions end, on both sides."""
         self.lose("this front end leaves")
 
 
@@ -216,10 +216,10 @@ class EnginePort:
         drain: Callable[[str], None],
         health: Callable[[], Health] | None,
     ) -> None:
-        """Stand for the engine of this number; ``nudge`` wakes its thread.
+        """Make the port of the engine with this number; ``nudge`` wakes its thread.
 
-        In one process ``health`` asks the engine and ``drain`` drains it; otherwise it reports its health
-        itself, and the supervisor drains it.
+        In one process ``health`` reads the engine's health and ``drain`` drains it; otherwise the engine
+        reports its health in messages, and the supervisor drains it.
         """
         self.info: ModelFacts = facts.info
         self.call_bytes = facts.call_bytes
@@ -244,11 +244,11 @@ class EnginePort:
         """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
 
         ``notify`` is called on the event loop whenever the session has changed: replies, state, position,
-        error, room. Several changes may be one call.
+        error, room. One call may announce several changes.
 
         Raises:
             ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
-            DrainingError: the server is leaving.
+            DrainingError: the server is shutting down.
             SessionFailedError: the device, or the engine's process, is lost.
             UnsupportedError: a prompt for a backend that takes none.
         """
@@ -259,7 +259,7 @@ class EnginePort:
         """A session that continues a call of another connection, ACTIVE, with its ``resumption``.
 
         Raises:
-            ResumeError: there is no such call, or it is not this client's.
+            ResumeError: the call does not exist, or belongs to another client.
             ServerFullError: this front end has no place.
             SessionFailedError: the engine's process is lost.
         """
@@ -299,23 +299,23 @@ class EnginePort:
         except asyncio.CancelledError:
             session.close()
             raise
-        if session.error is not None:  # it was admitted, and ended since
+        if session.error is not None:  # it was admitted, and has ended since
             raise session.error
         return session
 
     async def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now, who waits ``wait_s``; raises as it would."""
+        """Check that :meth:`submit` would take a caller now that waits ``wait_s``; raises as it would."""
         await self.client.ask(lambda number: messages.Check(self._number, number, wait_s))
 
     async def take_call(self, data: bytes) -> None:
         """Take a call of another worker; its client can resume it here afterwards.
 
         Raises:
-            UnsupportedError: it is of another model, backend or version.
+            UnsupportedError: it comes from another model, backend or version.
             ServerFullError, DrainingError, SessionFailedError: there is no row for it.
-            HandOverError: it was here before, or none are taken.
+            HandOverError: it was here before, or this server takes none.
         """
-        if self._ask_health is not None:  # it is in this process
+        if self._ask_health is not None:  # the engine is in this process
             await self.client.ask(lambda number: messages.Adopt(self._number, number, data))
             return
         memory = await self.client.loop.run_in_executor(None, write_file, data)
@@ -329,11 +329,13 @@ class EnginePort:
         self.client.send(messages.Lag(self._number, lag_s))
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller; active ones continue, or go to the worker at ``target`` where they can."""
+        """Admit no further caller; active calls continue, or move to the worker at ``target`` where they
+        can.
+        """
         self._drain(target)
 
     def health(self) -> Health:
-        """How the engine is, as far as this process knows; it never blocks."""
+        """The engine's health as far as this process knows it; never blocks."""
         if self._ask_health is not None:
             return self._ask_health()
         silent_s = time.monotonic() - self._heard_s
@@ -346,7 +348,7 @@ class EnginePort:
         """Call back whenever the engine's health may have changed."""
         self._on_change.append(callback)
 
-    # From its client.
+    # From the client.
 
     def hear(self, health: Health) -> None:
         """The engine reports its health."""
@@ -354,12 +356,12 @@ class EnginePort:
         self.change()
 
     def change(self) -> None:
-        """The engine's health may be another."""
+        """The engine's health may have changed."""
         for callback in self._on_change:
             callback()
 
     def lose(self, detail: str) -> None:
-        """The engine's process is gone."""
+        """The engine's process has ended."""
         self._known = replace(self._known, alive=False, ready=False, detail=detail)
         self.change()
 
@@ -394,7 +396,7 @@ async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
 
 
 def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[int]) -> None:
-    """Map the memory of engines that say hello, and hear their bell from now on."""
+    """Map the memory of engines that send a hello, and listen to their bell from now on."""
     bell, *shared = descriptors
 
     def rung() -> None:
@@ -413,7 +415,7 @@ def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[in
 
 
 class LoopNudge:
-    """Wakes an engine thread of another process, once in a turn of the event loop."""
+    """Wakes an engine thread of another process, once per turn of the event loop."""
 
     def __init__(self, client: EngineClient, wake: Callable[[], None]) -> None:
         """Wake by calling ``wake``."""
@@ -421,7 +423,7 @@ class LoopNudge:
         self._is_nudged = False
 
     def nudge(self) -> None:
-        """Wake it at the end of this turn."""
+        """Wake the engine thread at the end of this turn."""
         if not self._is_nudged:
             self._is_nudged = True
             self._client.loop.call_soon(self._nudge)

@@ -1,6 +1,7 @@
-"""The engines of one model as a front end sees them: one for each device, and each call is at one of them.
+"""The engines of one model as a front end sees them: one per device; each call runs on one of them.
 
-Used on the event loop's thread of their clients. A group of one engine is that engine.
+It belongs to the event loop's thread of the engines' clients. A group of one engine behaves like that
+engine.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 NOT_NOW = (ServerFullError, DrainingError, SessionFailedError)
-"""Of an engine that takes no call now: another one may."""
+"""Errors of an engine that takes no call now: another engine may take it."""
 
 HUNG_S: Final = 1.0
-"""For an engine that hangs to say whether a call is there; the supervisor ends it soon."""
+"""The time a hanging engine has to report whether it has a call; the supervisor ends it soon."""
 
 
 class EngineGroup:
-    """Passes each call to the engine with the fewest calls of those that admit it."""
+    """Passes each call to the engine that admits it and has the fewest calls."""
 
     def __init__(self, ports: Sequence[EnginePort]) -> None:
-        """Stand for these engines of one model, at least one."""
+        """Group these engines of one model, at least one."""
         self._ports = tuple(ports)
         self.info: ModelFacts = replace(ports[0].info, slots=sum(port.info.slots for port in ports))
         self.call_bytes = max(port.call_bytes for port in ports)
-        self._given = dict.fromkeys(self._ports, 0)  # calls since an engine has last reported its own
+        self._given = dict.fromkeys(self._ports, 0)  # calls since the engine last reported how many it has
         for port in self._ports:
             port.on_change(partial(self._given.__setitem__, port, 0))
 
@@ -52,12 +53,12 @@ class EngineGroup:
         notify: Notify,
         prompt: Prompt | None = None,
     ) -> CallSession:
-        """See :meth:`EnginePort.submit`; a call that no engine admits waits where the fewest wait."""
+        """See :meth:`EnginePort.submit`; a call that no engine admits waits in the shortest queue."""
         for port in self._ready() if len(self._ports) > 1 else ():
             self._given[port] += 1
             try:
                 return await port.submit(parameters, wait_s=0.0, notify=notify, prompt=prompt)
-            except NOT_NOW:  # others have come before it
+            except NOT_NOW:  # other callers have arrived earlier
                 continue
         port = self._waiting()
         self._given[port] += 1
@@ -66,7 +67,7 @@ class EngineGroup:
     async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
         """See :meth:`EnginePort.resume`; the call may be at any engine, and may have moved to another one.
 
-        An engine that hangs is asked last, and not for long.
+        A hanging engine is asked last, with a short limit.
         """
         failure: AntiphonError | None = None
         for port in sorted(self._by_calls(self._ports), key=lambda port: not port.health().is_healthy):
@@ -85,7 +86,7 @@ class EngineGroup:
         raise failure
 
     async def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`submit` would take a caller now, who waits ``wait_s``; raises as it would."""
+        """Check that :meth:`submit` would take a caller now that waits ``wait_s``; raises as it would."""
         for port in self._ready() if len(self._ports) > 1 else ():
             try:
                 await port.check_room(0.0)
@@ -106,7 +107,7 @@ class EngineGroup:
         await last.take_call(data)
 
     def note_lag(self, lag_s: float) -> None:
-        """Tell admission how late the event loop of this process runs."""
+        """Report to admission how late the event loop of this process runs."""
         for port in self._ports:
             port.note_lag(lag_s)
 
@@ -116,22 +117,22 @@ class EngineGroup:
             port.drain(target)
 
     def health(self) -> Health:
-        """How the engines are together, as far as this process knows."""
+        """The health of the engines together, as far as this process knows it."""
         return as_one({port.info.device: port.health() for port in self._ports})
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the health of one may be another."""
+        """Call back whenever the health of an engine may have changed."""
         for port in self._ports:
             port.on_change(callback)
 
     def _ready(self) -> list[EnginePort]:
-        """Those that would admit a caller at once, the one with the fewest calls first."""
+        """The engines that would admit a caller at once, the one with the fewest calls first."""
         return self._by_calls([port for port in self._ports if port.health().ready])
 
     def _by_calls(self, ports: Sequence[EnginePort]) -> list[EnginePort]:
         return sorted(ports, key=lambda port: port.health().active + self._given[port])
 
     def _waiting(self) -> EnginePort:
-        """The one where a call waits that none admits."""
+        """The engine whose queue takes a call that none admits."""
         able = [port for port in self._ports if port.health().is_healthy and not port.health().draining]
         return min(able or self._ports, key=lambda port: port.health().queued)

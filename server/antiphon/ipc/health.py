@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 class Health:
     """The engine at one moment.
 
-    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: how long the running step,
-    with what goes before it, has been running, when that is longer than it may be, else 0. ``ready``: a
-    caller who came now would be admitted at once, and ``free`` of them. ``detail`` describes what is wrong,
-    or is "ok".
+    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: seconds that the running
+    step and its preparation have taken, once these exceed their limit, else 0. ``ready``: a new caller
+    would be admitted at once; ``free``: how many would be. ``detail`` describes what is wrong, or is "ok".
     """
 
     alive: bool
@@ -28,12 +27,12 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the process should be left running."""
+        """Whether the process should continue to run."""
         return self.alive and self.stuck_s == 0.0
 
 
 def as_one(each: Mapping[str, Health]) -> Health:
-    """Engines of one model by device as one: alive, and not stuck, when one is."""
+    """The health of one model's engines, by device, as one: alive, and not stuck, if any engine is."""
     if len(each) == 1:
         return next(iter(each.values()))
     whole = together(each)
@@ -42,7 +41,7 @@ def as_one(each: Mapping[str, Health]) -> Health:
 
 
 def together(each: Mapping[str, Health]) -> Health:
-    """Engines by name as one: alive when all are, ready when one is; faults have the engine's name."""
+    """The health of engines by name as one: alive if all are, ready if any is; faults carry the name."""
     if len(each) == 1:
         return next(iter(each.values()))
     healths = each.values()

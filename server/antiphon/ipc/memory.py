@@ -1,9 +1,9 @@
-"""Leases in memory that several processes map: a pool of them a front end, all of them the engine.
+"""Leases in memory that several processes map: each front end maps its pool, the engine maps all pools.
 
-One memfd holds the blocks of all leases, pool after pool, and behind them a slab of counters a pool, each
-beginning on a page: a front end maps its blocks and its slab. It counts in the slab. The engine counts in
-memory of its own, and twice a tick looks at what callers have counted and shows what it has; so no value of a
-front end changes while the engine works on it, and one out of range is brought back into it.
+One memfd holds the blocks of all leases, pool after pool, then one slab of counters per pool, each
+beginning on a page. A front end maps the blocks and the slab of its pool and counts in the slab. The
+engine counts in memory of its own; twice a tick it reads the callers' counters and publishes its own. So
+no value of a front end changes while the engine works on it, and the engine clamps a value out of range.
 
 Order: data are written before the counter that reports them, and read after it. x86-64 keeps stores, and
 loads, in that order; elsewhere :func:`fence` does (docs/adr/0024-shared-leases.md).
@@ -28,7 +28,7 @@ from antiphon.ipc.rings import Arena, CallerCounts, Counts, EngineCounts
 from antiphon.ipc.values import PAGE_BYTES, Shape
 
 TURN_BYTES: Final = 64
-"""The turn has a cache line of its own."""
+"""Bytes of a cache line: the turn has one to itself."""
 
 KEEPS_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
 NO_BELL: Final = -1
@@ -36,7 +36,7 @@ NO_BELL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """Where things lie in the memory of ``pools`` times ``leases`` leases."""
+    """Offsets in the memory of ``pools`` times ``leases`` leases."""
 
     shape: Shape
     pools: int
@@ -44,22 +44,22 @@ class MemoryLayout:
 
     @property
     def pool_bytes(self) -> int:
-        """The blocks of one pool."""
+        """Bytes of the blocks of one pool."""
         return self.leases * self.shape.block.itemsize
 
     @property
     def slab_bytes(self) -> int:
-        """The counters of one pool, whole pages."""
+        """Bytes of the counters of one pool, whole pages."""
         counters = (CallerCounts.ROWS + EngineCounts.ROWS) * self.leases * 8
         return -(-(TURN_BYTES + counters) // PAGE_BYTES) * PAGE_BYTES
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """Bytes of the whole memory."""
         return self.pools * (self.pool_bytes + self.slab_bytes)
 
     def slab_offset(self, pool: int) -> int:
-        """Where the counters of a pool begin."""
+        """Offset of the counters of a pool."""
         return self.pools * self.pool_bytes + pool * self.slab_bytes
 
 
@@ -78,36 +78,36 @@ class CounterPage:
 def leases_of(slots: int, pools: int) -> int:
     """The leases of each of ``pools`` front ends: its share of the rows, and spare ones.
 
-    Connections are dealt out evenly, so no front end needs many more than its share; a lease is another
-    call's only when its front end has said that it uses it no more.
+    The kernel deals connections out evenly, so a front end rarely needs more than its share; a lease goes
+    to another call only when its front end has released it.
     """
     share = -(-slots // pools)
     return share + max(8, share // 2)
 
 
 class RingBytes(NamedTuple):
-    """Memory of the machine that calls take without the model's: ``fixed`` for any number, and by row."""
+    """Bytes of machine memory that calls take, without the model's: ``fixed``, and per row."""
 
     fixed: int
     row: int
 
 
 def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
-    """The most that leases of this shape take; ``pools`` as :class:`antiphon.engine.engine.Engine` has it."""
+    """An upper bound for leases of this shape; ``pools`` as in :class:`antiphon.engine.engine.Engine`."""
     lease = shape.block.itemsize + (CallerCounts.ROWS + EngineCounts.ROWS) * 8
     if pools is None:
-        return RingBytes(0, lease)  # leases of calls that have left are used again first
+        return RingBytes(0, lease)  # leases of calls that have ended are used again first
     # leases_of(slots, pools) is at most 1.5 (slots / pools + 1) + 8, of which pages are whole.
     return RingBytes(pools * (-(-19 * lease // 2) + PAGE_BYTES), -(-3 * lease // 2))
 
 
 def allocate(plan: MemoryLayout) -> int:
-    """A descriptor of so much memory, which is really there and stays as large.
+    """A descriptor of memory of this layout, allocated at once and sealed against another size.
 
     Raises:
-        ConfigError: it is not available.
+        ConfigError: the memory is not available.
     """
-    import fcntl  # what is all in one process runs without
+    import fcntl  # a server of one process does without it
 
     descriptor = os.memfd_create("antiphon", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -152,13 +152,13 @@ class SharedArena(Arena):
     """The engine's side of the memory: all leases, with counters of its own next to those of the pools."""
 
     def __init__(self, plan: MemoryLayout) -> None:
-        """Allocate.
+        """Allocate the memory.
 
         Raises:
-            ConfigError: there is not so much memory.
+            ConfigError: there is not enough memory.
         """
         self.plan, self.descriptor = plan, allocate(plan)
-        weakref.finalize(self, os.close, self.descriptor)  # what is mapped goes with the arrays
+        weakref.finalize(self, os.close, self.descriptor)  # the mappings end with the arrays
         memory = mmap.mmap(self.descriptor, plan.total_bytes)
         count = plan.pools * plan.leases
         caller, engine = (np.zeros((kind.ROWS, count), np.int64) for kind in (CallerCounts, EngineCounts))
@@ -166,16 +166,16 @@ class SharedArena(Arena):
         super().__init__(plan.shape, blocks, caller, engine, np.zeros(1, np.int64))
         self.fence = self.fence if KEEPS_ORDER else fence
         self.pool_leases = plan.leases
-        self._copying = threading.Lock()  # numpy lets other threads run while it copies, and one may clear
+        self._copying = threading.Lock()  # numpy lets other threads run while it copies
         self.slabs = [_slab(plan, pool, memory, plan.slab_offset(pool)) for pool in range(plan.pools)]
         for lease in range(count):
             self.clear(lease)
 
     def read_client_counters(self) -> None:
-        """See what callers have counted, within the bounds that a ring has."""
+        """Read the callers' counters, clamped to the bounds of a ring."""
         with self._copying:
             for slab in self.slabs:
-                self._caller[0, slab.places] = slab.caller[0]  # frames, before what is to be done with them
+                self._caller[0, slab.places] = slab.caller[0]  # frames, before the requests about them
                 self.fence()
                 self._caller[1:, slab.places] = slab.caller[1:]
             self.fence()
@@ -185,7 +185,7 @@ class SharedArena(Arena):
             np.clip(caller.taken, 0, engine.output_written, out=caller.taken)
 
     def publish(self) -> None:
-        """Let callers see what the engine has counted, and wake those whose calls were in a tick."""
+        """Publish the engine's counters, and wake the front ends whose calls were in a tick."""
         self.fence()
         for slab in self.slabs:
             is_news = bool((slab.ticks != self.engine.ticks[slab.places]).any())
@@ -195,36 +195,36 @@ class SharedArena(Arena):
                 slab.engine[:] = self._engine[:, slab.places]
             self.fence()
             slab.turn += 1
-            bell = slab.bell  # read once: another thread may take it away
+            bell = slab.bell  # read once: another thread may set it to None
             if is_news and bell != NO_BELL:
                 ring(bell)
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """Copy all of one lease to another, on both sides."""
+        """Copy one lease to another, on both sides."""
         pool, place = divmod(target, self.plan.leases)
         with self._copying:
             super().move(source, target, taken, again, parameters)
             self.slabs[pool].caller[:, place] = self._caller[:, target]
 
     def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:
-        """Let a lease have these counters, on both sides."""
+        """Set the counters of a lease, on both sides."""
         pool, place = divmod(lease, self.plan.leases)
         with self._copying:
             super().set_counters(lease, caller, engine)
             self.slabs[pool].caller[:, place] = caller
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew, on both sides."""
+        """Clear a lease, on both sides."""
         pool, place = divmod(lease, self.plan.leases)
         slab = self.slabs[pool]
-        with self._copying:  # or a tick would bring back on one side what is gone on the other
-            self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last look
+        with self._copying:  # or a tick would restore on one side what is cleared on the other
+            self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last read
             super().clear(lease)
             slab.caller[:, place], slab.engine[:, place] = self._caller[:, lease], 0
 
 
 def ring(bell: int) -> None:
-    """Wake who waits for an eventfd; one that is not read is rung already."""
+    """Signal an eventfd; a full counter means that it is signalled already."""
     with suppress(BlockingIOError):
         os.eventfd_write(bell, 1)
 
@@ -236,7 +236,7 @@ def hush(bell: int) -> None:
 
 
 def fence(locks: tuple[threading.Lock] = (threading.Lock(),)) -> None:
-    """No access of memory passes it: a release and then an acquire, each of which holds one way back."""
+    """A memory barrier: no access of memory is moved across it."""
     for lock in 2 * locks:
         lock.acquire()
         lock.release()

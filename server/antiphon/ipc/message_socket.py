@@ -2,8 +2,8 @@
 
 In one process they are passed on as objects (:class:`LocalSocket`).
 
-The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). Neither side ever waits
-for the other to read: messages that the socket does not take at once wait in a bounded queue.
+The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). A side never waits for
+the other to read: messages that the socket does not take at once wait in a bounded queue.
 """
 
 from __future__ import annotations
@@ -24,38 +24,40 @@ import msgspec
 from antiphon.errors import ProtocolError, SessionFailedError
 
 MAX_INLINE_BYTES: Final = 128 << 10
-"""A longer message travels as a memory file: a socket takes no more than its buffer, some 200 KB."""
+"""Bytes; a longer message travels as a memory file: a socket takes at most its buffer, some 200 KB."""
 
 MAX_BYTES: Final = 256 << 20
-"""Of any message: the longest carries some minutes of an embedded persona."""
+"""Most bytes of a message: the longest carries some minutes of an embedded persona."""
 
 MAX_CALL_CHARS: Final = 64
 
 MAX_DESCRIPTORS: Final = 64
-"""With one message: the memory and the wake-up of thirty engines."""
+"""Most descriptors of a message: memory and wake-up of thirty engines."""
 
 MAX_WAITING: Final = 4096
-"""Messages for a side that does not read, some for each of a thousand calls; with more it counts as dead."""
+"""Most messages that wait for the other side, some for each of a thousand calls; above it, it is dead."""
 
 MESSAGES_A_TURN: Final = 64
-"""Read from one socket before others have their turn."""
+"""Messages read from one socket before the next one's turn."""
 
 IS_INLINE, IS_FILE = b"m", b"f"
-"""The first byte of what goes over the socket; a message of no bytes would look like the end."""
+"""The first byte of each packet; an empty message would look like the end of the stream."""
 
 
 class MessageBase(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """A declared message: an array of its name and its fields on the socket; each must fit its type."""
+    """A declared message: on the socket an array of its name and its fields, each checked against its
+    type.
+    """
 
 
 M = TypeVar("M", bound=MessageBase)
 Reply: TypeAlias = M | Awaitable[M] | None
 Handle: TypeAlias = Callable[[M, Sequence[int]], Reply[M]]
-"""Handles a message: descriptors become the handler's, and its result answers a question."""
+"""Handles a message: it owns the descriptors, and its result answers a question."""
 
 
 class Codec(Generic[M]):
-    """The bytes of messages: those of a question and its answer have the same number, statements have 0."""
+    """The bytes of messages: a question and its answer have the same number, a statement has 0."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class Codec(Generic[M]):
     ) -> None:
         """Read messages of these kinds; the hooks are those of msgspec.
 
-        ``unreadable`` makes the message to be read in place of one that is about a call, its first field, and
-        that cannot be read; it is given the call and the reason.
+        ``unreadable`` makes the replacement of a message about a call that cannot be read; its arguments
+        are the call, which is the message's first field, and the reason.
         """
         self._about_calls = {kind.__name__ for kind in kinds if kind.__struct_fields__[:1] == ("call",)}
         self._unreadable = unreadable
@@ -79,7 +81,7 @@ class Codec(Generic[M]):
         )
 
     def encode(self, number: int, message: MessageBase) -> bytes:
-        """A message as bytes: of a question, of the answer to it (-number), or (0) of a statement."""
+        """The bytes of a message: of a question, of its answer (-number), or of a statement (0)."""
         return self._encoder.encode((number, message))
 
     def decode(self, data: bytes) -> tuple[int, M]:
@@ -97,11 +99,13 @@ class Codec(Generic[M]):
             raise ProtocolError(words) from error
 
     def head(self, message: MessageBase) -> bytes:
-        """As much of a message as says what it is about."""
+        """The beginning of a message, up to the call that it is about."""
         return self._encoder.encode((0, [type(message).__name__, getattr(message, "call", None)]))
 
     def instead(self, data: bytes, words: str) -> M | None:
-        """The message in place of one that cannot be read for this reason; None where it is about no call."""
+        """The replacement of a message that cannot be read for this reason; None where it is about no
+        call.
+        """
         if self._unreadable is None:
             return None
         try:
@@ -128,8 +132,8 @@ class MessageSocket(Generic[M]):
     ) -> None:
         """Begin to read a socket, and own it.
 
-        ``lost`` is called once, with the reason, when the other side has closed, reads nothing or sends what
-        is no message.
+        ``lost`` is called once, with the reason, when the other side has closed, does not read, or sends
+        an invalid message.
         """
         sock.setblocking(False)
         self._socket, self._codec = sock, codec
@@ -145,17 +149,17 @@ class MessageSocket(Generic[M]):
 
     @property
     def is_congested(self) -> bool:
-        """Whether messages wait that the other side's buffer did not take."""
+        """Whether messages wait that the socket did not take."""
         return bool(self._waiting)
 
     @property
     def congested_s(self) -> float:
-        """For how long the other side has taken none of the messages that wait."""
+        """Seconds since the other side last took a message, while messages wait."""
         since_s = self._congested_since_s
         return 0.0 if since_s is None else self._loop.time() - since_s
 
     def send(self, message: MessageBase, descriptors: Sequence[int] = ()) -> None:
-        """Send a statement; the descriptors stay the caller's. Nothing is sent to a side that is gone.
+        """Send a statement; the descriptors remain the caller's. No effect once the other side is gone.
 
         Raises:
             OSError: no open file is left for a long message, or for descriptors that have to wait.
@@ -163,7 +167,7 @@ class MessageSocket(Generic[M]):
         self._send(0, message, tuple(descriptors))
 
     def ask(self, message: MessageBase) -> asyncio.Future[M]:
-        """Send a question; the answer may never come, but ends with an error when the other side is gone."""
+        """Send a question; its answer may never come, but the future fails when the other side is gone."""
         number = next(self._numbers)
         answer: asyncio.Future[M] = self._loop.create_future()
         if not self._is_open:
@@ -175,13 +179,13 @@ class MessageSocket(Generic[M]):
         return answer
 
     def read_rest(self) -> None:
-        """Handle what a process that has ended had sent, and close."""
+        """Handle what an ended process had sent, and close."""
         while self._is_open and self._read():
             pass
         self.close()
 
     def close(self) -> None:
-        """Read and write no more; questions without an answer end with an error."""
+        """Close; open questions fail."""
         if not self._is_open:
             return
         self._is_open = False
@@ -219,14 +223,14 @@ class MessageSocket(Generic[M]):
         self._loop.add_writer(self._socket, self._write)
 
     def _sent(self, data: bytes, descriptors: tuple[int, ...]) -> bool:
-        """Whether the socket took it, or never will."""
+        """Whether the message needs no further try: the socket took it, or never will."""
         try:
             socket.send_fds(self._socket, [data], descriptors)
         except BlockingIOError:
             if self._congested_since_s is None:
                 self._congested_since_s = self._loop.time()
             return False
-        except OSError:  # the other side is gone: reading tells, after what it sent last
+        except OSError:  # the other side is gone: reading reports it, after what it sent last
             pass
         self._congested_since_s = None
         return True
@@ -238,7 +242,7 @@ class MessageSocket(Generic[M]):
             self._loop.remove_writer(self._socket)
 
     def _read(self) -> bool:
-        """Handle a turn's messages; returns whether there may be more."""
+        """Handle one turn's messages; returns whether there may be more."""
         has_failed = False
         for _ in range(MESSAGES_A_TURN):
             if not self._is_open:
@@ -249,7 +253,7 @@ class MessageSocket(Generic[M]):
                 )
             except BlockingIOError:
                 return False
-            except OSError:  # once before what the other side sent last
+            except OSError:  # once before the last messages of the other side
                 data, descriptors = b"", []
                 if not has_failed:
                     has_failed = True
@@ -286,14 +290,14 @@ class MessageSocket(Generic[M]):
             self._send(-number, reply)
 
     async def _answer(self, number: int, reply: Awaitable[M]) -> None:
-        with contextlib.suppress(SessionFailedError):  # the process that asked is gone
+        with contextlib.suppress(SessionFailedError):  # the process that sent the question is gone
             self._send(-number, await reply)
 
 
 class LocalSocket(Generic[M]):
-    """One end of a pair in one process and on one event loop: messages stay objects.
+    """One end of a pair within one process and event loop: messages remain objects.
 
-    Each is handled in a later turn of the loop, in the order they were sent.
+    Each is handled in a later turn of the loop, in order.
     """
 
     is_congested: Final = False
@@ -310,7 +314,7 @@ class LocalSocket(Generic[M]):
         return self
 
     def send(self, message: M, descriptors: Sequence[int] = ()) -> None:
-        """Send a statement; the descriptors stay the caller's.
+        """Send a statement; the descriptors remain the caller's.
 
         Raises:
             OSError: no open file is left for descriptors.
@@ -322,7 +326,7 @@ class LocalSocket(Generic[M]):
         return asyncio.ensure_future(self._ask(message))
 
     def read_rest(self) -> None:
-        """Nothing is left: the loop has handled what an end had sent before it ended."""
+        """Does nothing: the loop has handled all that the other end sent."""
 
     def _deliver(self, message: M, descriptors: Sequence[int]) -> None:
         self.other._handle(message, descriptors)
@@ -342,9 +346,9 @@ def local_pair() -> tuple[LocalSocket[Any], LocalSocket[Any]]:
 
 
 def _end(answer: asyncio.Future[Any]) -> None:
-    """End a question to a process that is gone."""
+    """Fail a question to a process that is gone."""
     answer.set_exception(SessionFailedError("the process that was asked is gone"))
-    answer.exception()  # looked at: who asked may have stopped waiting
+    answer.exception()  # retrieved: its owner may wait no more
 
 
 @contextlib.contextmanager
@@ -382,7 +386,7 @@ def read_file(descriptor: int, most: int) -> bytes:
         raise ProtocolError(f"{size} bytes with a message, the limit is {most}")
     pieces: list[bytes] = []
     read = 0
-    while read < size and (piece := os.pread(descriptor, size - read, read)):  # 2 GiB at once at most
+    while read < size and (piece := os.pread(descriptor, size - read, read)):  # one write takes at most 2 GiB
         pieces.append(piece)
         read += len(piece)
     return b"".join(pieces)
@@ -400,7 +404,7 @@ def _read_file(descriptors: list[int]) -> bytes:
 
 
 def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
-    """A duplicate of each; where no open file is left for one, none stays open."""
+    """A duplicate of each descriptor; where no open file is left for one, none remains open."""
     done: list[int] = []
     try:
         done.extend(map(os.dup, descriptors))

@@ -1,8 +1,8 @@
 """The messages between a front end and the engines, each declared once.
 
 In one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` are their
-bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is counted from the pool's
-first. A field out of its range ends the call that the message names; without a call, the front end.
+bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is its index in the pool.
+A field out of its range ends the call that the message names; without a call, the front end.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from antiphon.models.sampling import SamplingParameters
 
 Model: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
 Wait: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
-"""No caller waits for longer than a day."""
+"""The longest wait of a caller, in seconds: a day."""
 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=2**53)]
 FlushFrames: TypeAlias = Annotated[int, Meta(ge=0, le=1024)]
-"""Frames of silence at once: recognisers lag behind by less than a hundred."""
+"""Most frames of silence at once: recognisers lag behind by less than a hundred."""
 
 
 class Request(MessageBase, frozen=True):
-    """From a front end."""
+    """A message from a front end."""
 
 
 class CallRequest(Request, frozen=True):
-    """From a front end, about one of its calls."""
+    """A message from a front end about one of its calls."""
 
     call: Call
 
@@ -64,21 +64,21 @@ class Open(CallRequest, frozen=True):
 
 
 class Resume(CallRequest, frozen=True):
-    """Continue a call of another connection."""
+    """Continue a call that had another connection."""
 
     model: Model
     claim: ResumeClaim
 
 
 class SetParameters(CallRequest, frozen=True):
-    """Use other parameters from the next frame on: frames wait until change ``number`` is known."""
+    """Use other parameters from the next frame on: frames wait until the engine has change ``number``."""
 
     number: Count
     parameters: SamplingParameters
 
 
 class Prime(CallRequest, frozen=True):
-    """Let the row read a prompt in place of the one given before; ``Primed`` with its number answers."""
+    """Read a prompt in place of the previous one; ``Primed`` with its number answers."""
 
     number: Count
     prompt: Prompt
@@ -92,24 +92,24 @@ class Restart(CallRequest, frozen=True):
 
 
 class PushText(CallRequest, frozen=True):
-    """Add words to be spoken."""
+    """Add words to be synthesised."""
 
     entries: tuple[TextEntry, ...]
     received_s: Seconds
 
 
 class EndText(CallRequest, frozen=True):
-    """The text ends here, unless its last word said so."""
+    """End the text here, unless its last word did."""
 
 
 class ClearText(CallRequest, frozen=True):
-    """Throw away the words that wait."""
+    """Discard the words that wait."""
 
 
 class HearPadding(CallRequest, frozen=True):
-    """Hear ``frames`` of silence, ``upto`` in all, after the unfinished frame ``tail``.
+    """Add ``frames`` frames of silence, ``upto`` in all, after the unfinished frame ``tail``.
 
-    Void once the caller's ``padding_run`` is beyond ``run``.
+    Void once the caller's ``padding_run`` is greater than ``run``.
     """
 
     run: Count
@@ -120,16 +120,16 @@ class HearPadding(CallRequest, frozen=True):
 
 
 class Arm(CallRequest, frozen=True):
-    """The call can be resumed with the token that hashes to ``key``, with the API key ``owner``."""
+    """Let the call be resumed with the token that hashes to ``key``, by the API key ``owner``."""
 
     key: Key
     owner: Owner
 
 
 class Noted(CallRequest, frozen=True):
-    """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``.
+    """Numbered messages are about to be sent, with the text of replies to frames below ``told_frame``.
 
-    ``kept`` is for the next connection of the call, in the protocol's own words.
+    ``kept`` is for the next connection of the call, in the protocol's own format.
     """
 
     notes: tuple[Note, ...]
@@ -138,27 +138,27 @@ class Noted(CallRequest, frozen=True):
 
 
 class Acknowledge(CallRequest, frozen=True):
-    """The client has got numbered messages up to this one."""
+    """The client has received numbered messages up to this one."""
 
     seq: CountOrNone
 
 
 class Detach(CallRequest, frozen=True):
-    """The connection is gone: the row waits for another. The front end uses the lease no more."""
+    """The connection has ended: the row waits for another. The front end no longer uses the lease."""
 
 
 class Close(CallRequest, frozen=True):
-    """Free the row, or the place in the queue; the front end uses the call, and its lease, no more."""
+    """Free the row, or the place in the queue; the front end no longer uses the call and its lease."""
 
 
 class Unreadable(CallRequest, frozen=True):
-    """In place of a message about a call that could not be read, for the reason in ``words``."""
+    """Replaces a message about a call that could not be read; ``words`` are the reason."""
 
     words: str
 
 
 class Check(Request, frozen=True):
-    """Whether a caller would be admitted; ``Checked`` answers."""
+    """Ask whether a caller would be admitted; ``Checked`` answers."""
 
     model: Model
     number: Count
@@ -166,7 +166,9 @@ class Check(Request, frozen=True):
 
 
 class Adopt(Request, frozen=True):
-    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or comes as a descriptor."""
+    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or arrives as a
+    descriptor.
+    """
 
     model: Model
     number: Count
@@ -174,14 +176,14 @@ class Adopt(Request, frozen=True):
 
 
 class Lag(Request, frozen=True):
-    """The front end's event loop runs so late."""
+    """How late the front end's event loop runs."""
 
     model: Model
     lag_s: Seconds
 
 
 class Sent(Request, frozen=True):
-    """Replies on their sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
+    """Replies were given to sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
 
     model: Model
     sent_s: Seconds
@@ -193,17 +195,17 @@ class Sent(Request, frozen=True):
 
 
 class Notice(MessageBase, frozen=True):
-    """From the engines."""
+    """A message from the engines."""
 
 
 class CallNotice(Notice, frozen=True):
-    """From the engines, about one call."""
+    """A message from the engines about one call."""
 
     call: str
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What a front end needs to know of one engine."""
+    """One engine, described for a front end."""
 
     name: str
     info: BackendInfo
@@ -216,7 +218,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 
 class Hello(Notice, frozen=True):
-    """The engines there are; with it come the bell, then each one's memory and wake-up."""
+    """The engines; descriptors follow: the bell, then each engine's memory and wake-up."""
 
     pool: int
     engines: tuple[EngineFacts, ...]
@@ -236,49 +238,49 @@ class Queued(CallNotice, frozen=True):
 
 
 class Refused(CallNotice, frozen=True):
-    """The call was not taken."""
+    """The call was refused."""
 
     error: AntiphonError
 
 
 class Resumed(CallNotice, frozen=True):
-    """The call continues one of another connection; ``Admitted`` follows."""
+    """The call continues one that had another connection; ``Admitted`` follows."""
 
     resumption: Resumption
 
 
 class Moving(CallNotice, frozen=True):
-    """Another worker gets the call: ``Detach`` it, and wait."""
+    """Another worker takes the call: ``Detach`` it, and wait."""
 
 
 class Primed(CallNotice, frozen=True):
-    """The row has read the prompt of this number: frame 0 is what is pushed from now on."""
+    """The row has read the prompt of this number: the next frame pushed is frame 0."""
 
     number: int
 
 
 class Ended(CallNotice, frozen=True):
-    """The call is over, without its front end's request."""
+    """The call has ended without a request of its front end."""
 
     error: AntiphonError
 
 
 class Checked(Notice, frozen=True):
-    """The answer to the request of this number: None, or why not."""
+    """The answer to the request of this number: None, or the error."""
 
     number: int
     error: AntiphonError | None
 
 
 class HealthNow(Notice, frozen=True):
-    """How an engine is."""
+    """The health of an engine."""
 
     model: int
     health: Health
 
 
 def _pack(value: Any) -> Any:
-    """Values that msgspec does not know, as ones that it does."""
+    """Encode values that msgspec does not know as ones that it does."""
     match value:
         case np.ndarray():
             return value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes()
@@ -291,7 +293,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(kind: Any, value: Any) -> Any:
-    """The reverse of :func:`_pack` for a declared type; msgspec makes its errors those of the field."""
+    """The reverse of :func:`_pack` for a declared type; msgspec reports its errors with the field's name."""
     if kind is AntiphonError:
         return _unpack_error(*value)
     name, shape, data = value
@@ -302,7 +304,7 @@ def _unpack(kind: Any, value: Any) -> Any:
 
 
 def _unpack_error(name: str, words: str, retry_after_s: int) -> AntiphonError:
-    """An error of the same class, or SessionFailedError where that class needs more."""
+    """An error of the same class, or SessionFailedError where that class has more arguments."""
     if name == ServerFullError.__name__:
         return ServerFullError(words, retry_after_s=retry_after_s)
     kind = getattr(errors, name, None)

@@ -1,11 +1,11 @@
-"""The memory of all leases: a block of bytes each for what is said, and counters as arrays over the leases.
+"""The memory of all leases: one block of bytes per lease, and counters as arrays over the leases.
 
-A lease is one call's place. What lies in its block belongs to no other; every field of all blocks is one
-array, lease first, so an engine moves frames of many calls with a few array operations. Counters lie apart
-from the blocks, each one array over the leases: a tick looks at all of them. Each has one writer, so neither
-side waits for a lock of the other's. Those of :class:`CallerCounts` are written by the caller's half, those
-of :class:`EngineCounts` by the engine. Positions count from the lease's begin; position p of a ring lies in
-slot ``p mod capacity``. Rings hold twice what may wait, so that the side that reads can enforce the bound.
+A lease is one call's place. A block belongs to one call; every field of all blocks is one array, lease
+first, so an engine moves frames of many calls with a few array operations. Counters are apart from the
+blocks, each one array over the leases, since a tick looks at all of them. Each has one writer, so neither
+side waits for a lock: the caller's half writes :class:`CallerCounts`, the engine writes
+:class:`EngineCounts`. Positions count from the lease's begin; position p of a ring is in slot ``p mod
+capacity``. A ring has twice the slots that may wait, so that the reading side can enforce the bound.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ MARKS: Final = struct.Struct("=3q4d")
 """The marks of one reply, in the order of :class:`RingReplies`."""
 
 NOT_PADDING: Final = -1
-"""In place of a run: the reply answers what the caller sent."""
+"""The run of a reply that answers the caller's own audio."""
 
 
 class CallerCounts:
-    """What the caller's half counts, int64 ``[leases]`` each, rows of one array.
+    """Counters of the caller's half, int64 ``[leases]`` each, rows of one array.
 
-    ``written`` whole input frames; those below ``discarded`` are not to be heard. Replies below ``taken``
-    were taken, those to frames below ``first_kept`` flushed. ``padding_run`` counts interruptions of flush
-    padding. ``given`` replies were handed on, neither flushed nor given up. ``parameters`` is how often the
-    sampling parameters have changed. ``due_s``, float64, is when the last reply was due.
+    ``written``: whole input frames; those below ``discarded`` are skipped. ``taken``: replies read;
+    ``first_kept``: replies to earlier frames were flushed. ``padding_run``: interruptions of flush
+    padding. ``given``: replies given to the connection, neither flushed nor given up. ``parameters``:
+    changes of the sampling parameters. ``due_s``, float64: when the last reply was due.
     """
 
     ROWS: Final = 8
 
     def __init__(self, rows: Counts) -> None:
-        """Name the rows of ``[ROWS, leases]``; ``written`` is the first, looked at before the rest."""
+        """Name the rows of ``[ROWS, leases]``; ``written`` is the first, read before the rest."""
         self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
         self.given, self.parameters = rows[5:7]
         self.due_s: Times = rows[7].view(np.float64)
 
 
 class EngineCounts:
-    """What the engine counts, int64 ``[leases]`` each, rows of one array.
+    """Counters of the engine, int64 ``[leases]`` each, rows of one array.
 
-    Frames: ``input_taken``, and replies: ``output_written``; those below ``output_discarded`` are given up.
-    ``taken`` (with flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
-    ``flushed_out``: what became of frames. ``ticks`` the lease took part in; ``in_tick`` and ``is_over`` are
-    flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``. ``padding_done``:
-    frames of silence asked for that wait no more. ``first_complete_s``, float64: when the first was complete.
+    ``input_taken``: frames read; ``output_written``: replies written; those below ``output_discarded`` are
+    given up. ``taken`` (flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
+    ``flushed_out``: outcomes of frames. ``ticks``: ticks that the lease took part in; ``in_tick`` and
+    ``is_over``: flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``.
+    ``padding_done``: requested frames of silence that wait no more. ``first_complete_s``, float64: when
+    the first frame was complete.
     """
 
     ROWS: Final = 17
@@ -72,47 +73,47 @@ class EngineCounts:
 
 
 class Arena:
-    """The leases that one side sees: an engine all of them, a front end those of its pool."""
+    """The leases that one side sees: an engine sees all, a front end those of its pool."""
 
     def __init__(
         self, shape: Shape, blocks: NDArray[np.void], caller: Counts, engine: Counts, turn: Counts
     ) -> None:
-        """Use memory that is there; ``turn [1]`` is odd while the engine changes its counters."""
+        """Use allocated memory; ``turn [1]`` is odd while the engine changes its counters."""
         self.shape, self.leases, self.blocks = shape, blocks.shape[0], blocks
         self._caller, self._engine, self._turn = caller, engine, turn
         self.caller, self.engine = CallerCounts(caller), EngineCounts(engine)
-        self.fence: Callable[[], None] = lambda: None  # in one process the interpreter keeps the order
-        self.pool_leases = 0  # of each front end of another process
-        self.bells: list[Callable[[], None]] = []  # of the front ends of this process
+        self.fence: Callable[[], None] = lambda: None  # the interpreter keeps the order within one process
+        self.pool_leases = 0  # front ends of other processes
+        self.bells: list[Callable[[], None]] = []  # front ends of this process
 
     @classmethod
     def ordinary(cls, shape: Shape, leases: int) -> Arena:
-        """All leases in the memory of this process, taken as it is first written."""
+        """All leases in the memory of this process, allocated by the first write."""
         caller, engine = (np.zeros((kind.ROWS, leases), np.int64) for kind in (CallerCounts, EngineCounts))
         return cls(shape, np.zeros(leases, shape.block), caller, engine, np.zeros(1, np.int64))
 
     @property
     def sequence(self) -> int:
-        """Odd while the engine changes what statistics are made of; another number afterwards."""
+        """Odd while the engine changes counters of the statistics; a different number afterwards."""
         return int(self._turn[0])
 
     def writing(self) -> Seqlock:
-        """The engine's counters change: statistics read meanwhile are read again."""
+        """Mark the engine's counters as changing: statistics read meanwhile are read again."""
         return Seqlock(self._turn)
 
     def read_client_counters(self) -> None:
-        """Let the engine see what callers have counted; in one process it always does."""
+        """Read the callers' counters; without effect in one process, where memory is shared."""
 
     def publish(self) -> None:
-        """Let callers see what the engine has counted, which in one process they always do, and wake them."""
+        """Publish the engine's counters and wake the callers; in one process they are visible already."""
         for bell in self.bells:
             bell()
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """Copy all of one lease to another, of which replies up to the place ``taken`` are taken.
+        """Copy one lease to another, whose replies up to position ``taken`` are taken.
 
-        ``again`` replies that were given are to be given once more. The engine has ``parameters`` changes of
-        the sampling parameters: later ones were lost with their connection.
+        ``again`` replies are to be given a second time. The engine has applied ``parameters`` changes of
+        the sampling parameters: later changes were lost with their connection.
         """
         self.blocks[target] = self.blocks[source]
         self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
@@ -121,15 +122,15 @@ class Arena:
         self.caller.parameters[target] = parameters
 
     def counters(self, lease: int) -> tuple[Counts, Counts]:
-        """A copy of a lease's counters: the caller's, the engine's."""
+        """A copy of a lease's counters: of the caller, of the engine."""
         return self._caller[:, lease].copy(), self._engine[:, lease].copy()
 
     def set_counters(self, lease: int, caller: Counts, engine: Counts) -> None:
-        """Let a lease have these counters; only while neither side uses it."""
+        """Set a lease's counters; only while neither side uses the lease."""
         self._caller[:, lease], self._engine[:, lease] = caller, engine
 
     def clear(self, lease: int) -> None:
-        """Let a lease begin anew; only while neither side uses it. Slots never written stay untouched."""
+        """Clear a lease; only while neither side uses it. Slots never written remain unallocated."""
         caller, engine = self.caller, self.engine
         self.blocks["in_pcm"][lease, : int(caller.written[lease]) + 1] = 0.0  # with an unfinished frame
         self.blocks["out_pcm"][lease, : int(engine.output_written[lease])] = 0.0
@@ -138,7 +139,7 @@ class Arena:
 
 
 class Seqlock:
-    """The engine's turn is odd from the beginning to the end of a block, thrice a tick."""
+    """Keeps the engine's turn odd from the beginning to the end of a block, three times a tick."""
 
     __slots__ = ("_turn",)
 
@@ -151,16 +152,16 @@ class Seqlock:
         self._turn[0] += 1
 
     def __exit__(self, *_: object) -> None:
-        """End, by an error too."""
+        """End the block, also after an error."""
         self._turn[0] += 1
 
 
 class InputRings:
     """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
 
-    The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are not to be
-    heard); the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` say which frame
-    of the session a slot holds and when its last sample arrived; ``marks`` int64 ``[L, C, 2]`` are both.
+    The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are skipped);
+    the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` are the number of a
+    slot's frame in the session, and when its last sample arrived; ``marks`` int64 ``[L, C, 2]`` are both.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -177,32 +178,32 @@ class InputRings:
         self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
-        """Whole frames that wait, by lease; more than ``bound`` where some are about to be dropped."""
+        """Whole frames that wait, by lease; more than ``bound`` where some will be dropped."""
         waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
         return waiting
 
 
 class InputWriter:
-    """The caller's half of one lease of :class:`InputRings`: samples in any portions in."""
+    """The caller's half of one lease of :class:`InputRings`: takes samples in portions of any size."""
 
     def __init__(self, rings: InputRings, lease: int) -> None:
-        """Write to a lease that was cleared, or holds what another connection of the call has written."""
+        """Write to a cleared lease, or continue after another connection of the call."""
         self._rings, self._lease = rings, lease
-        written = int(rings.written[lease])  # by another connection of the call
+        written = int(rings.written[lease])  # of another connection of the call
         self._next_frame = 1 + int(rings.frame[lease, (written - 1) % rings.capacity]) if written else 0
-        self._filled = 0  # samples of the frame that is not whole yet
+        self._filled = 0  # samples of the unfinished frame
         self._is_skipping = False  # that frame found no slot
         self._received_s = 0.0
         self.refused = 0
 
     @property
     def frames(self) -> int:
-        """Whole frames that came, wherever they went."""
+        """Whole frames that arrived, dropped ones included."""
         return self._next_frame
 
     @property
     def waiting(self) -> int:
-        """Whole frames that wait and may be heard."""
+        """Whole frames that wait and are not discarded."""
         rings, lease = self._rings, self._lease
         waiting: int = rings.written.item(lease) - max(rings.taken.item(lease), rings.discarded.item(lease))
         return waiting
@@ -215,7 +216,7 @@ class InputWriter:
 
     @property
     def unfinished(self) -> FloatArray:
-        """A copy of the samples after the last whole frame, fewer than a frame of them."""
+        """A copy of the samples of the unfinished frame."""
         return self._slot[: 0 if self._is_skipping else self._filled].copy()
 
     @property
@@ -225,7 +226,7 @@ class InputWriter:
         return slot
 
     def write(self, pcm: FloatArray, received_s: float) -> None:
-        """Add float32 ``[N]``. What finds no slot is refused, the oldest first, a whole frame at a time."""
+        """Add float32 ``[N]``. Without a free slot the oldest samples are refused, whole frames at a time."""
         size = self._rings.frame_samples
         touched = -(-(self._filled + pcm.size) // size) - (self._filled > 0 and self._is_skipping)
         rings, lease = self._rings, self._lease
@@ -258,19 +259,19 @@ class InputWriter:
         self._filled, self._is_skipping = 0, False
 
     def skip_to(self, frame: int) -> None:
-        """Frames before this one never come; between two frames."""
+        """Skip the frames before this one; only between two frames."""
         self.refused += max(0, frame - self._next_frame)
         self._next_frame = max(frame, self._next_frame)
 
     def finish(self) -> None:
-        """Fill an unfinished frame up with silence, so that it is whole."""
+        """Fill an unfinished frame up with silence."""
         if self._filled and not self._is_skipping:
             self._slot[self._filled :] = 0.0
         if self._filled:
             self._end_frame()
 
     def discard(self) -> int:
-        """Have all whole frames so far not heard; returns the number of the next frame.
+        """Discard all whole frames so far; returns the number of the next frame.
 
         The samples of an unfinished frame become silence, so that frame numbers keep their meaning.
         """
@@ -283,7 +284,7 @@ class InputWriter:
 class RingReplies(NamedTuple):
     """Replies, oldest first, each array ``[n, ...]``; see :class:`OutputRings`.
 
-    ``marks`` int64 ``[n, 7]`` are what is said of each: ``frame``, ``run``, ``token`` and ``times``.
+    ``marks`` int64 ``[n, 7]`` hold ``frame``, ``run``, ``token`` and ``times`` of each.
     """
 
     marks: Counts
@@ -301,7 +302,7 @@ class RingReplies(NamedTuple):
 
     @property
     def frame(self) -> Counts:
-        """The frame of the session that each answers."""
+        """The number of the session's frame that each answers."""
         return self.marks[:, 0]
 
     @property
@@ -311,7 +312,7 @@ class RingReplies(NamedTuple):
 
     @property
     def token(self) -> Counts:
-        """Text tokens, NO_TOKEN where there is none."""
+        """Text tokens, NO_TOKEN for none."""
         return self.marks[:, 2]
 
     @property
@@ -326,7 +327,7 @@ class RingReplies(NamedTuple):
         return is_padding
 
     def copy(self) -> RingReplies:
-        """The same, in memory of their own."""
+        """A copy in memory of its own."""
         return RingReplies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
     def chosen(self, which: slice | NDArray[np.bool_]) -> RingReplies:
@@ -339,9 +340,9 @@ class OutputRings:
     """Replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
 
     ``marks`` are those of :class:`RingReplies`. The engine writes ``written`` and ``discarded`` (replies
-    below it are given up, the oldest first); the caller's half writes ``taken``. The engine overwrites only
-    slots of replies that it had given up a whole bound before, and a reader looks afterwards whether that
-    happened to what it copied.
+    below it are given up); the caller's half writes ``taken``. The engine overwrites only slots of replies
+    that it gave up at least a whole bound earlier; a reader checks after copying that no slot was
+    overwritten.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -367,14 +368,14 @@ class OutputRings:
         return has_news
 
     def waiting_for_caller(self, lease: int) -> int:
-        """Replies of one lease that wait and answer what its caller sent."""
+        """Replies of one lease that wait and answer the caller's own frames."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
         slots = np.arange(start, int(self.written[lease])) % self.capacity
         return int((self.marks[lease, slots, 1] == NOT_PADDING).sum())
 
     def publish(self, leases: Counts, replies: RingReplies) -> int:
-        """Add one reply for each of ``leases [n]``; returns how many old ones were given up for them."""
-        # Looked at once: a reader may take all of them between two looks, and then none is given up.
+        """Add one reply for each of ``leases [n]``; returns the number of old replies given up."""
+        # Read once: a reader may take all of them in between, and then none is given up.
         written, taken = self.written[leases], self.taken[leases]
         is_behind = written - taken >= self.bound
         given_up = self._give_up(leases[is_behind], taken[is_behind]) if np.count_nonzero(is_behind) else 0
@@ -388,7 +389,7 @@ class OutputRings:
         return given_up
 
     def _give_up(self, leases: Counts, taken: Counts) -> int:
-        """Make room in the rings that are full; returns how many replies were still to be taken."""
+        """Make room in the full rings; returns how many waiting replies were given up."""
         start = np.maximum(taken, self.discarded[leases])
         is_full = self.written[leases] - start >= self.bound
         full = leases[is_full]
@@ -396,17 +397,17 @@ class OutputRings:
         return int(np.count_nonzero(self.taken[full] < self.discarded[full]))
 
     def take(self, lease: int) -> tuple[RingReplies, int]:
-        """Every reply of a lease that waits, and how many older ones were given up since the last call."""
+        """All waiting replies of a lease, and the number of older ones given up since the last call."""
         before, end = self.taken.item(lease), self.written.item(lease)
         start = max(before, self.discarded.item(lease))
         self.fence()
         first = start % self.capacity
-        if first + end - start <= self.capacity:  # one piece, which is copied faster
+        if first + end - start <= self.capacity:  # one contiguous piece is copied faster
             found = self.read(lease, slice(first, first + end - start)).copy()
         else:
             found = self.read(lease, np.arange(start, end) % self.capacity)
         self.fence()
-        overwritten = self.written.item(lease) - self.capacity + 1 - start  # or begun to be
+        overwritten = self.written.item(lease) - self.capacity + 1 - start  # or begun to be overwritten
         if overwritten > 0:
             found = found.chosen(slice(overwritten, None))
             start = end - found.frame.size
@@ -414,9 +415,11 @@ class OutputRings:
         return found, start - before
 
     def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
-        """Where replies are to be taken again from, the frame of the first, or next, and how many were given.
+        """The position to replay from, the frame of its reply or of the next one, and the number of
+        replies given.
 
-        Of those after ``frame`` that are there: from ``told_frame``, and ``replay_frames`` before the last.
+        Available replies after ``frame`` are replayed: from ``told_frame`` on, and ``replay_frames``
+        before the last.
         """
         written, taken = int(self.written[lease]), int(self.taken[lease])
         first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)
@@ -431,22 +434,22 @@ class OutputRings:
         return place, replay_from, int(np.count_nonzero(again))
 
     def read(self, leases: Any, slots: Counts | slice) -> RingReplies:
-        """What lies there, a copy unless ``slots`` is a slice.
+        """The replies in these slots, copied unless ``slots`` is a slice.
 
-        :meth:`is_whole` says which of it was not overwritten meanwhile.
+        :meth:`is_whole` reports which of them were not overwritten meanwhile.
         """
         pcm = None if self.pcm is None else self.pcm[leases, slots]
         return RingReplies(self.marks[leases, slots], pcm, self.vad[leases, slots])
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
-        """Which positions had, until now, not been overwritten, nor begun to be."""
+        """Which positions have not been overwritten, nor begun to be."""
         self.fence()
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole
 
 
 def as_replies(found: RingReplies) -> list[FrameReply]:
-    """Replies of a ring as values, one by one."""
+    """Replies of a ring as values, one at a time."""
     pcm: Iterable[FloatArray | None] = repeat(None) if found.pcm is None else found.pcm
     heads = map(tuple, found.vad.tolist())
     return [

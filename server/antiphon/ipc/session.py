@@ -1,8 +1,8 @@
-"""The caller's half of a session: what it pushes, takes and requests, on its arrays and by messages.
+"""The caller's half of a session: input, replies and requests, on its arrays and by messages.
 
-A session belongs to the thread of its client (:mod:`antiphon.ipc.engine_client`), an event loop's, which also
-hands it the engine's messages. It takes no lock. Audio needs a lease, which comes with the row; text may come
-before.
+A session belongs to its client's thread (:mod:`antiphon.ipc.engine_client`), an event loop's, which also
+passes it the engine's messages. It takes no lock. Audio needs a lease, which comes with the row; text may
+come earlier.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from antiphon.models.sampling import SamplingParameters
 
 @dataclass(frozen=True, slots=True)
 class SessionLink:
-    """What the sessions of one engine ask of their client.
+    """Callbacks of the sessions of one engine.
 
-    ``send`` a message; ``nudge`` the engine thread: there is a whole frame, or room for replies; the session
-    has ``changed``, so its owner is to be notified soon; it has ``closed``.
+    ``send`` a message; ``nudge`` the engine thread: a frame is whole, or replies have room; the session
+    has ``changed``: notify its owner soon; it has ``closed``.
     """
 
     send: Callable[[messages.CallRequest], None]
@@ -39,9 +39,9 @@ class Session:
     """A caller's end of the engine.
 
     Audio pushed before it is ACTIVE is ignored: no row reads it yet, and frame 0 is the first one after.
-    Text waits. What comes once it is finished or CLOSED is ignored. ``error`` says why a CLOSED session
-    ended, None when its owner closed it; ``lease`` is None while it has none. The ``parameters`` hold from
-    the next frame on. All times are seconds of the engine's clock.
+    Text waits. Input after it is finished or CLOSED is ignored. ``error`` says why a CLOSED session ended,
+    None when its owner closed it; ``lease`` is None while it has none. The ``parameters`` apply from the
+    next frame on. All times are seconds of the engine's clock.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Session:
         notify: Callable[[], None] | None,
         is_primed: bool = True,
     ) -> None:
-        """Start QUEUED, with a prompt to be read first where it is not ``is_primed``.
+        """Start QUEUED; unless ``is_primed``, a prompt is read first.
 
-        With ``notify`` None no call announces a change: the session's owner looks itself.
+        With ``notify`` None no call announces a change: the session's owner polls.
         """
         self.id = session_id
         self.state = SessionState.QUEUED
@@ -64,7 +64,7 @@ class Session:
         self.position: int | None = None
         self.retry_after_s = 1
         self.resumption: Resumption | None = None
-        self.is_moving = False  # the owner is to detach, since another worker gets the call
+        self.is_moving = False  # its owner must detach, since another worker takes the call
         self.lease: int | None = None
         self.parameters = parameters
         self._link, self._notify, self._side = link, notify, side
@@ -77,7 +77,7 @@ class Session:
         self._inputs, self._outputs = side.inputs, side.outputs
         self._writer: InputWriter | None = None
         self._first_kept = 0  # replies to earlier frames were flushed
-        self._has_gap = False  # replies were given up since the last one taken
+        self._has_gap = False  # replies were given up since the last read
         self._is_finished = False
         self._run = self._padding = self._padding_void = 0  # frames of silence requested, no longer wanted
         self._parameters = 0  # changes
@@ -89,10 +89,10 @@ class Session:
 
     @property
     def room_samples(self) -> int:
-        """Samples :meth:`push` takes now without dropping or refusing any.
+        """Samples that :meth:`push` takes now without dropping or refusing any.
 
         Callers whose pipeline never drops (stt) read their socket only while this is above 0 and push at
-        most that many; live ones (codec, duplex) need not ask.
+        most that many; live pipelines (codec, duplex) need no check.
         """
         if self.state is not SessionState.ACTIVE or self._writer is None:
             return 0
@@ -100,7 +100,7 @@ class Session:
 
     @property
     def room_entries(self) -> int:
-        """Words :meth:`push_text` takes now."""
+        """Words that :meth:`push_text` takes now."""
         if self.state is SessionState.CLOSED or self._takes_audio or self._is_restarting:
             return 0
         return max(0, self._side.text_entries - self.queue_frames)
@@ -120,19 +120,19 @@ class Session:
 
     @property
     def next_frame(self) -> int:
-        """The number of the first input frame that has not come."""
+        """The number of the first input frame that has not arrived."""
         return 0 if self._writer is None else self._writer.frames
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing the engine was given waits or is being answered, and every reply was taken.
+        """Whether all input was answered and every reply taken.
 
         A frame may be unfinished.
         """
         return self._side.consistently(self._is_at_rest)
 
     def _is_at_rest(self) -> bool:
-        # In this order: a frame is marked as being answered before it stops waiting, and its reply waits
+        # In this order: a frame is marked as in progress before it stops waiting, and its reply waits
         # before that mark goes.
         if self._has_input:
             return False
@@ -145,7 +145,9 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        """Whether the input was finished (or ``max_steps`` reached), answered, and every reply taken."""
+        """Whether the input has ended (or ``max_steps`` is reached), was answered, and every reply was
+        taken.
+        """
         if self.lease is None:
             return self._is_finished and self._takes_audio
         is_spent = self._is_finished and not self._has_input
@@ -164,7 +166,7 @@ class Session:
 
     @property
     def _takes_no_more(self) -> bool:
-        """Whether its owner, or its last word, has finished the input, or it took all its steps."""
+        """Whether the input has ended: by its owner, by its last word, or by the limit of steps."""
         return self._is_finished or (self.lease is not None and bool(self._engine.is_over[self.lease]))
 
     # Input.
@@ -172,11 +174,11 @@ class Session:
     def push(self, pcm: FloatArray, received_s: float) -> None:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
 
-        A live pipeline drops its oldest whole frames for it, at the next tick at the latest.
+        A full live pipeline drops its oldest whole frames, at the next tick at the latest.
 
         Raises:
             UnsupportedError: this pipeline takes text.
-            SessionError: more than ``room_samples`` where nothing may be dropped.
+            SessionError: more than ``room_samples`` for a pipeline that drops nothing.
         """
         self._must_take(audio=True)
         writer = self._writer
@@ -195,7 +197,7 @@ class Session:
             self._link.nudge()
 
     def push_text(self, entries: Sequence[TextEntry], received_s: float) -> None:
-        """Add words to be spoken, received at ``received_s`` (the engine's clock).
+        """Add words to be synthesised, received at ``received_s`` (the engine's clock).
 
         A word that ``is_last`` finishes the session, as :meth:`finish` does.
 
@@ -223,7 +225,7 @@ class Session:
             raise UnsupportedError(f"a {self._kind} session takes {taken}")
 
     def prime(self, prompt: Prompt) -> None:
-        """Let the row read this prompt before anything else, instead of the one given before, if any.
+        """Read this prompt before anything else, in place of the previous one, if any.
 
         Raises:
             SessionError: something was pushed already, or no open file is left to pass it on.
@@ -239,9 +241,10 @@ class Session:
             self.state = SessionState.PRIMING
 
     def restart(self, prompt: Prompt | None) -> None:
-        """Throw away all text, what of it is spoken included; the row begins anew, with this voice.
+        """Discard all text, words being synthesised included; the row restarts, with this voice.
 
-        There is room for words again once the row has; no reply to those before comes any more.
+        There is room for words again once the row has restarted; replies to earlier words no longer
+        arrive.
 
         Raises:
             UnsupportedError: this pipeline takes audio.
@@ -256,7 +259,7 @@ class Session:
         self._link.send(messages.Restart(self.id, self._prompts, prompt))
 
     def finish(self) -> None:
-        """No more input comes: a tail of audio is padded to a whole frame, replies to it still come."""
+        """End the input: a tail of audio is padded to a whole frame; replies to it still arrive."""
         if self.state is SessionState.CLOSED or self._takes_no_more:
             return
         self._interrupt()
@@ -274,11 +277,11 @@ class Session:
             self._link.changed(self)
 
     def hear_padding(self, frames: int, now_s: float) -> None:
-        """Hear ``frames`` frames of silence once all audio is answered, on a copy of the row's state.
+        """Process ``frames`` frames of silence once all audio is answered, on a copy of the row's state.
 
-        Their replies are marked ``is_padding``. What is pushed later is heard as if there had been none of
-        it: replies to silence that were not taken by then never come. Where no copy is available
-        (``padding_rows`` of them are kept for others), the silence stays.
+        Their replies are marked ``is_padding``. Input pushed later is processed as if there had been no
+        silence: replies to silence that were not taken by then never arrive. Where no copy is available
+        (``padding_rows`` are in use), the silence remains in the state.
 
         Raises:
             UnsupportedError: the pipeline is live, or takes text.
@@ -289,28 +292,28 @@ class Session:
             raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
         if self._writer is None or self.lease is None:
             return
-        if self._engine.taken[self.lease] or self._writer.waiting:  # else there is nothing to bring out
+        if self._engine.taken[self.lease] or self._writer.waiting:  # else no text is outstanding
             self._padding += frames
             tail, run = self._writer.unfinished, self._run
             self._link.send(messages.HearPadding(self.id, run, self._padding, frames, tail, now_s))
         self._link.nudge()
 
     def _interrupt(self) -> None:
-        """The caller continues: silence that was requested is not heard, what was heard is undone."""
+        """Undo flush padding: pending silence is cancelled, processed silence is undone."""
         if self._padding > self._padding_void and self.lease is not None:
             self._padding_void = self._padding
             self._run += 1
             self._caller.padding_run[self.lease] = self._run
 
     def skip_to(self, frame: int) -> None:
-        """Input frames before this one never come, and count as dropped."""
+        """Skip the input frames before this one; they count as dropped."""
         if self._writer is not None:
             refused = self._writer.refused
             self._writer.skip_to(frame)
             self._count_refused(self._writer.refused - refused)
 
     def _count_refused(self, frames: int) -> None:
-        """Frames that found no slot are dropped ones."""
+        """Count frames that found no slot as dropped."""
         if frames:
             self._side.deliveries.refused(frames)
 
@@ -325,11 +328,11 @@ class Session:
     # Replies.
 
     def take(self) -> list[FrameReply]:
-        """All replies that wait, oldest first, for who need not know of a gap before them."""
+        """All replies that wait, oldest first, for owners that ignore gaps."""
         return self.take_with_gap().replies
 
     def take_with_gap(self) -> TakenReplies:
-        """All replies that wait, and the gap before them if older ones were dropped since last taken."""
+        """All replies that wait, and the gap before them if older ones were dropped since the last call."""
         has_news = self.lease is not None and self._outputs.has_news(self.lease)
         if self.lease is None or not has_news or self._is_restarting:
             return TakenReplies([], None)
@@ -347,7 +350,7 @@ class Session:
         return TakenReplies(replies, interrupted_at)
 
     def _wanted(self, found: RingReplies) -> RingReplies:
-        """Without replies that the engine published while this side flushed or interrupted them."""
+        """Leave out replies that the engine published while this side flushed or interrupted them."""
         if not (self._padding or self._first_kept):
             return found
         is_padding = found.is_padding
@@ -357,10 +360,10 @@ class Session:
         return found.chosen(~(is_flushed | is_void))
 
     def flush(self) -> int:
-        """Throw away input that waits and replies not taken; returns the first frame that may still come."""
+        """Discard waiting input and replies; returns the first frame that may still arrive."""
         self._interrupt()
         if not self._takes_audio:
-            self._words_void = self._words - self._is_finished  # the end, once said, stays said
+            self._words_void = self._words - self._is_finished  # an end that was sent remains
             self._link.send(messages.ClearText(self.id))
             first_kept = 0 if self.lease is None else int(self._engine.taken[self.lease])
         else:
@@ -373,17 +376,17 @@ class Session:
         return first_kept
 
     def _discard_replies(self) -> None:
-        """Throw away the replies that wait."""
+        """Discard the replies that wait."""
         if self.lease is not None:
             found, given_up = self._outputs.take(self.lease)
             self._sends.dropped_out += given_up
             self._sends.flushed_out += int((~found.is_padding).sum())
 
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
-        """Record that a reply was handed to the socket at ``sent_s`` (the engine's clock).
+        """Record that a reply was given to the socket at ``sent_s`` (the engine's clock).
 
-        ``peer_wait_s`` of its time went into waiting for a peer that does not read: that makes a frame
-        late, but is not held against the server when it decides whether to admit more callers.
+        ``peer_wait_s`` of its time was spent waiting for a peer that does not read: that makes a frame
+        late, but does not count when the server decides whether to admit more callers.
         """
         if not reply.is_padding:
             first_s = None
@@ -398,11 +401,11 @@ class Session:
             self._watcher(reply)
 
     def watch(self, watcher: Callable[[FrameReply], None]) -> None:
-        """Let ``watcher`` see every reply from now on, once it was handed to the socket."""
+        """Call ``watcher`` with every reply from now on, once it was given to the socket."""
         self._watcher = watcher
 
     def stats(self) -> SessionStats:
-        """What became of all frames so far."""
+        """The outcome of all frames so far."""
         return self._final or self._side.consistently(self._read_stats)
 
     def _read_stats(self) -> SessionStats:
@@ -413,29 +416,29 @@ class Session:
     # Its life.
 
     def arm(self, key: bytes, owner: str) -> None:
-        """Let another connection resume the call that shows what hashes to ``key``, with this API key."""
+        """Let another connection resume the call by the token that hashes to ``key``, with this API key."""
         self._link.send(messages.Arm(self.id, key, owner))
 
     def note(self, notes: tuple[Note, ...], told_frame: int, kept: bytes = b"") -> None:
-        """Numbered messages are about to be sent, and the text of replies to frames below ``told_frame``.
+        """Numbered messages are about to be sent, with the text of replies to frames below ``told_frame``.
 
         ``kept`` is for the next connection of the call.
         """
         self._link.send(messages.Noted(self.id, notes, told_frame, kept))
 
     def acknowledge(self, seq: int) -> None:
-        """The client has got numbered messages up to this one."""
+        """The client has received numbered messages up to this one."""
         self._link.send(messages.Acknowledge(self.id, seq))
 
     def detach(self) -> None:
-        """The connection is gone: the row waits. Nothing may be pushed or taken any more.
+        """The connection has ended: the row waits. Nothing may be pushed or taken any more.
 
-        The session ends with ReplacedError when the call is resumed, with ResumeError when it is too late.
+        The session ends with ReplacedError when the call is resumed, with ResumeError when it expires.
         """
         self._link.send(messages.Detach(self.id))
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """End the session and free its row; whatever waits or is still being computed is discarded."""
+        """End the session and free its row; input and replies that wait or are in progress are discarded."""
         if self.state is SessionState.CLOSED:
             return
         self.error = error
@@ -454,10 +457,10 @@ class Session:
         self._link.send(messages.Close(self.id))
         self._link.changed(self)
 
-    # From its client.
+    # From the client.
 
     def handle(self, notice: messages.CallNotice) -> None:
-        """Take a message of the engine."""
+        """Handle a message of the engine."""
         match notice:
             case messages.Admitted(_, lease):
                 self.position = None
@@ -472,7 +475,7 @@ class Session:
                     self._is_primed, self.state = True, SessionState.ACTIVE
                     if self._is_restarting:
                         self._is_restarting = False
-                        self._discard_replies()  # of the text before: nothing was pushed since
+                        self._discard_replies()  # of the previous text: nothing was pushed since
             case messages.Resumed(_, resumption):
                 self.resumption, self.parameters = resumption, resumption.parameters
             case messages.Moving():
@@ -483,13 +486,13 @@ class Session:
         self._link.changed(self)
 
     def _open(self, lease: int) -> None:
-        """Begin to use a lease; of a call that is resumed it holds what became of its frames so far."""
+        """Begin to use a lease; the lease of a resumed call holds the counters of its frames so far."""
         self.lease, counts, caller = lease, self._engine, self._caller
         self._first_kept = int(caller.first_kept[lease])
         self._parameters = max(self._parameters, int(caller.parameters[lease]))
         caller.parameters[lease] = self._parameters
         self._sends.due_s = float(caller.due_s[lease])
-        # Replies that another connection has taken, and that are not to be taken again.
+        # Replies that another connection has taken, and that are not replayed.
         gone = counts.silent[lease] + counts.lost[lease] + counts.flushed_out[lease]
         waits = self._outputs.written[lease] - self._outputs.taken[lease]
         self._sends.out = max(0, int(counts.taken[lease] - gone - waits))
@@ -505,7 +508,7 @@ class Session:
             return
         try:
             self._notify()
-        except Exception as error:  # the caller's code: what breaks in it ends its session, not the others
+        except Exception as error:  # the owner's code: an error in it ends its session only
             Log(__name__).error("notify failed", session=self.id, exc_info=error)
-            self._notify = None  # the end is one more change
+            self._notify = None  # the end is another change
             self.close(SessionFailedError(f"notifying the session's owner of a change failed: {error!r}"))

@@ -1,4 +1,4 @@
-"""Values that a front end and an engine exchange: of calls, of their resumption, of their memory."""
+"""Values that a front end and an engine exchange: of calls, of resumption, of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.models.spec import ModelSpec
 
 
 class SessionState(StrEnum):
-    """Where a session is in its life; it never goes back, but for a prompt given late."""
+    """The state of a session; it never goes back, except for a prompt that arrives late."""
 
     QUEUED = "queued"
     PRIMING = "priming"  # it has a row, which still reads its prompt
@@ -27,10 +27,10 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameReply:
-    """What one tick made of one frame.
+    """The result of one tick for one frame.
 
-    ``frame`` is the index of the input frame answered, counted from 0 since the session began, dropped
-    ones included (tts: the index of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
+    ``frame`` is the number of the input frame answered, counted from 0 at the session's begin, dropped
+    ones included (tts: the number of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
     probability per head. ``complete_s`` is when the frame's last sample arrived, ``replied_s`` when the
     step ended, both on the engine's clock; ``wait_ms`` lies between complete and the step's start.
     ``is_padding``: it answers flush padding (``CallSession.hear_padding``), and ``frame`` is -1.
@@ -48,9 +48,9 @@ class FrameReply:
 
 
 class TakenReplies(NamedTuple):
-    """Replies, oldest first, and, when older ones were dropped since last taken, the first frame kept.
+    """Replies, oldest first, and, when older ones were dropped since the last read, the first frame kept.
 
-    No reply here is older than ``interrupted_at``, and what was taken before is all older.
+    All replies here answer frames from ``interrupted_at`` on; all replies read before answer earlier ones.
     """
 
     replies: list[FrameReply]
@@ -59,14 +59,13 @@ class TakenReplies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """What became of a session's frames so far; every whole frame of audio is in exactly one place.
+    """The outcome of a session's frames so far; every whole frame of audio is counted exactly once.
 
     ``frames_in == dropped_in + flushed_in + queue_frames + frames_taken``, and, while no tick runs,
-    ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``.
-    ``silent`` frames have no reply by design; ``lost`` ones have none against it. ``late`` ones were sent
-    later than one frame's length after they were complete. Waiting and running frames are flushed when the
-    session ends. For tts, frames are steps, ``queue_frames``
-    counts words, and steps without audio are silent.
+    ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``. ``silent``
+    frames have no reply by design, ``lost`` ones by a fault. ``late`` replies were sent more than one
+    frame's length after the frame was complete. Waiting and running frames are flushed when the session
+    ends. For tts, frames are steps, ``queue_frames`` counts words, and steps without audio are silent.
     """
 
     frames_in: int = 0
@@ -111,19 +110,19 @@ Owner: TypeAlias = Annotated[str, Meta(max_length=256)]
 """The name of an API key."""
 
 Kept: TypeAlias = Annotated[bytes, Meta(max_length=64)]
-"""What a connection leaves to the next one of its call, in the protocol's own words."""
+"""Data that a connection leaves to the next one of its call, in the protocol's own format."""
 
 Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
-"""A numbered message: its number, and its bytes as they are sent, pieces of text or events."""
+"""A numbered message: its number, and its bytes as they are sent, text or events."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeClaim:
-    """What a front end shows to continue a call.
+    """A front end's request to continue a call.
 
-    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of its
-    API key. The client has numbered messages up to ``seq`` and audio up to ``frame``, -1 for none; of audio
-    that it lacks, ``replay_frames`` are sent again at most.
+    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of
+    its API key. The client has received numbered messages up to ``seq`` and audio up to ``frame``, -1 for
+    none; at most ``replay_frames`` frames of missing audio are sent again.
     """
 
     key: Key
@@ -136,14 +135,14 @@ class ResumeClaim:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a front end needs to continue a call of another connection.
+    """A call as a front end needs it to continue it on another connection.
 
-    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the next
-    one has ``next_seq``. The text of replies to frames below ``told_frame`` is among the notes, or was.
-    ``kept`` is what the connection before left to the next one, in the protocol's own words.
-    ``replay_from`` is the first frame whose reply may still come; ``replayed`` replies were given to another
-    connection before. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end
-    ended before it could record their use.
+    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the
+    next one has ``next_seq``. The text of replies to frames below ``told_frame`` was noted. ``kept`` is
+    what the last connection left to the next one, in the protocol's own format. ``replay_from`` is the
+    first frame whose reply may still arrive; ``replayed`` replies were given to another connection.
+    ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end ended before it
+    could record their use.
     """
 
     call: str
@@ -160,20 +159,20 @@ class Resumption:
 
 PAGE_BYTES: Final = 4096
 RING_BOUNDS: Final = 2
-"""Slots of a ring, in units of what may wait in it: the side that reads enforces the bound."""
+"""Slots of a ring per frame that may wait in it: the reading side enforces the bound."""
 
 IN_MARKS: Final = 2
-"""What is said of an input frame, side by side, so that a tick moves it at once: frame, complete_s."""
+"""The marks of an input frame, adjacent so that a tick moves them at once: frame, complete_s."""
 OUT_MARKS: Final = 7
-"""What is said of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
+"""The marks of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
 
 RECENT_TICKS: Final = 128
-"""The times in statistics are those of this number of last ticks, ten seconds of speech."""
+"""Statistics of times cover this number of last ticks: ten seconds of speech."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a lease has room for: ``input_frames`` and ``output_frames`` may wait; samples are of a frame.
+    """The size of a lease: ``input_frames`` and ``output_frames`` may wait; samples are those of a frame.
 
     ``input_samples`` is 0 where the input is text, ``output_samples`` where the output is.
     """
@@ -186,7 +185,7 @@ class Shape:
 
     @classmethod
     def of(cls, spec: ModelSpec, *, input_frames: int, output_frames: int) -> Shape:
-        """What a model's calls need."""
+        """The shape of leases that a model's calls need."""
         return cls(
             input_frames,
             output_frames,
@@ -197,7 +196,7 @@ class Shape:
 
     @property
     def block(self) -> np.dtype[np.void]:
-        """The block of one lease, whole pages: small fields first, so that they share the first."""
+        """Bytes of the block of one lease, whole pages; small fields come first, to share the first page."""
         heard, said = RING_BOUNDS * self.input_frames, RING_BOUNDS * self.output_frames
         if not self.input_samples:
             heard = 0
