@@ -1,9 +1,9 @@
 """Admission: a caller gets a row, waits in the queue, or is refused.
 
 Rows are given first come, first served. A caller is admitted when a row is free, no caller waits before it
-and deadlines are being met; otherwise it waits as long as it said it would, if the queue has room, or is
-refused with the seconds after which trying again makes sense. Late frames keep callers out only while a
-session has a row. With no session, callers are admitted, and the first one resets the count.
+and deadlines are being met; otherwise it waits for the time that it requested, if the queue has room, or is
+refused with the seconds after which to retry. Late frames keep callers out only while a session has a row.
+With no session, callers are admitted, and the first one resets the count.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from antiphon.engine.metrics import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
-"""The estimate of a session's length rests on this number of the last."""
+"""The estimate of a session's length is the mean of this number of the last sessions."""
 
 
 C = TypeVar("C")
 
 
 class AdmissionOutcome(StrEnum):
-    """The state of a caller's request for a row."""
+    """The outcome of a caller's request for a row."""
 
     ADMITTED = "admitted"  # at once
     QUEUED = "queued"  # waits
     PROMOTED = "promoted"  # waited, then got a row
-    EXPIRED = "expired"  # waited as long as it would
-    LEFT = "left"  # gave up while it waited
-    FULL = "full"  # refused: rows and queue are taken
+    EXPIRED = "expired"  # waited for its whole time
+    LEFT = "left"  # left the queue
+    FULL = "full"  # refused: rows and queue are full
     LATE = "late"  # refused: deadlines are being missed
-    DRAINING = "draining"  # refused, or sent away: the server is leaving
+    DRAINING = "draining"  # refused, or ended in the queue: the server is shutting down
 
 
 class RefusedError(ServerFullError):
     """A refusal with its outcome for the metrics, ``FULL`` or ``LATE``."""
 
     def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
-        """Say no, with the seconds after which to try again and why it was no."""
+        """Make a refusal, with the seconds after which to retry and the reason."""
         self.outcome = outcome
         super().__init__(message, retry_after_s=retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[C]):
-    """What a decision changed for other callers, to be sent to them.
+    """What a decision changed for other callers, who are notified of it.
 
-    ``promoted`` got a row, ``expired`` waited in vain (with the error to end them), ``moved`` wait still
-    and are further ahead.
+    ``promoted`` got a row, ``expired`` reached the end of their wait (with the error that ends them),
+    ``moved`` still wait, further ahead.
     """
 
     promoted: tuple[C, ...] = ()
@@ -63,7 +63,7 @@ class Changes(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Departure(Generic[C]):
-    """A caller that was forgotten: whether it waited, how long it owned a row, and what that changed."""
+    """The result of forgetting a caller: whether it waited, how long it owned a row, and what changed."""
 
     was_waiting: bool
     active_s: float | None
@@ -72,7 +72,7 @@ class Departure(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Rows and queue at one moment. ``is_admitting``: a caller who came now would get a row at once."""
+    """Rows and queue at one moment. ``is_admitting``: a new caller would get a row at once."""
 
     active: int
     queued: int
@@ -92,7 +92,7 @@ class _Seat(Generic[C]):
 
 @dataclass(slots=True)
 class _Lengths:
-    """How long sessions last."""
+    """Estimates how long sessions last."""
 
     guess_s: float
     measured_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEASURED_SESSIONS))
@@ -103,7 +103,8 @@ class _Lengths:
 
 
 class Admission(Generic[C]):
-    """Rows and the queue for them, of callers of any kind; the control thread's. Methods take the time given.
+    """Rows and their queue, for callers of any kind; the control thread's. Methods take the time as an
+    argument.
 
     ``activate`` gives a caller a lease, and is false where there is none. It must not call back.
     """
@@ -121,8 +122,8 @@ class Admission(Generic[C]):
     ) -> None:
         """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
 
-        ``note`` is part of the refusals of a full server. ``shortage`` says what a caller (None: any) would
-        lack in addition to a row, "" where nothing.
+        ``note`` is part of the refusals of a full server. ``shortage`` returns what a caller (None: any)
+        would lack in addition to a row, "" for nothing.
         """
         self._shortage = shortage
         self._note = f"; {note}" if note else ""
@@ -140,8 +141,8 @@ class Admission(Generic[C]):
         """Admit the caller, or let it wait for at most ``wait_s`` seconds.
 
         Raises:
-            DrainingError: the server is leaving.
-            RefusedError: neither is possible now.
+            DrainingError: the server is shutting down.
+            RefusedError: the caller can neither be admitted nor wait.
         """
         if self._is_open(now_s, caller) and self._has_lease(caller) and self._give_row(caller, now_s):
             return AdmissionOutcome.ADMITTED
@@ -150,7 +151,7 @@ class Admission(Generic[C]):
         return AdmissionOutcome.QUEUED
 
     def check(self, now_s: float, wait_s: float) -> None:
-        """Whether a caller who came now would be admitted; admits none.
+        """Check that a new caller would be admitted; admits none.
 
         Raises:
             DrainingError, RefusedError: as :meth:`submit`.
@@ -159,7 +160,7 @@ class Admission(Generic[C]):
             self._check_queue(now_s, wait_s)
 
     def leave(self, caller: C, now_s: float) -> Departure[C]:
-        """Forget a caller, wherever it is; does nothing the second time."""
+        """Forget a caller, with a row or waiting; the second call does nothing."""
         index = self._index(caller)
         if index is not None:
             del self._queue[index]
@@ -173,13 +174,13 @@ class Admission(Generic[C]):
         return Departure(False, active_s, self.settle(now_s))
 
     def swap(self, caller: C, successor: C) -> None:
-        """Let another caller own the row of this one, since the same time."""
+        """Transfer this caller's row to another one, with its start time."""
         since_s = self._active.pop(caller, None)
         if since_s is not None:
             self._active[successor] = since_s
 
     def next_event_s(self, now_s: float) -> float | None:
-        """The time at which :meth:`settle` may have something to do, or None while the queue is empty."""
+        """The time of the next change that :meth:`settle` makes, or None while the queue is empty."""
         if not self._queue:
             return None
         expiry_s = min(seat.expires_s for seat in self._queue)
@@ -188,7 +189,7 @@ class Admission(Generic[C]):
         return expiry_s
 
     def drain(self) -> tuple[C, ...]:
-        """Admit no caller from now on; returns the callers that waited, which are forgotten."""
+        """Admit no caller from now on; returns the waiting callers, which are forgotten."""
         self._is_draining = True
         waiting = tuple(seat.caller for seat in self._queue)
         self._queue.clear()
@@ -199,11 +200,11 @@ class Admission(Generic[C]):
         return self._index(caller)
 
     def retry_after_s(self, caller: C, now_s: float) -> int:
-        """Seconds until this waiting caller may expect a row, at least 1."""
+        """Seconds until this waiting caller can expect a row, at least 1."""
         return self._estimate_s(self._index(caller) or 0, now_s)
 
     def load(self, now_s: float) -> EngineLoad:
-        """Rows and queue now."""
+        """Rows and queue at this moment."""
         is_admitting = self._is_open(now_s) and self._free > 0
         return EngineLoad(len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining)
 
@@ -212,30 +213,30 @@ class Admission(Generic[C]):
         return tuple(self._active)
 
     def missing(self, comers: int = 0) -> int:
-        """Rows that those who wait and ``comers`` lack; at least one where something else is short."""
+        """Rows missing for the waiting callers and ``comers``; at least one where something else is short."""
         wanted = len(self._queue) + comers
         return max(wanted - self._free, int(self._shortage(None) != "")) if wanted else 0
 
     def _is_open(self, now_s: float, caller: C | None = None) -> bool:
-        """Whether a free row may be given to a newcomer."""
+        """Whether a new caller may have a free row."""
         # A caller that waits for a lease does not delay one that has it.
         is_calm = not self._is_draining and not any(self._has_lease(seat.caller) for seat in self._queue)
         is_calm = is_calm and not self._is_late(now_s)
         return is_calm and self._has_lease(None) and not self._shortage(caller)
 
     def _is_late(self, now_s: float) -> bool:
-        """Whether deadlines are being missed; late frames of sessions that have all ended say nothing."""
+        """Whether deadlines are being missed; late frames count only while a session has a row."""
         return bool(self._active) and self._pressure.is_high(now_s)
 
     def _check_queue(self, now_s: float, wait_s: float, caller: C | None = None) -> None:
-        """Whether a newcomer may wait; raises why not."""
+        """Whether a new caller may wait; the error says why not."""
         if self._is_draining:
             raise DrainingError("the server is leaving and takes no new sessions")
         if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
             raise self._refusal(now_s, caller)
 
     def settle(self, now_s: float) -> Changes[C]:
-        """Do what is due by time: end waits that are over, admit when late pressure has fallen."""
+        """Apply what is due: end waits that are over, admit when late pressure has fallen."""
         if not self._queue:
             return self._nothing
         before, was = self._queue, tuple(self._queue)
@@ -250,7 +251,7 @@ class Admission(Generic[C]):
         return Changes(tuple(promoted), tuple(expired), tuple(moved))
 
     def _next(self) -> C | None:
-        """Take the first that has a lease out of the queue; None also where it lacks something."""
+        """Take the first caller with a lease out of the queue; None also where it lacks something else."""
         for index, seat in enumerate(self._queue):
             if self._has_lease(seat.caller):
                 if self._shortage(seat.caller):
@@ -269,7 +270,7 @@ class Admission(Generic[C]):
 
     @property
     def _free(self) -> int:
-        """Rows that no caller owns."""
+        """Rows without an owner."""
         return self._rows - len(self._active)
 
     def _index(self, caller: C) -> int | None:
@@ -317,14 +318,14 @@ class Admission(Generic[C]):
         )
 
     def _knows_when(self, now_s: float) -> bool:
-        """Whether the time of a retry comes from calls that have ended, or from the pressure's window."""
+        """Whether the retry time follows from calls that have ended, or from the window of late pressure."""
         return bool(self._lengths.measured_s) or self._is_late(now_s)
 
     def _estimate_s(self, ahead: int, now_s: float, lack: str = "") -> int:
         """Seconds until a caller behind ``ahead`` others gets a row.
 
-        With S rows in use and sessions of mean length L, one ends every L / S seconds. A shortage of anything
-        else than rows ends with a session, too.
+        With S rows in use and sessions of mean length L, one ends every L / S seconds. Any other shortage
+        ends with a session, too.
         """
         seconds = 0.0
         if not self._free or lack or self._shortage(None):

@@ -1,11 +1,11 @@
-"""A whole call as bytes, for another worker: its row's state, what its lease holds, and who may resume it.
+"""A whole call as bytes, for another worker: its row's state, its lease, and the tokens that resume it.
 
 The format is safetensors: the tensors of the row's snapshot, the arrays of the lease, and in the header's
-metadata what they belong to and the facts of the call. Rings are cut to what is filled, so a short call is a
-small file. Positions stay as they are; a ring of another size holds them at other places. Times are seconds
-before now, since no two machines have one clock. What comes is checked: shapes, counts, and the range of
-every number. A token beyond its table would end a device with all of its rows; a number that is none would
-stay in a ring, whose next call it would reach behind a mask.
+metadata the model, the backend and the facts of the call. Rings are cut to their filled part, so a short call
+is a small file. Positions are kept; a ring of another size holds them in other places. Times are seconds
+before now, since clocks of two machines differ. A reader checks shapes, counts, and the range of every
+number: a token beyond its table would end a device with all of its rows, and a NaN in a ring would reach the
+row's next call behind a mask.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.spec import ModelSpec
 
 SCHEMA: Final = 2
-"""Raised with every change that an older reader would not notice."""
+"""Increased by every change that an older reader would not notice."""
 
 METADATA: Final = "__metadata__"
 
 MAX_HEADER_BYTES: Final = 4 << 20
-"""Thousands of tensors, and what is noted of a call; reading more would keep other threads from running."""
+"""Bytes of the header, for thousands of tensors and a call's notes; parsing more would stop other threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity:
-    """What a row's state belongs to; it goes into no other.
+    """The model and backend of a row's state, which no other can load.
 
     ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` its name and versions.
     """
@@ -56,9 +56,9 @@ class StateIdentity:
 
 @dataclass(eq=False, slots=True)
 class SavedState:
-    """A row's state that a new session begins with, and how much of it is on the device already.
+    """A row's state for a new session, and how much of it is on the device already.
 
-    With what a ``lease`` held, the session is a call of another worker, and its row is frozen at first.
+    With a ``lease``, the session is a call of another worker, and its row starts frozen.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -71,7 +71,7 @@ def pack(
 ) -> bytes:
     """Put a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`) into one piece of bytes.
 
-    ``facts`` are whatever goes along; :func:`facts_of` reads them.
+    ``facts`` go into the header; :func:`facts_of` reads them.
     """
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {**(facts or {}), **{name: str(value) for name, value in asdict(identity).items()}}
@@ -83,8 +83,8 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
     """The arrays that :func:`pack` was given.
 
     Raises:
-        UnsupportedError: the bytes are no state of a row, or of another model or backend; the message says
-            what differs.
+        UnsupportedError: the bytes are no state of a row, or of another model or backend; the message names
+            the difference.
     """
     found = facts_of(data)
     for name, wanted in asdict(identity).items():
@@ -100,7 +100,7 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
 
 
 def facts_of(data: bytes) -> Mapping[str, str]:
-    """What the header of a state has in addition to its arrays.
+    """The facts in the header of a state.
 
     Raises:
         UnsupportedError: the bytes are no state of a row.
@@ -121,7 +121,7 @@ def facts_of(data: bytes) -> Mapping[str, str]:
 
 
 LARGEST: Final = 1e15
-"""What a model writes into its rings is smaller (docs/state.md)."""
+"""The largest value; a model writes smaller ones into its rings (docs/state.md)."""
 
 LARGEST_BFLOAT16: Final = 1 + (int(np.float32(LARGEST).view(np.uint32)) >> 16)
 """The same as the bits of a bfloat16, rounded up."""
@@ -129,13 +129,13 @@ LARGEST_BFLOAT16: Final = 1 + (int(np.float32(LARGEST).view(np.uint32)) >> 16)
 MAGNITUDE_BITS: Final = np.uint16(0x7FFF)
 
 TOKENS: Final = frozenset({"tokens", "recent", "words"})
-"""The last part of the names of what holds tokens; other whole numbers count positions and frames."""
+"""The last parts of the names of arrays of tokens; other integers count positions and frames."""
 
 MOST_POSITIONS: Final = 2**31 - 1
-"""Of one call: years."""
+"""The most frames of one call: years."""
 
 COUNTER_BYTES: Final = 4
-"""Or more; a narrower number is a quantised value, of which none is wrong."""
+"""Integers of this size or more are range-checked; narrower ones are quantised values, all valid."""
 
 
 def check_row_values(row: Mapping[str, NDArray[Any]], spec: ModelSpec) -> None:
@@ -148,13 +148,13 @@ def check_row_values(row: Mapping[str, NDArray[Any]], spec: ModelSpec) -> None:
         least, most = _range_of(name, array, spec)
         if array.size and most is not None:
             values = array & MAGNITUDE_BITS if array.dtype == np.uint16 else array
-            # As Python's numbers, since a float16 has no such range; false for what is no number, too.
+            # Python's numbers, since float16 has no such range; false for NaN, too.
             if not (values.min().item() >= least and values.max().item() <= most):
                 raise UnsupportedError(f"the row's {name} has a number out of range: {least:g} to {most:g}")
 
 
 def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, float | None]:
-    """The least and the most of an array; None where every number of its type is right."""
+    """The least and the greatest value of an array; None where every value of its type is valid."""
     kind = array.dtype.kind
     if kind == "f":
         return -LARGEST, LARGEST
@@ -163,34 +163,36 @@ def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, f
     if kind != "i" or array.dtype.itemsize < COUNTER_BYTES:
         return 0, None
     if spec.lm is not None and name.rpartition(".")[2] in TOKENS:
-        return UNGENERATED, max(spec.lm.card, spec.lm.text_card)  # each is the initial token of its stream
+        return UNGENERATED, max(spec.lm.card, spec.lm.text_card)  # each stream's initial token
     return 0, MOST_POSITIONS
 
 
 LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
-"""``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*`` the last slots written of each ring."""
+"""The data of one lease as it travels: ``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*`` the
+last slots written of each ring.
+"""
 
 MOST: Final = 2**53
-"""Of frames, and of seconds."""
+"""The largest count of frames, and of seconds."""
 
 PARAMETERS: Final = 6
-"""Which of the caller's counters numbers the changes of its parameters."""
+"""The row of the caller's counters that counts changes of its parameters."""
 
 COMPLETE: Final = 1
-"""Where the marks of an input frame have a time."""
+"""The columns of an input frame's marks that are times."""
 TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
-"""Where the marks of a reply have times."""
+"""The columns of a reply's marks that are times."""
 
 
 def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
-    """What a lease holds that neither side changes meanwhile."""
+    """Copy a lease's data, which neither side changes meanwhile."""
     arena.read_client_counters()
     caller, engine = arena.counters(lease)
     found = {"caller": caller, "engine": engine, "recent_ms": arena.blocks["recent_ms"][lease].copy()}
     heard, said = _capacities(arena)
     written, taken = int(arena.caller.written[lease]), int(arena.engine.input_taken[lease])
     if heard:
-        # The last frame is there even if it was heard: it says which frame is the next.
+        # The last frame is kept even if it was processed: it tells the number of the next frame.
         places = np.arange(max(0, min(taken, written - 1), written - heard), written) % heard
         found |= {name: arena.blocks[name][lease, places] for name in ("in_marks", "in_pcm")}
     written = int(arena.engine.output_written[lease])
@@ -202,17 +204,17 @@ def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
 
 
 def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, tokens: int) -> None:
-    """Let a lease that nothing was written to hold what :func:`copy_out` gave, of a model with ``tokens``.
+    """Restore in an unwritten lease what :func:`copy_out` returned, of a model with ``tokens``.
 
     Raises:
-        UnsupportedError: it is of another shape, has no room here, or a number in it is out of range.
+        UnsupportedError: its shape differs, it has no room here, or a number is out of range.
     """
     found = {name: np.array(array) for name, array in arrays.items()}
     _check(arena, found)
     _check_numbers(found, tokens)
     _shift(found, now_s)
     heard, said = _capacities(arena)
-    found["caller"][PARAMETERS] = 0  # no change is under way
+    found["caller"][PARAMETERS] = 0  # no change is in progress
     with arena.writing():
         arena.set_counters(lease, found["caller"], found["engine"])
         arena.blocks["recent_ms"][lease] = found["recent_ms"]
@@ -234,7 +236,7 @@ def _put(arena: Arena, lease: int, found: LeaseArrays, prefix: str, written: int
 
 
 def _shift(found: dict[str, NDArray[Any]], by_s: float) -> None:
-    """Add seconds to every time."""
+    """Add seconds to each time."""
     found["caller"].view(np.float64)[-1] += by_s
     found["engine"].view(np.float64)[-1] += by_s
     if "in_marks" in found:
@@ -267,7 +269,7 @@ def _check(arena: Arena, found: LeaseArrays) -> None:
 
 
 def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
-    """Check that what waits is among what came along."""
+    """Check that everything that waits was sent along."""
     caller, engine = found["caller"], found["engine"]
     pairs = [("out_marks", int(engine[1]), max(int(caller[2]), int(engine[2])), said)]
     if heard:
@@ -279,7 +281,7 @@ def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
 
 
 def _check_numbers(found: LeaseArrays, tokens: int) -> None:
-    """Check that every number is one that an engine or a caller's half may have written."""
+    """Check that an engine or a caller's half may have written every number."""
     caller, engine, said = found["caller"], found["engine"], found["out_marks"]
     times = np.array([caller.view(np.float64)[-1], engine.view(np.float64)[-1]])
     whole = {
@@ -310,10 +312,9 @@ ROW, LEASE = "row/", "lease/"
 class CallFacts:
     """What resuming a call needs in addition to its row and its lease.
 
-    ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the tokens
-    that are good, the newest first. ``recorded_in`` and ``recorded_out`` frames are in records of its use;
-    ``given`` replies were given to its connections, those of front ends that were killed included. ``kept``
-    is for its next connection.
+    ``has_new_parameters``: the row lacks ``parameters``. ``keys`` are the hashes of the valid tokens, the
+    newest first. ``recorded_in`` and ``recorded_out`` frames are in usage records; ``given`` replies were
+    given to its connections, those of killed front ends included. ``kept`` is for its next connection.
     """
 
     call: Call
@@ -332,14 +333,14 @@ class CallFacts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallState:
-    """A call that no process has at the moment."""
+    """A call on its way between two processes."""
 
     facts: CallFacts
     row: Mapping[str, NDArray[Any]]
     lease: Mapping[str, NDArray[Any]]
 
     def pack(self, identity: StateIdentity) -> bytes:
-        """The call in one piece of bytes."""
+        """The call as bytes."""
         arrays = {ROW + name: array for name, array in self.row.items()}
         arrays |= {LEASE + name: array for name, array in self.lease.items()}
         return pack(arrays, identity, {FACTS: msgspec.json.encode(self.facts).decode()})

@@ -10,7 +10,7 @@ from antiphon.option import Group, constant, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How many callers there can be, what each may pile up, and when the engine says no.
+    """Bounds on callers, on what each may accumulate, and on when the engine refuses.
 
     Raises ConfigError for values that contradict one another.
     """
@@ -22,7 +22,7 @@ class EngineConfig:
         group=Group.MODELS,
         is_basic=True,
     )
-    # All who wait hear of every move, in one message each, and a front end has room for 4,096 messages.
+    # Every waiting caller gets one message per move, and a front end has room for 4,096 messages.
     max_queue: int = option(
         64, "callers that may wait for a row; 0: none", minimum=0, maximum=1024, group=Group.LIFE
     )
@@ -95,7 +95,7 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check what a single field cannot express."""
+        """Check combinations of fields."""
         if not 0 <= self.late_admit_fraction <= self.late_refuse_fraction <= 1:
             raise ConfigError(
                 f"late_admit_fraction {self.late_admit_fraction} and late_refuse_fraction "

@@ -1,4 +1,4 @@
-"""The engine as its callers see it: start, sessions, drain, stop, health.
+"""The engine as its callers use it: start, sessions, drain, stop, health.
 
 Its control thread, an event loop's, owns sessions, admission and resumption; its engine thread owns rows and
 the backend.
@@ -46,7 +46,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
 CALL_BYTES: Final = 1 << 20
-"""What one call has in addition to its row and its rings: notes, names of arrays."""
+"""Bytes of one call in addition to its row and its rings: notes, names of arrays."""
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -54,27 +54,29 @@ def _no_progress(done: int, total: int, what: str) -> None:
 
 
 FEW_SLOTS: Final = 2
-"""Rows of slots = auto that may come from a start under other load."""
+"""With no more automatic slots than this, other load at the start may be the cause."""
 
 FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
 
 
 class LatencyMetrics:
-    """What front ends hand to sockets, in an engine's metrics and late pressure; the control thread's."""
+    """Reports of front ends about sent replies, for an engine's metrics and late pressure; the control
+    thread's.
+    """
 
     def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:
-        """Report to the engine's own."""
+        """Report to this engine's metrics and pressure."""
         self._metrics, self._pressure = metrics, pressure
 
     def sent_many(self, sent_s: float, latency_s: Times, *, late: int, pressing: int) -> None:
-        """Replies were handed on at about ``sent_s``, after ``latency_s [n]``; some of them late."""
+        """Replies were given to sockets at about ``sent_s``, after ``latency_s [n]``; some of them late."""
         self._metrics.frame_latency_seconds.observe_many(latency_s)
         if late:
             self._metrics.late_frames.inc(late)
         self._pressure.record_many(sent_s, frames=latency_s.size, late=pressing)
 
     def first_audio(self, seconds: float) -> None:
-        """A session's first audio came."""
+        """A session's first audio was sent."""
         self._metrics.first_audio_seconds.observe(seconds)
 
     def refused(self, frames: int) -> None:
@@ -90,14 +92,14 @@ def _page_number(backend: Paged, place: int) -> float:
 class Engine:
     """One backend, its rows, and the sessions that use or await one.
 
-    ``backend`` is a backend, or makes one with the rows that it is asked for; in that case it is made
-    on the engine thread. ``clock`` gives seconds and is the clock of every time in the engine's
-    interface. ``on_lost`` is called once, on the control thread, when the device is lost, after all
-    sessions have ended; ``on_tick`` after every tick, and it must be cheap. ``metrics`` belong to one
-    engine. ``share`` is the device's rest after other engines of the process to a backend that is made.
-    With ``pools`` that many other processes have callers (:mod:`antiphon.engine.front_ends`); they raise an
-    ``EventWake``. Everything but :meth:`start` needs an engine that was started (or prepared, to be ticked
-    by hand) and belongs to the control thread, which :meth:`controlled_by` names.
+    ``backend`` is a backend, or makes one with a given number of rows, on the engine thread. ``clock`` gives
+    seconds and is the clock of every time in the engine's interface. ``on_lost`` is called once, on the
+    control thread, when the device is lost, after all sessions have ended; ``on_tick`` after every tick, and
+    it must be cheap. ``metrics`` belong to one engine. ``share`` is the device's rest after other engines of
+    the process to a backend that is made. With ``pools``, callers are in this number of other processes
+    (:mod:`antiphon.engine.front_ends`), which raise an ``EventWake``. Everything but :meth:`start` needs an
+    engine that was started (or prepared, to be ticked by hand) and belongs to the control thread, which
+    :meth:`controlled_by` sets.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Engine:
         wake: Wake | None = None,
         hand_over: Callable[[BackendInfo], HandOverPlan] | None = None,
     ) -> None:
-        """Keep what :meth:`start` will need; nothing runs yet."""
+        """Store the arguments of :meth:`start`; nothing runs yet."""
         self.config = config
         self.clock = clock
         self.metrics = metrics
@@ -130,12 +132,12 @@ class Engine:
         self.wake = wake or Wake()
         self._thread: threading.Thread | None = None
         self._is_prepared = False
-        self.note = ""  # on the number of rows, for operators
+        self.note = ""  # a note on the number of rows, for operators
         self._backend: Backend
         self.rows: Rows
         self.sessions: SessionManager
         self.loop: EngineLoop
-        self.call_bytes = 0  # of one call, as another worker sends it
+        self.call_bytes = 0  # bytes of one call sent by another worker
         self.handover: HandOver | None = None
 
     @property
@@ -147,7 +149,7 @@ class Engine:
         """Start the engine thread and wait until the backend is made and warm.
 
         Raises:
-            AntiphonError: whatever making the backend or its warm-up raised.
+            AntiphonError: the error of making or warming up the backend.
         """
         failures: list[BaseException] = []
         is_prepared = threading.Event()
@@ -155,7 +157,7 @@ class Engine:
         def run() -> None:
             try:
                 self.prepare(progress)
-            except BaseException as error:  # carried over to the caller's thread, raised there
+            except BaseException as error:  # raised on the caller's thread
                 failures.append(error)
                 return
             finally:
@@ -218,7 +220,7 @@ class Engine:
         self._is_prepared = True
 
     def _add_gauges(self, backend: Backend) -> None:
-        """Let a scrape see what the engine holds now; on the engine thread, which asks the backend."""
+        """Update the gauges for a scrape; on the engine thread, which asks the backend."""
 
         def load_of(name: str) -> Callable[[], float]:
             return lambda: float(getattr(self.sessions.load(self.clock()), name))
@@ -241,10 +243,10 @@ class Engine:
             self.metrics.gauge(name, read)
 
     def _shortage(self, session: EngineSession | None) -> str:
-        """Why a newcomer might end another session; empty where it does not, as without overcommit.
+        """Why a new caller might end another session; empty where it cannot, as without overcommit.
 
-        It needs the pages of its prompt or state, or one. The others may need those they still read, or one
-        each within their next 64 frames.
+        The caller needs the pages of its prompt or state, or one page. The other sessions may need the pages
+        that they still read, or one page each within their next 64 frames.
         """
         count = self._backend.page_count() if isinstance(self._backend, Paged) else None
         if count is None:
@@ -259,26 +261,26 @@ class Engine:
         )
 
     def _pages(self, count: PageCount) -> tuple[int, int]:
-        """The most pages a row has, and those that are promised to sessions."""
+        """The most pages of a row, and the pages promised to sessions."""
         lm = self.info.spec.lm
         most = count.pages if lm is None else -(-lm.context // PAGE_SLOTS)
         return most, self.sessions.promised_pages(most)
 
     def _free_rows(self, load: EngineLoad) -> int:
-        """Rows for callers who come now."""
+        """Rows that new callers can have now."""
         count = self._backend.page_count() if isinstance(self._backend, Paged) else None
         free = load.slots - load.active
         return free if count is None else max(0, min(free, count.free - self._pages(count)[1]))
 
     def controlled_by(self, notify: Callable[[], None]) -> None:
-        """From now on ``notify`` has the control thread call :meth:`settle`; any thread may call it.
+        """From now on ``notify`` makes the control thread call :meth:`settle`; any thread may call it.
 
         Until then the engine thread does so itself.
         """
         self.loop.notify = notify
 
     def settle(self) -> None:
-        """Take note of what happened on the engine thread and of what time brought; on the control thread."""
+        """Handle the events of the engine thread and what is due; on the control thread."""
         events = self.rows.events
         while events:
             event = events.popleft()
@@ -289,7 +291,7 @@ class Engine:
         self.plan()
 
     def plan(self) -> None:
-        """Continue with what waits, and have :meth:`settle` called when time brings something."""
+        """Continue with what waits, and schedule the next :meth:`settle`."""
         due_s = self.sessions.next_event_s(self.clock())
         if self.handover is not None:
             self.handover.settle()
@@ -299,7 +301,7 @@ class Engine:
             self.wake.nudge()
 
     def _do(self, work: Callable[[], None]) -> None:
-        """Let the control thread do something soon; from any thread."""
+        """Run a function on the control thread soon; from any thread."""
         self.rows.events.append(work)
         self.loop.notify()
 
@@ -325,7 +327,7 @@ class Engine:
         return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
-        """What calls of a model take of the machine's memory, without the backend's."""
+        """Machine memory that calls of a model take, without the backend's."""
         config = self.config
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
@@ -352,11 +354,11 @@ class Engine:
     def save(self, session: EngineSession) -> Future[SavedRow]:
         """The state of a session's row, which takes no step until it is there.
 
-        The future raises SessionError where the session has no row, or the engine ends before.
+        The future raises SessionError where the session has no row, or the engine ends first.
         """
         save = SaveRow(session.lease)
         self.sessions.post(save)
-        if self.loop.is_over:  # its thread would not come to it
+        if self.loop.is_over:  # the engine thread would not get to it
             self.loop.end_saves()
         return save.result
 
@@ -373,14 +375,14 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def check_room(self, wait_s: float) -> None:
-        """Whether a caller would be taken now; raises as :meth:`SessionManager.check_room`."""
+        """Check that a caller would be taken now; raises as :meth:`SessionManager.check_room`."""
         self.sessions.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:
         """Admit no further caller; waiting ones get a DrainingError, active ones continue.
 
-        With the address of another worker as ``target``, calls that can be resumed go there; until they have,
-        they are resumed here.
+        With the address of another worker as ``target``, resumable calls move there; until they have moved,
+        they can be resumed here.
         """
         handover = self.handover if target else None
         if handover is not None:
@@ -391,7 +393,7 @@ class Engine:
     def stop(self, timeout_s: float) -> bool:
         """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
 
-        Does nothing to an engine that never came to life.
+        Does nothing to an engine that never started.
         """
         if not self._is_prepared:
             return True
@@ -406,7 +408,7 @@ class Engine:
         return not self._thread.is_alive()
 
     def health(self) -> Health:
-        """How the engine is now."""
+        """The engine's health at this moment."""
         now_s = self.clock()
         load, lost = self.sessions.load(now_s), self.sessions.lost
         busy_s = self.loop.busy_s(now_s)
@@ -427,7 +429,7 @@ class Engine:
         )
 
     def _lose(self, error: Exception) -> None:
-        """The device, or our own code, has failed: end everything, once."""
+        """The device, or code of this server, has failed: end everything, once."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
         self.sessions.lose(lost)
@@ -435,5 +437,5 @@ class Engine:
             return
         try:
             self._on_lost(lost)
-        except Exception as failure:  # the caller's code, on a thread without a caller above it
+        except Exception as failure:  # the caller's code, at the top of a thread
             Log(__name__).error("on_lost failed", exc_info=failure)

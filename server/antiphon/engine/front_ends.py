@@ -1,4 +1,4 @@
-"""What front ends request, carried out on the engines: the calls of each, in this process or in others.
+"""Executes the requests of front ends on the engines: the calls of each, in this process or in others.
 
 Everything here belongs to the control thread of the engines, whose event loop reads the messages.
 """
@@ -32,7 +32,7 @@ from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.transcript import MAX_WORD_TOKENS
 
 MAX_CALLS: Final = 16_384
-"""Of one front end, ended ones that it has not closed included: more than it can have connections."""
+"""Calls of one front end, ended ones that it has not closed included: more than its connections."""
 
 STUCK_S: Final = 2.0
 """A front end that takes no message for this time counts as dead."""
@@ -41,25 +41,25 @@ STUCK_S: Final = 2.0
 class FrontEndConnection:
     """The calls of one front end, on any of the engines.
 
-    ``outbox`` holds what the engines have for it; ``wake`` is called, from any thread, when there is more.
+    ``outbox`` holds the engines' messages for it; ``wake`` is called, from any thread, when there are more.
     """
 
     def __init__(self, engines: Sequence[Engine], *, pool: int | None, wake: Callable[[], None]) -> None:
-        """Begin without calls; ``pool`` is None for one in this process."""
+        """Start without calls; ``pool`` is None for a front end of this process."""
         self.outbox: deque[messages.Notice] = deque()
         self.calls: dict[str, tuple[Engine, EngineSession]] = {}
         self._engines, self._pool, self._wake = engines, pool, wake
 
     def send(self, notice: messages.Notice) -> None:
-        """Put something into the outbox, from any thread."""
+        """Put a message into the outbox, from any thread."""
         self.outbox.append(notice)
         self._wake()
 
     def handle(self, request: messages.Request, descriptors: Sequence[int]) -> None:
-        """Carry out what the front end requests; the descriptors stay the caller's.
+        """Execute a request of the front end; the descriptors remain the caller's.
 
         Raises:
-            ProtocolError: the front end is at fault, not one of its calls.
+            ProtocolError: the request is invalid and concerns no single call.
         """
         match request:
             case messages.Open() | messages.Resume():
@@ -84,7 +84,7 @@ class FrontEndConnection:
         return self._engines[model]
 
     def _begin(self, request: messages.Open | messages.Resume) -> None:
-        """Admit a caller, or let it take over a call."""
+        """Admit a caller, or let it resume a call."""
         engine, call = self._engine(request.model), request.call
         if call in self.calls or len(self.calls) >= MAX_CALLS:
             raise ProtocolError(f"a front end opened call {call} twice, or more than {MAX_CALLS}")
@@ -108,14 +108,14 @@ class FrontEndConnection:
             engine.plan()
 
     def _handle_call(self, call: str, request: messages.CallRequest) -> None:
-        if call not in self.calls:  # it ended meanwhile, or never began
+        if call not in self.calls:  # it has ended meanwhile, or never began
             if isinstance(request, messages.Unreadable):
                 self.send(messages.Refused(call, UnsupportedError(request.words)))
             return
         engine, session = self.calls[call]
         try:
             self._tell(engine, session, request)
-        except AntiphonError as error:  # what one call is given harms no other
+        except AntiphonError as error:  # an error of one call ends no other
             engine.sessions.end(session, error)
 
     def _tell(self, engine: Engine, session: EngineSession, request: messages.CallRequest) -> None:
@@ -202,12 +202,12 @@ class FrontEndConnection:
         engine.plan()
 
     def give_up(self, reason: str) -> dict[Engine, list[int]]:
-        """End all its calls, since it is gone; their leases, which its process may still write to."""
+        """End all its calls, since it is gone; its process may still write to their leases."""
         held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
         for call, (engine, session) in self.calls.items():
             try:
                 _part(call, engine, session, f"its front end was dropped: {reason}")
-            except Exception as error:  # a boundary: the other calls end all the same
+            except Exception as error:  # a boundary: the other calls end nevertheless
                 Log(__name__).error("a call could not be closed", session=call, exc_info=error)
             if session.leased is not None:
                 held[engine].append(session.leased)
@@ -218,7 +218,7 @@ class FrontEndConnection:
 
 
 def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> None:
-    """End a call whose front end is gone, or let it wait for a connection through another."""
+    """End a call whose front end is gone, or let it wait for another connection."""
     session.orphan()
     if session.resumable is not None and session.lease is not None:
         Log(__name__).warning("session detached", session=call, reason=reason)
@@ -230,7 +230,7 @@ def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> Non
 
 
 def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
-    """What a front end needs to know of an engine."""
+    """The description of an engine for a front end."""
     arena = engine.rows.arena
     pools, leases = 1, arena.leases
     if isinstance(arena, SharedArena):
@@ -242,11 +242,11 @@ def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
 class LocalFrontEnd:
     """The front end of this process: the same messages, as objects, on an event loop of its own.
 
-    That loop's thread is the control thread, so a request is carried out at once.
+    That loop's thread is the control thread, so it executes a request at once.
     """
 
     def __init__(self, engines: Mapping[str, Engine], loop: Loop) -> None:
-        """Stand for started engines by name; ``client`` has their ports."""
+        """Connect to started engines by name; ``client`` has their ports."""
         self.client = EngineClient(self._post, loop)
         self.connection = FrontEndConnection(
             tuple(engines.values()), pool=None, wake=LoopNotifier(loop, self._take).notify
@@ -265,7 +265,7 @@ class LocalFrontEnd:
     def _post(self, request: messages.Request, descriptors: Sequence[int]) -> None:
         self.connection.handle(request, descriptors)
         if isinstance(request, messages.Open | messages.Resume | messages.Check):
-            self._take()  # the answer is there
+            self._take()  # the answer has arrived
 
     def _take(self) -> None:
         while self.connection.outbox:
@@ -275,19 +275,18 @@ class LocalFrontEnd:
 class FrontEndServer:
     """Front ends in other processes, each with its pool of every engine's leases; on one event loop.
 
-    ``on_dropped`` is called with the pool of a front end that has gone or takes no messages: its calls have
-    ended. Its leases come back with :meth:`take_back`, once its process is reaped: until then it may write to
-    them.
+    ``on_dropped`` is called with the pool of a front end that has ended or takes no messages: its calls have
+    ended. :meth:`take_back` frees its leases, once its process is reaped: until then it may write to them.
     """
 
     def __init__(
         self, engines: Mapping[str, Engine], loop: Loop, *, on_dropped: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Stand for started engines, made with ``pools`` and an ``EventWake``."""
+        """Connect to started engines, made with ``pools`` and an ``EventWake``."""
         self._names, self._engines = tuple(engines), tuple(engines.values())
         self._loop, self._on_dropped = loop, on_dropped
         self._front_ends: dict[int, tuple[FrontEndConnection, MessageSocket[messages.Request]]] = {}
-        self._bells: dict[int, int] = {}  # one a pool, for good: an engine thread may be about to ring it
+        self._bells: dict[int, int] = {}  # one per pool, for good: an engine may be about to ring it
         self._held: dict[int, dict[Engine, list[int]]] = {}
         for engine in self._engines:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
@@ -303,7 +302,7 @@ class FrontEndServer:
         close_all(tuple(self._bells.values()))
 
     def add(self, pool: int, control: socket.socket) -> None:
-        """A front end begins on a pool that is free; ``control`` is one end of its SOCK_SEQPACKET pair."""
+        """Add a front end on a free pool; ``control`` is one end of its SOCK_SEQPACKET pair."""
         notifier = LoopNotifier(self._loop, partial(self._flush, pool))
         connection = FrontEndConnection(self._engines, pool=pool, wake=notifier.notify)
         posted = MessageSocket(
@@ -329,9 +328,9 @@ class FrontEndServer:
         posted.send(messages.Hello(pool, tuple(facts)), descriptors)
 
     def take_back(self, pool: int) -> None:
-        """The front end's process has ended: nothing writes to its leases any more, and all are free."""
+        """Free all leases of a front end whose process has ended: nothing writes to them any more."""
         if pool in self._front_ends:
-            self._front_ends[pool][1].read_rest()  # clients may have messages whose notes still lie there
+            self._front_ends[pool][1].read_rest()  # clients may have messages whose notes are still there
         self._drop(pool, "its process has ended")
         for engine, leases in self._held.pop(pool, {}).items():
             engine.sessions.leases.let_go(leases)
@@ -342,7 +341,7 @@ class FrontEndServer:
             engine.sessions.leases.clean(pool)
 
     def look_after(self) -> None:
-        """Report the engines' health, some times a second, and drop front ends that take no messages."""
+        """Report the engines' health several times a second, and drop front ends that take no messages."""
         health = [messages.HealthNow(model, engine.health()) for model, engine in enumerate(self._engines)]
         for pool, (_, posted) in tuple(self._front_ends.items()):
             if posted.congested_s > STUCK_S:
@@ -365,7 +364,7 @@ class FrontEndServer:
             close_all(descriptors)
 
     def _flush(self, pool: int) -> None:
-        """Send what the engines have for a front end."""
+        """Send the engines' messages to a front end."""
         if pool not in self._front_ends:  # it was dropped meanwhile
             return
         connection, posted = self._front_ends[pool]
@@ -387,7 +386,7 @@ class FrontEndServer:
 
 
 MAX_PADDING_FRAMES: Final = 4096
-"""After a word: pauses of callers are at most ten seconds, 125 frames."""
+"""The longest pause after a word: at most ten seconds, 125 frames."""
 
 PROMPT_AXES: Final = {"frames": 2, "voice": 2, "embedded": 2, "speakers": 3, "keys_values": 5}
 
@@ -396,7 +395,7 @@ def check_prompt(prompt: Prompt) -> None:
     """Check the arrays of a prompt.
 
     Raises:
-        UnsupportedError: one has other axes, or holds what is no number.
+        UnsupportedError: an array has other axes, or holds a NaN or infinity.
     """
     for name, axes in PROMPT_AXES.items():
         array = getattr(prompt, name)
@@ -410,7 +409,7 @@ def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -
     """Check words for a tts row that has room for ``room``.
 
     Raises:
-        UnsupportedError: there are more, or one has a token, a length or a pause out of range.
+        UnsupportedError: there are more, or a token, a length or a pause is out of range.
     """
     if len(entries) > room:
         raise UnsupportedError(f"{len(entries)} words for a row with room for {room}")
@@ -443,7 +442,7 @@ def check_sent(sent: Sent) -> None:
     """Check the latencies of replies, and of first audio.
 
     Raises:
-        ProtocolError: one of them is negative or no number, or a count is larger than their number.
+        ProtocolError: one is negative or NaN, or a count is larger than their number.
     """
     for seconds in (sent.latency_s, sent.first_audio_s):
         if not (np.isfinite(seconds).all() and (seconds >= 0).all()):

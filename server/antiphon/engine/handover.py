@@ -1,10 +1,10 @@
-"""Calls that change their worker: sent to another one as bytes, or taken from one.
+"""Moves calls between workers: sends them to another worker as bytes, or takes them from one.
 
-A call that is sent is first let go by its connection, whose socket stays; then its row is frozen and read.
-Its client hears where the call is only when the other worker has it. Where that fails the client hears the
-name of this worker, and resumes the call here; unless the refusal is final, the call is sent once more after
-``AGAIN_S``. Each direction takes one call at a time. The control thread decides; one thread sends bytes, and
-one reads them.
+The connection of a call that is sent first releases it, and keeps its socket; then the row is frozen and
+read. The client gets the call's new place only when the other worker has the call. Where that fails the
+client gets the name of this worker, and resumes the call here; unless the refusal is final, the call is sent
+once more after ``AGAIN_S``. Each direction takes one call at a time. The control thread decides; one thread
+sends bytes, and one reads them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from antiphon.ipc.messages import CallNotice, Ended, Primed, SetParameters
 from antiphon.log import Log
 
 AGAIN_S: Final = 5.0
-"""Until a call is sent for the second and last time: by then a row may be free there. Each time costs its
-client a reconnection."""
+"""Seconds until a call is sent for the second and last time: by then a row may be free there. Each attempt
+costs its client a reconnection.
+"""
 
 LET_GO_S: Final = 5.0
-"""For a connection to let its call go; its front end is stuck after that."""
+"""Seconds for a connection to release its call; after that, its front end is stuck."""
 
 LEAVING: Final = "this worker is leaving too"
 
 
 @dataclass(frozen=True, slots=True)
 class HandOverPlan:
-    """How calls leave this worker and come here.
+    """Settings of moving calls.
 
     ``post`` sends the bytes of a call to the worker at an address and returns that worker's name; it raises
-    HandOverError. ``timeout_s`` is for the state of one call to leave its row.
+    HandOverError. ``timeout_s`` bounds reading the state of one call from its row.
     """
 
     worker: str
@@ -54,7 +55,7 @@ class HandOverPlan:
 
 
 class _Delivery(NamedTuple):
-    """Where a call has gone, and in how many bytes."""
+    """The result of sending a call: its new worker, and its bytes."""
 
     worker: str
     size: int
@@ -62,7 +63,7 @@ class _Delivery(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Sending:
-    """The call that is on its way out; ``save`` is there once its connection has let it go."""
+    """The call that is being sent; ``save`` is set once its connection has released it."""
 
     call: ResumableCall
     is_last: bool
@@ -72,7 +73,7 @@ class _Sending:
 
 
 class HandOver:
-    """Both directions, for one engine; the control thread's. ``do`` lets that thread call something soon."""
+    """Both directions, for one engine; the control thread's. ``do`` runs a function on that thread soon."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class HandOver:
         metrics: EngineMetrics,
         do: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Send nothing yet."""
+        """Start idle."""
         self._plan, self._sessions, self._info = plan, sessions, info
         self._clock, self._metrics, self._do = clock, metrics, do
         self._target: str | None = None
@@ -95,11 +96,11 @@ class HandOver:
         self._log = Log(__name__)
 
     def begin(self, target: str) -> None:
-        """Send every call that can be resumed to the worker at ``target``, now or as soon as it can be."""
+        """Send every resumable call to the worker at ``target``, now or once it is resumable."""
         self._target = self._target or target
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Start no further move."""
         self._target = None
         self._posting.shutdown(wait=False, cancel_futures=True)
         self._taking.shutdown(wait=False, cancel_futures=True)
@@ -108,11 +109,11 @@ class HandOver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is on its way."""
+        """Whether a call is being sent."""
         return self._sending is not None
 
     def settle(self) -> None:
-        """Continue with the call that is on its way, or begin with the next, as far as possible now."""
+        """Continue with the call that is being sent, or begin with the next, as far as possible now."""
         if self._target is None:
             return
         while self._sending is None and (call := self._next()) is not None:
@@ -122,13 +123,13 @@ class HandOver:
             self._sending = _Sending(call, math.isfinite(due_s), now_s, now_s + LET_GO_S)
             try:
                 self._sessions.resuming.begin_move(call)
-            except Exception as error:  # a boundary: the next call may go
+            except Exception as error:  # a boundary: the next call may be sent
                 self._keep(self._sending, error)
         if (sending := self._sending) is not None:
             self._advance(sending)
 
     def next_event_s(self) -> float:
-        """When :meth:`settle` may have something to do; infinite for never."""
+        """The time of the next :meth:`settle`; infinite for never."""
         if self._target is None:
             return math.inf
         if self._sending is not None:
@@ -136,12 +137,12 @@ class HandOver:
         return min((self._due_s.get(call, -math.inf) for call in self._movable()), default=math.inf)
 
     def _next(self) -> ResumableCall | None:
-        """A call that was not tried, or that is to be tried once more by now."""
+        """Whether a call was not tried, or its second attempt is due."""
         now_s = self._clock()
         return next((it for it in self._movable() if self._due_s.get(it, -math.inf) <= now_s), None)
 
     def _movable(self) -> list[ResumableCall]:
-        """The calls that may be asked to let go now."""
+        """The calls whose connections may be asked to release them now."""
         free = ResumeState.ATTACHED, ResumeState.DETACHED
         return [call for call in self._sessions.resuming.movable() if call.state in free]
 
@@ -162,17 +163,17 @@ class HandOver:
             self.settle()
 
     def _saved(self, sending: _Sending, saved: Future[SavedRow]) -> None:
-        """The state of a call is out: send it, on a thread of its own."""
+        """The state of a call has been read: send it, on a thread of its own."""
         is_moving = sending.call.state is ResumeState.MOVING
         if self._sending is not sending or self._target is None or not is_moving:
             return
         try:
             row = saved.result()
             facts = sending.call.facts(row.used, has_new_parameters=row.has_new_parameters)
-            sending.deadline_s = math.inf  # sending has a limit of its own
+            sending.deadline_s = math.inf  # sending has its own time limit
             state, target = CallState(facts, row.arrays, row.lease), self._target
             sent = self._posting.submit(self._send, state, target)
-        except Exception as error:  # a boundary: the next call may go
+        except Exception as error:  # a boundary: the next call may be sent
             self._keep(sending, error)
         else:
             sent.add_done_callback(lambda it: self._do(partial(self._sent, sending, it)))
@@ -188,7 +189,7 @@ class HandOver:
             self._keep(sending, error)
             return
         worker, size = sent.result()
-        if self._sending is sending:  # else the call has ended here meanwhile, and another is on its way
+        if self._sending is sending:  # else the call has ended here meanwhile, and another is being sent
             self._sending = None
         seconds = round(self._clock() - sending.began_s, 3)
         for session, moved in self._sessions.resuming.end_move(sending.call, worker, is_gone=True):
@@ -198,7 +199,7 @@ class HandOver:
         self._log.info("call handed over", session=call, worker=worker, bytes=size, seconds=seconds)
 
     def _keep(self, sending: _Sending, error: BaseException) -> None:
-        """The call continues here, and is sent again where that may help; one that has ended is let be."""
+        """Keep the call here, and retry where that may help; an ended call needs nothing."""
         if self._sending is not sending:
             return
         call, self._sending = sending.call, None
@@ -215,7 +216,7 @@ class HandOver:
     # Calls come.
 
     def take(self, read: Callable[[], bytes]) -> Future[None]:
-        """Take a call whose bytes ``read`` returns; done when its client can resume it here.
+        """Take a call whose bytes ``read`` returns; the future is done when its client can resume it here.
 
         The future raises UnsupportedError for the state of another model or backend, ServerFullError,
         DrainingError or SessionFailedError where there is no row, and HandOverError.
@@ -234,15 +235,15 @@ class HandOver:
             arrived.set_exception(HandOverError(LEAVING))
 
     def read(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
-        """Read a call and have it admitted; on a thread of its own."""
-        if not arrived.set_running_or_notify_cancel():  # its sender waits no more; later none cancels it
+        """Read a call and admit it; on a thread of its own."""
+        if not arrived.set_running_or_notify_cancel():  # its sender waits no more
             return
         try:
             state = unpack_call(read(), self._plan.identity)
             if not state.row:
                 raise HandOverError("the call has no state of a row")
             check_row_values(state.row, self._info.spec)
-        except Exception as error:  # a boundary: it goes to who sent the call
+        except Exception as error:  # a boundary: the error goes to the sender of the call
             arrived.set_exception(as_refusal(error))
         else:
             self._do(partial(self._admit, state, arrived))
@@ -257,24 +258,24 @@ class HandOver:
             match notice:
                 case Primed():
                     self._arrive(session, state, arrived)
-                case Ended(_, error) if not arrived.done():  # the row could not have this state
+                case Ended(_, error) if not arrived.done():  # the row could not load this state
                     arrived.set_exception(error)
 
         session.send = hear
         try:
             self._sessions.admit(session, 0.0)
-        except Exception as error:  # a boundary: it goes to who sent the call
+        except Exception as error:  # a boundary: the error goes to the sender of the call
             arrived.set_exception(as_refusal(error))
 
     def _arrive(self, session: EngineSession, state: CallState, arrived: Future[None]) -> None:
-        """A row has the state of a call, and its lease the rest: the call can be resumed."""
+        """A row has the state of a call, and its lease the rest: the call is now resumable."""
         session.orphan()
         session.has_state = True
         try:
             if state.facts.has_new_parameters:
                 self._sessions.pass_on(session, SetParameters(session.id, 0, state.facts.parameters))
             self._sessions.resuming.arrive(session, state.facts, session.came)
-        except Exception as error:  # a boundary: what another worker sends harms no other call
+        except Exception as error:  # a boundary: a bad state from another worker ends no other call
             self._sessions.close(session)
             arrived.set_exception(as_refusal(error))
         else:

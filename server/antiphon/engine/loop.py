@@ -1,9 +1,8 @@
-"""The one thread that touches the backend: it sleeps until a session is ready, then runs a tick.
+"""The thread that runs the backend: it sleeps until a session is ready, then runs a tick.
 
-A tick takes every ready session, one frame each, however many more it has waiting (iteration-level batching,
-after Orca, Yu et al., OSDI 2022). Sessions that become ready while it runs take part in the next one. The
-thread sleeps on a wake-up, with a timeout while a session waits in the queue, a call has no connection or one
-is on its way to another worker.
+A tick takes one frame of every ready session (iteration-level batching, after Orca, Yu et al., OSDI 2022).
+Sessions that become ready during a tick take part in the next one. The thread sleeps on a wake-up, with a
+timeout while a session waits in the queue, a call has no connection or a call is moving to another worker.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ NO_PAGES: Final = (
 )
 
 Chosen: TypeAlias = slice | BoolArray
-"""Some places of a tick, as an index."""
+"""Positions in a tick, as an index."""
 
 
 class Results:
     """Publishes the results of ticks over :class:`antiphon.engine.rows.Rows`; the engine thread's."""
 
     def __init__(self, rows: Rows, spec: ModelSpec, metrics: EngineMetrics) -> None:
-        """Publish into the leases of ``rows``."""
+        """Publish to the leases of ``rows``."""
         self._rows, self._metrics = rows, metrics
         self._takes_audio = spec.kind.takes_audio
         self._has_deadlines = spec.kind.has_deadlines
         self._delay_frames = spec.delay_frames
 
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Publish a tick's replies and count what became of its frames; ``outputs`` None: the step failed."""
+        """Publish a tick's replies and count the outcome of its frames; ``outputs`` None: the step failed."""
         leases = tick.leases
         self._rows.arena.read_client_counters()
         self._rows.arena.engine.ticks[leases] += 1
@@ -89,7 +88,9 @@ class Results:
         wait_ms: Times,
         times: TickTimes,
     ) -> int:
-        """Publish what is wanted and count what is not; returns the replies to what callers sent."""
+        """Publish the replies that have a reader and count the rest; returns the replies to callers' own
+        frames.
+        """
         is_kept = tick.frame >= self._rows.first_kept[tick.leases]
         is_wanted = is_live & outputs.emitted & is_kept
         wanted = int(np.count_nonzero(is_wanted))
@@ -99,7 +100,7 @@ class Results:
         is_silent = is_live & ~outputs.emitted
         self._count_silent(tick.leases[is_silent], outputs.consumed[is_silent])
         self._rows.ledger.flushed_out[tick.leases[is_live & outputs.emitted & ~is_kept]] += 1
-        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # what answers flush padding, too
+        is_published = is_wanted | (is_here & ~is_live & outputs.emitted)  # replies to flush padding, too
         if np.count_nonzero(is_published):
             self._publish(tick, outputs, is_published, wait_ms, times)
         return wanted
@@ -113,12 +114,12 @@ class Results:
 
     def _show_text(self, lease: int) -> None:
         counts, text = self._rows.arena.engine, self._rows.entry(lease).text
-        # In this order: a row is seen to speak before a word stops waiting.
+        # In this order: a row is marked as speaking before a word stops waiting.
         counts.is_speaking[lease], counts.has_spoken_all[lease] = text.is_busy, text.has_spoken_all
         counts.words_taken[lease] = text.taken
 
     def _count_silent(self, leases: Counts, consumed: BoolArray) -> None:
-        """Frames without a reply: by design in a duplex row's first frames and for tts, else lost."""
+        """Count frames without a reply: silent in a duplex row's first frames and for tts, else lost."""
         by_design = consumed & (self._rows.ledger.taken[leases] <= self._delay_frames)
         if not self._has_deadlines:
             by_design = np.ones(leases.size, np.bool_)
@@ -143,7 +144,7 @@ class Results:
             self._metrics.dropped_out.inc(given_up)
 
     def _end_sessions(self, leases: Counts, taken: Counts) -> None:
-        """Sessions that took as many steps as they may: input that still waits is discarded."""
+        """End sessions that reached their number of steps: input that still waits is discarded."""
         is_over = taken >= self._rows.max_steps[leases]
         if not np.count_nonzero(is_over):
             return
@@ -158,19 +159,20 @@ class Results:
 
 
 def chosen(which: BoolArray) -> Chosen:
-    """Some places of a tick as an index."""
+    """Positions in a tick as an index."""
     return EVERY if np.count_nonzero(which) == which.size else which
 
 
 TRACK = "engine"
 
 FEW_ROWS: Final = 128
-"""Up to this number of sessions a tick may follow the last one after the configured least time."""
+"""Up to this number of sessions the configured least time separates two ticks."""
 LONGEST_REST: Final = 4
-"""Most times as long with more: what a tick costs the host, however few rows it has, is paid less often."""
+"""The largest factor on that time with more sessions: a tick has a cost on the host for any number of rows.
+"""
 
 LONGEST_S: Final = 3600.0
-"""Poll takes no more milliseconds than an int holds; to wake for nothing once an hour costs nothing."""
+"""Poll takes no more milliseconds than an int holds; one needless wake-up in an hour costs nothing."""
 
 
 class Wake:
@@ -182,7 +184,7 @@ class Wake:
         self._is_stopped = False
 
     def nudge(self) -> None:
-        """Wake the engine thread: a frame is whole, a row has changed hands, a deadline has moved."""
+        """Wake the engine thread: a frame is whole, a row has a new session, or a deadline has changed."""
         if not self._raised.is_set():  # it looks at everything when it wakes, so once is enough
             self._raised.set()
 
@@ -195,7 +197,7 @@ class Wake:
         """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
         if not self._is_stopped and timeout_s != 0:
             self._raised.wait(timeout_s)
-        self._raised.clear()  # and then it looks: what was raised meanwhile is seen
+        self._raised.clear()  # the thread looks after this: what was raised meanwhile is seen
         return not self._is_stopped
 
 
@@ -228,12 +230,11 @@ class EventWake(Wake):
 
 
 class EngineLoop:
-    """Ticks, one after the other. ``tick_once``, called by hand, is the whole engine in slow motion.
+    """The loop of ticks. ``tick_once`` is one turn of it, and can be called by hand.
 
-    It applies ``rows.changes`` before a tick and puts what happened into ``rows.events``, whose reader is
-    woken by ``notify``; at ``due_s``, which that reader sets, it is woken anyway. The last event is whatever
-    else than a StepError came out of a tick, or of the wait for one. ``on_tick`` is called after every tick,
-    when its replies can be taken.
+    It applies ``rows.changes`` before a tick and puts events into ``rows.events``, whose reader ``notify``
+    wakes; the reader is also woken at ``due_s``, which it sets. The last event is any error but a StepError,
+    of a tick or of the wait for one. ``on_tick`` is called after every tick, when its replies can be taken.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class EngineLoop:
         on_tick: Callable[[], None] | None,
         tracer: Tracer | None,
     ) -> None:
-        """Begin with no sessions; with ``is_fixed`` every tick computes all rows."""
+        """Start without sessions; with ``is_fixed`` every tick computes all rows."""
         self._backend = backend
         is_shared = isinstance(backend, Paged) and backend.page_count() is not None
         self._paged = cast("Paged", backend) if is_shared else None
@@ -282,7 +283,7 @@ class EngineLoop:
         self.is_over = False
 
     def busy_s(self, now_s: float) -> float:
-        """How long the backend has been at work at ``now_s`` (parameters, step), 0 between ticks."""
+        """How long the backend has worked by ``now_s`` (parameters, step), 0 between ticks."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
@@ -290,7 +291,7 @@ class EngineLoop:
         """Tick until the wake-up is stopped or the device is lost."""
         try:
             while not self.is_lost and self._sleep():
-                while self.tick_once():  # frames that wait need no further wake-up
+                while self.tick_once():  # waiting frames need no further wake-up
                     self._rest()
                     if not self._wake.wait(0.0):
                         return
@@ -298,14 +299,14 @@ class EngineLoop:
             self.end_saves()
 
     def end_saves(self) -> None:
-        """No tick comes any more: saves that wait for one fail."""
+        """No tick follows: saves that wait for one fail."""
         self.is_over = True
         self._saving.fail()
 
     def _rest(self) -> None:
-        """Let frames gather after a tick that was very short.
+        """Let frames gather after a very short tick.
 
-        Live frames come at real time. A recording and a prompt wait only for their ticks.
+        Live frames arrive at real time. A recording and a prompt wait only for their ticks.
         """
         if not (self._has_ticked and self._is_live):
             return
@@ -315,15 +316,15 @@ class EngineLoop:
             time.sleep(min(left_s, least_s))
 
     def _sleep(self) -> bool:
-        """Wait until there may be something to do; false when stopped, or when even that failed."""
+        """Wait until there may be work; false when stopped, or when even the wait failed."""
         try:
             return self._wake.wait(self._timeout_s())
-        except Exception as error:  # nothing above this thread would hear of it
+        except Exception as error:  # no caller above this thread would get the error
             self._lose(error)
             return False
 
     def tick_once(self) -> bool:
-        """Do what time brought, one tick if any session is ready, and a piece of a prompt if there is one.
+        """Apply what is due, run one tick if any session is ready, and one piece of a prompt if there is one.
 
         Returns whether there was a tick or a piece.
         """
@@ -343,7 +344,7 @@ class EngineLoop:
             if self._rows.events:
                 self.notify()
             return is_working
-        except Exception as error:  # whatever it was, the model's state cannot be trusted after it
+        except Exception as error:  # after any error the model's state cannot be trusted
             self._lose(error)
             return False
         finally:
@@ -363,20 +364,21 @@ class EngineLoop:
     def _gather(self, now_s: float) -> Tick | None:
         """Everything for the next step, or None when no session is ready."""
         start_s = self._clock()
-        self._settle()  # what came of the last one is answered at once where no other thread decides
+        self._settle()  # events of the last tick are answered at once where no other thread decides
         for lease in self._rows.unprimed():
             self._priming.add(lease)
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        # Without those that end here. What has become ready meanwhile has neither parameters nor pages yet.
+        # Sessions that end here are left out. A row that became ready meanwhile has neither parameters nor
+        # pages yet.
         if self._apply_updates(leases, now_s):
             leases = leases[~self._rows.is_closed[leases]]
         if self._paged is not None and leases.size and self._evict(self._paged, leases, now_s):
             leases = leases[~self._rows.is_closed[leases]]
         if not leases.size:
             return None
-        now_s = self._clock()  # what has come by now was complete before
+        now_s = self._clock()  # frames here by now were complete earlier
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
         end_s = self._clock()
         self._metrics.stage("gather", end_s - start_s)
@@ -384,7 +386,7 @@ class EngineLoop:
         return tick
 
     def _settle(self) -> None:
-        """Apply what the control thread has decided; the memory of rows that ended is free for others."""
+        """Apply the changes of the control thread, which also free the memory of ended rows."""
         self._rows.settle()
         if self._paged is not None:
             for row in self._rows.freed:
@@ -392,7 +394,7 @@ class EngineLoop:
         self._rows.freed.clear()
 
     def _evict(self, paged: Paged, leases: Counts, now_s: float) -> bool:
-        """End the youngest sessions until all that are ready have pages; whether one did.
+        """End the youngest sessions until all ready ones have pages; returns whether one ended.
 
         Overcommit only: by default each row has the pages of its whole window.
         """
@@ -432,7 +434,7 @@ class EngineLoop:
         return has_ended
 
     def _exchange_state(self, lease: int, action: RowAction) -> None:
-        """Keep a row's state before silence that the caller did not send, or put it back after it."""
+        """Save a row's state before silence that the caller did not send, or restore it after the silence."""
         padding, row = self._rows.entry(lease).padding, self._rows.row(lease, self._clock())
         if action.puts_back and padding.kept is not None:
             self._backend.restore(row, padding.kept)
@@ -481,7 +483,7 @@ class EngineLoop:
                 self._rows.fail(lease, error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Give each session its reply, and wake their front ends."""
+        """Give each session its reply, and wake its front end."""
         self._results.end(tick, outputs, times)
         end_s = self._clock()
         self._metrics.stage("scatter", end_s - times.end_s)
@@ -491,7 +493,7 @@ class EngineLoop:
             self._trace_stages(outputs, times)
         if self._tracer is not None:
             self._tracer.end_tick()
-        if self._on_tick is not None:  # last: who it wakes in this process waits for the interpreter
+        if self._on_tick is not None:  # last: a front end of this process then waits for the interpreter
             self._on_tick()
 
     def _trace(self, name: str, start_s: float, end_s: float, **details: int) -> None:
@@ -499,7 +501,7 @@ class EngineLoop:
             self._tracer.span(name, start_s, end_s, track=TRACK, **details)
 
     def _trace_stages(self, outputs: StepOutputs, times: TickTimes) -> None:
-        """Lay the backend's stages end to end: it reports how long each took, not when it began."""
+        """Lay the backend's stages end to end: it reports each one's duration, not its start."""
         if self._tracer is None:
             return
         start_s = times.start_s
@@ -510,5 +512,5 @@ class EngineLoop:
 
 
 def least_tick_s(configured_s: float, sessions: int) -> float:
-    """From the begin of a short live tick to the begin of the next."""
+    """Seconds from the begin of a short live tick to the begin of the next."""
     return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)

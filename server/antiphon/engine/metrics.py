@@ -1,4 +1,4 @@
-"""What an engine counts: its metrics for Prometheus, and the late frames of the recent past."""
+"""An engine's metrics for Prometheus, and its late frames in the recent past."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from antiphon.engine.config import EngineConfig
 from antiphon.metrics import METRICS, MetricFamilies
 
 CELLS = 10
-"""The window is counted in this number of cells; the oldest cell is forgotten as a whole."""
+"""Cells of the window; the oldest cell is dropped as a whole."""
 
 
 HOST_FRESH_S = 2.0
-"""How long a host's word counts: one that says nothing more has ended, and another is in its place."""
+"""Seconds for which a host's report counts; after that, its process has ended and another replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateCount:
-    """Frames of the window: all, and those that were late."""
+    """Frames of the window: all, and the late ones."""
 
     frames: int
     late: int
 
     @property
     def fraction(self) -> float:
-        """Late frames among all, 0 when there are none."""
+        """The fraction of late frames, 0 without frames."""
         return self.late / self.frames if self.frames else 0.0
 
 
 class _HostLag(NamedTuple):
-    """What a host has last said of its event loop."""
+    """The last report of a host about its event loop."""
 
     lag_s: float
     told_s: float
 
 
 class _RunningStep(NamedTuple):
-    """A step that has not come back yet."""
+    """A step that is still running."""
 
     start_s: float
     rows: int
@@ -60,15 +60,15 @@ class _RunningStep(NamedTuple):
 
 
 class LatePressure:
-    """Counts frames on time and late; the control thread's, but for the begin and the end of a step.
+    """Counts frames on time and late; the control thread's, except for the begin and the end of a step.
 
-    It rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
-    ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer
-    late frames are left. A step that runs on counts while it does: one late frame of each of its rows
-    for every whole frame length it has run, so that admission stops before the first late reply is out.
+    Pressure rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
+    ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer late
+    frames are left. A running step counts: one late frame for each of its rows and each whole frame length
+    that it has run, so that admission stops before the first late reply is sent.
 
-    It is high as well while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
-    sockets, where no stamp sees them.
+    Pressure is also high while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
+    sockets, before they are stamped.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -94,7 +94,7 @@ class LatePressure:
         self._late[cell] += late
 
     def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
-        """A step begins in which ``rows`` frames of ``frame_s`` seconds await their answer."""
+        """A step begins with ``rows`` frames of ``frame_s`` seconds."""
         self._running = _RunningStep(now_s, rows, frame_s)
 
     def end_step(self) -> None:
@@ -102,7 +102,7 @@ class LatePressure:
         self._running = None
 
     def note_host(self, now_s: float, host: str, lag_s: float) -> None:
-        """The event loop of a process that feeds this engine runs so late."""
+        """Record how late the event loop of a process that feeds this engine runs."""
         self._hosts[host] = _HostLag(lag_s, now_s)
 
     def host_lag_s(self, now_s: float) -> float:
@@ -111,7 +111,7 @@ class LatePressure:
         return max(fresh, default=0.0)
 
     def forget(self) -> None:
-        """Empty the window; a step that runs still counts."""
+        """Empty the window; a running step still counts."""
         self._frames = [0] * CELLS
         self._late = [0] * CELLS
         self._is_high = False
@@ -135,11 +135,11 @@ class LatePressure:
         return LateCount(sum(self._frames) + overdue, sum(self._late) + overdue)
 
     def _advance(self, now_s: float) -> int:
-        """The index of the cell of ``now_s``, after forgetting the cells it overtook."""
+        """The index of the cell of ``now_s``; cells that it overtook are dropped."""
         number = int(now_s / self._cell_s)
         if number <= self._newest:  # nearly always
             return self._newest % CELLS
-        # Threads' clocks may arrive slightly out of order: an older time counts in the newest cell.
+        # Clocks of two threads may differ slightly: an older time counts in the newest cell.
         for passed in range(max(self._newest + 1, number - CELLS + 1), number + 1):
             self._frames[passed % CELLS] = 0
             self._late[passed % CELLS] = 0
@@ -148,19 +148,19 @@ class LatePressure:
 
 
 FOLD_VALUES: Final = 1024
-"""Single observations that are sorted into their buckets at once."""
+"""Single observations sorted into buckets at once."""
 FOLD_ARRAYS: Final = 64
-"""Arrays of them that are sorted at once."""
+"""Arrays of observations sorted at once."""
 
 
 class ArrayHistogram:
     """The observations of one label set; may be used from any thread.
 
-    To append to a list is one operation of the interpreter, so only sorting and reading take the lock.
+    Appending to a list is atomic in the interpreter, so only sorting and reading take the lock.
     """
 
     def __init__(self, buckets: Sequence[float]) -> None:
-        """Start with none; ``buckets`` are upper bounds, ascending, without infinity."""
+        """Start empty; ``buckets`` are upper bounds, ascending, without infinity."""
         self._edges = np.array(buckets, np.float64)
         self._counts = np.zeros(len(buckets) + 1, np.int64)
         self._sum = 0.0
@@ -177,7 +177,7 @@ class ArrayHistogram:
                 self._fold()
 
     def observe_many(self, values: NDArray[np.floating[Any]]) -> None:
-        """Count every element of ``values``, which nothing changes afterwards."""
+        """Count every element of ``values``, which must not change afterwards."""
         self._arrays.append(values)
         if len(self._arrays) >= FOLD_ARRAYS:
             with self._lock:
@@ -185,13 +185,13 @@ class ArrayHistogram:
 
     def _fold(self) -> None:
         singles, arrays = self._values[:], self._arrays[:]
-        del self._values[: len(singles)], self._arrays[: len(arrays)]  # others may have come meanwhile
+        del self._values[: len(singles)], self._arrays[: len(arrays)]  # others may have been added meanwhile
         values = np.concatenate((np.array(singles), *arrays))
         self._counts += np.bincount(self._edges.searchsorted(values), minlength=self._counts.size)
         self._sum += float(values.sum())
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, as Prometheus wants them, and the sum."""
+        """Cumulative counts by upper bound, as Prometheus expects them, and the sum."""
         with self._lock:
             self._fold()
             cumulative, total = self._counts.cumsum().tolist(), self._sum
@@ -218,15 +218,15 @@ class ArrayHistogramFamily(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> ArrayHistogram:
-        """The child with these label values, made when it is first requested."""
+        """The child with these label values, made at the first request."""
         return self._children.setdefault(values, ArrayHistogram(self._buckets))
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        """Its name, for the registry: two of one name are refused, and a scrape may request one."""
+        """Its name, for the registry, which refuses a second one and lets a scrape select it."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """What a scrape reads."""
+        """The samples of a scrape."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for values, child in list(self._children.items()):
             buckets, total = child.read()
@@ -237,11 +237,11 @@ class ArrayHistogramFamily(Collector):
 
 
 class EngineMetrics:
-    """Every number of the engine, each with the label ``model``.
+    """All metrics of the engine, each with the label ``model``.
 
-    The attributes are children with the label bound already, so that recording costs one call, or such by
-    the value of a further label (``metrics.METRICS``). Gauges are computed at
-    each scrape. Engines of one process share ``MetricFamilies``.
+    The attributes are children with the label bound already, so that recording costs one call, or mappings of
+    such by a further label (``metrics.METRICS``). Gauges are computed at each scrape. Engines of one process
+    share ``MetricFamilies``.
     """
 
     def __init__(self, registry: CollectorRegistry | MetricFamilies, *, model: str) -> None:
@@ -278,7 +278,7 @@ class EngineMetrics:
         self.families.get(Gauge, name).labels(self._model).set_function(read)
 
     def facts(self, info: BackendInfo) -> None:
-        """Say what runs, and what memory it takes by purpose."""
+        """Set the model, the backend and the memory by purpose."""
         self.families.get(Gauge, "model_info").labels(
             model=self._model,
             kind=info.spec.kind.value,
@@ -308,7 +308,7 @@ class EngineMetrics:
         return self.families.get(Counter, name).labels(self._model)
 
     def _counter_by(self, name: str) -> dict[str, Counter]:
-        """A counter by one more label, each of whose values reads 0 from the start."""
+        """A counter by one more label, each of whose values starts at 0."""
         family = self.families.get(Counter, name)
         return {value: family.labels(self._model, value) for value in METRICS[name].values}
 

@@ -1,4 +1,4 @@
-"""Prompts and states of rows: a bounded piece of what comes and of what leaves between any two ticks."""
+"""Prompts and states of rows, copied between two ticks in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 
 PIECE_BYTES: Final = 16 << 20
-"""Copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
+"""Bytes copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
 
 
 class PrimingQueue:
-    """Leases whose prompt is not read, or state not put back, yet; the engine thread's.
+    """Leases whose prompt is still to be read, or state restored; the engine thread's.
 
-    They take turns, a piece each, so a long prompt holds up a short one by no more than the pieces of those
-    that are there; and a call that talks already waits for one piece at most.
+    They alternate, a piece each, so a long prompt delays a short one by at most the pieces of the others, and
+    an active call by one piece.
     """
 
     def __init__(self, backend: Backend, rows: Rows, metrics: EngineMetrics) -> None:
-        """Begin with none."""
+        """Start without leases."""
         self._backend, self._rows, self._metrics = backend, rows, metrics
         self.leases: deque[int] = deque()
 
     def add(self, lease: int) -> None:
-        """A lease has a prompt, or another one."""
+        """A lease has a new prompt."""
         if lease not in self.leases:
             self.leases.append(lease)
 
     def advance(self, now_s: float) -> bool:
-        """Do one piece of the next prompt; false when there is none (any more)."""
+        """Process one piece of the next prompt; false when there is none (any more)."""
         while self.leases:
             lease = self.leases.popleft()
             entry = self._rows.entry_or_none(lease)
@@ -86,7 +86,7 @@ class PrimingQueue:
             tokens = 0 if lm is None else lm.text_card
             try:
                 copy_in(rows.arena, lease, prompt.lease, now_s, tokens=tokens)
-            except Exception as error:  # a boundary: what another worker sends harms no tick
+            except Exception as error:  # a boundary: a bad state from another worker ends no tick
                 rows.fail(lease, as_refusal(error))
                 return
             rows.is_frozen[lease] = True  # until a connection resumes the call
@@ -95,7 +95,7 @@ class PrimingQueue:
         rows.events.append(RowPrimed(lease, entry.prompts, rows.used(lease).came))
 
     def _put_back(self, row: int, saved: SavedState) -> PrimeProgress:
-        """One piece of a state to the device; after the last the row is restored."""
+        """Copy one piece of a state to the device; after the last piece the row is restored."""
         whole = RowSnapshot(self._backend.info.name, saved.arrays, 0)
         names = next_piece(whole, done=len(saved.tensors))
         part = self._backend.from_host({name: saved.arrays[name] for name in names})
@@ -107,10 +107,10 @@ class PrimingQueue:
 
 
 class SavingQueue:
-    """Leases whose row's state was requested; the engine thread's, until that has ended."""
+    """Leases whose row's state was requested; the engine thread's, until it ends."""
 
     def __init__(self, backend: Backend, rows: Rows, clock: Callable[[], float]) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._backend, self._rows, self._clock = backend, rows, clock
         self._snapshot: RowSnapshot | None = None  # of the first in the queue, once it has begun
         self._arrays: dict[str, HostArray] = {}
@@ -132,7 +132,7 @@ class SavingQueue:
             self._rows.is_saving[save.lease] = any(it.lease == save.lease for it in saves)
 
     def fail(self) -> None:
-        """Every state that is not out fails: no tick comes any more."""
+        """Fail every requested state: no tick follows."""
         for queue in (self._rows.changes, self._rows.saves):
             while queue:
                 try:
@@ -150,9 +150,9 @@ class SavingQueue:
         if entry.prompt is not None:
             raise SessionError("the session still reads its prompt; save its row's state after that")
         if self._snapshot is None:
-            if self._rows.is_fresh(save.lease):  # the row holds what its last session left there
+            if self._rows.is_fresh(save.lease):  # the row holds the state of its last session
                 raise SessionError("the row has no state of this session yet; save it after its first frame")
-            # Flush padding is no part of the call.
+            # Flush padding does not belong to the call.
             self._snapshot = entry.padding.kept or self._backend.snapshot(self._rows.row(save.lease, now_s))
             return False
         names = next_piece(self._snapshot, done=len(self._arrays))
@@ -179,7 +179,7 @@ def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
 
 
 def as_refusal(error: Exception) -> AntiphonError:
-    """The error that another worker gets."""
+    """The error for the other worker."""
     if isinstance(error, AntiphonError):
         return error
     Log(__name__).error("a call could not be taken", exc_info=error)

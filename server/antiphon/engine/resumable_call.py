@@ -1,4 +1,4 @@
-"""Calls that can be resumed: what is kept of each, and the tokens that resume it."""
+"""Calls that can be resumed: the data of each, and the tokens that resume it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
 from antiphon.ipc.values import Note, ResumeClaim
 
 MOVED = "moved to "
-"""Before a worker's name, in place of a reason."""
+"""A prefix of a worker's name where otherwise a reason is."""
 
 
 NOTHING: Final = FramesUsed(0, 0)
 
 
 class ResumeState(StrEnum):
-    """Where a call is that can be resumed; :data:`TRANSITIONS` are drawn in docs/engine.md."""
+    """The states of a resumable call; docs/engine.md draws :data:`TRANSITIONS`."""
 
-    ATTACHED = "attached"  # a connection has it
-    DETACHED = "detached"  # none has it, and its row waits
+    ATTACHED = "attached"  # it has a connection
+    DETACHED = "detached"  # it has no connection, and its row waits
     CLAIMED = "claimed"  # another connection waits for its row, or is getting it
-    MOVING = "moving"  # another worker is to have it, and a claim waits for how that ends
+    MOVING = "moving"  # another worker is taking it; a claim waits for the result
     GONE = "gone"  # it cannot be resumed any more
 
 
@@ -42,15 +42,15 @@ TRANSITIONS: Final[Mapping[ResumeState, frozenset[ResumeState]]] = MappingProxyT
         ResumeState.GONE: frozenset(),
     }
 )
-"""What may follow each state."""
+"""The possible next states of each state."""
 
 
 @dataclass(eq=False, slots=True)
 class ResumableCall:
-    """One call, whatever connection it has. ``former_key`` is valid until the client has shown the new one.
+    """One call, across its connections. ``former_key`` is valid until the client has shown the new one.
 
-    No connection has it since ``detached_s``. ``recorded`` is what was used before its connection, or before
-    those of front ends that were killed.
+    It has no connection since ``detached_s``. ``recorded`` is the usage before its connection, or before
+    those of killed front ends.
     """
 
     session: EngineSession
@@ -62,15 +62,15 @@ class ResumableCall:
     claim: ResumeClaim | None = None
     state: ResumeState = ResumeState.ATTACHED
     detached_s: float | None = None
-    is_leaving: bool = False  # its connection was asked to let go
-    is_changing: bool = False  # claimed, and its row is on the way to the session
+    is_leaving: bool = False  # its connection was asked to release it
+    is_changing: bool = False  # claimed, and its row is being moved to the session
     notes: deque[Note] = field(default_factory=deque)
     notes_bytes: int = 0
     next_seq: int = 0
     told_frame: int = 0
     kept: bytes = b""  # for its next connection
     recorded: FramesUsed = NOTHING
-    given: int = 0  # replies that any connection was given
+    given: int = 0  # replies that were given to any connection
 
     @property
     def keys(self) -> tuple[bytes, ...]:
@@ -78,11 +78,11 @@ class ResumableCall:
         return (self.key,) if self.former_key is None else (self.key, self.former_key)
 
     def enter(self, state: ResumeState) -> None:
-        """Go to another state."""
+        """Change to another state."""
         self.state = state
 
     def settle(self) -> None:
-        """Go to the state that the call is in when no other worker is to have it, unless it is gone."""
+        """Return from a failed move to the state without one, unless the call has ended."""
         if self.state is ResumeState.GONE:
             return
         state = ResumeState.ATTACHED if self.detached_s is None else ResumeState.DETACHED
@@ -92,12 +92,12 @@ class ResumableCall:
             self.enter(state)
 
     def drop_until(self, seq: int) -> None:
-        """The client has got everything up to this number."""
+        """The client has received everything up to this number."""
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
 
     def use(self, now: FramesUsed, session: EngineSession) -> FramesUsed:
-        """The call leaves a connection; returns what its front end, if it was killed, has not recorded."""
+        """Detach the call from its connection; returns the usage that a killed front end has not recorded."""
         self.given = max(self.given, now.given)
         used = FramesUsed(now.came, self.given)
         if session.is_orphaned:
@@ -106,7 +106,7 @@ class ResumableCall:
         return NOTHING
 
     def facts(self, now: FramesUsed, *, has_new_parameters: bool) -> CallFacts:
-        """What another worker needs to know of a call that has let its connection go."""
+        """The facts for another worker of a call that its connection has released."""
         self.use(now, self.session)
         notes = tuple(self.notes)
         return CallFacts(
@@ -123,65 +123,65 @@ def call_of(session: EngineSession) -> ResumableCall | None:
 
 
 def replaced() -> ReplacedError:
-    """The end of the connection before."""
+    """The error of the replaced connection."""
     return ReplacedError("the call was resumed through another connection")
 
 
 def too_late() -> ResumeError:
-    """The end of a connection that waited for a call."""
+    """The error of a connection that waited for a call."""
     return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
 
 
 GONE_KEYS: Final = 4096
-"""Tokens that are remembered with why they are good no more."""
+"""Invalid tokens that are remembered with the reason."""
 
 
 class ResumeTokens:
     """The tokens of one engine's calls; the control thread's."""
 
     def __init__(self, window_s: float) -> None:
-        """Begin without any; a call without a connection is kept for ``window_s``."""
+        """Start empty; a call without a connection is kept for ``window_s``."""
         self._window_s = window_s
         self._calls: dict[bytes, ResumableCall] = {}
         self._gone: OrderedDict[bytes, str] = OrderedDict()
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether it is valid for a call."""
+        """Whether the token is valid for a call."""
         return key in self._calls
 
     @property
     def calls(self) -> tuple[ResumableCall, ...]:
-        """Every call that can be resumed, once."""
+        """Every resumable call, once."""
         return tuple(dict.fromkeys(self._calls.values()))
 
     def was_here(self, key: bytes) -> bool:
-        """Whether it is, or was, good for a call here that did not go to another worker."""
+        """Whether the token is, or was, valid for a call here that did not move to another worker."""
         return key in self or not self._gone.get(key, MOVED).startswith(MOVED)
 
     def add(self, call: ResumableCall) -> None:
-        """All tokens of a call are valid from now on."""
+        """Make all tokens of a call valid."""
         for key in call.keys:
             self._calls[key] = call
             self._gone.pop(key, None)
 
     def renew(self, call: ResumableCall, claim: ResumeClaim) -> None:
-        """Another connection has claimed the call and has a new token; its former one stays valid for now."""
+        """Another connection has claimed the call and has a new token; the former one remains valid."""
         if claim.key == call.key:
             self.drop_former(call)
             call.former_key = call.key
-        else:  # the client never got the answer with the last token
+        else:  # the client never received the answer with the last token
             self._calls.pop(call.key)
         call.key = claim.new_key
         self._calls[call.key] = call
 
     def drop_former(self, call: ResumableCall) -> None:
-        """The token before the last is no longer valid."""
+        """Invalidate the token before the last."""
         if call.former_key is not None:
             self._give_up(call.former_key, "replaced")
             call.former_key = None
 
     def give_up(self, call: ResumableCall, reason: str) -> None:
-        """No token of a call is valid from now on."""
+        """Invalidate all tokens of a call."""
         for key in call.keys:
             self._give_up(key, reason)
 
@@ -189,7 +189,8 @@ class ResumeTokens:
         """The call that a token is valid for.
 
         Raises:
-            ResumeError, MovedError: no such call, or another client's; the message has the reason.
+            ResumeError, MovedError: there is no such call, or it is another client's; the message has the
+                reason.
         """
         call = self._calls.get(claim.key)
         if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):
@@ -211,7 +212,7 @@ class ResumeTokens:
             self._gone.popitem(last=False)
 
     def _why_not(self, reason: str) -> SessionError:
-        """Why a token is no longer valid."""
+        """Why a token is not valid."""
         if reason.startswith(MOVED):
             return MovedError(f"{reason.removeprefix(MOVED)}: the call continues at this worker")
         match reason:

@@ -1,13 +1,13 @@
-"""Calls that outlive their connections: a detached call keeps its row, and another connection takes it over.
+"""Calls that outlive their connections: a detached call keeps its row, and another connection resumes it.
 
-A front end arms a call with the hash of a token, notes every numbered message before it is sent, and
-detaches the call when its connection breaks. The row then takes no step. A front end that shows the token
-gets a lease of its own pool: between two ticks the engine thread copies the old lease into it and gives it
-the row. Where the old connection still seems to stand, its front end first lets the session go; by then all
-that it noted is known, and nothing that it does later has an effect.
+A front end arms a call with the hash of a token, notes every numbered message before it is sent, and detaches
+the call when its connection breaks. The row then takes no step. A front end that presents the token gets a
+lease of its own pool: between two ticks the engine thread copies the old lease into it and gives it the row.
+If the old connection still appears to be open, its front end first releases the session; all its notes have
+arrived by then, and nothing that it does later has an effect.
 
-The former token stays valid until the client acknowledges something on its new connection: the answer with
-the new one may be lost with that connection too.
+The former token remains valid until the client acknowledges something on its new connection: the answer with
+the new token may be lost with that connection too.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from antiphon.ipc.messages import Ended, Moving, Noted
 from antiphon.ipc.values import ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
-"""A client acknowledges each second, in which a model says some twenty pieces of words."""
+"""Unacknowledged messages: a client acknowledges each second, in which a model emits some twenty pieces of
+words.
+"""
 
 MAX_NOTES_BYTES: Final = 65_536
-"""So that a resumption fits into one message of the seam."""
+"""Bytes of notes, so that a resumption fits into one message."""
 
 
 class _Handover(NamedTuple):
-    """A row that is being moved from the lease of one session to that of another."""
+    """A row that is moving from one session's lease to another's."""
 
     call: ResumableCall
     session: EngineSession
@@ -48,7 +50,7 @@ class _Handover(NamedTuple):
 
 
 class Resuming:
-    """The resumable calls of one engine; the control thread's, which the engine thread answers."""
+    """The resumable calls of one engine; the control thread's, in step with the engine thread."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class Resuming:
     ) -> None:
         """Begin without calls; ``post`` sends a change to the engine thread.
 
-        ``give_lease`` gives a session a lease that has no row yet; false where there is none.
+        ``give_lease`` gives a session a lease without a row; false where none is free.
         """
         self._clock, self._post, self._give_lease = clock, post, give_lease
         self.window_s, self._yield_s = window_s, yield_s
@@ -76,7 +78,7 @@ class Resuming:
         return len(self._detached)
 
     def is_succeeded(self, session: EngineSession) -> bool:
-        """Whether the session's row is on its way to another session; it closes when that has it."""
+        """Whether the session's row is moving to another session; it closes when that has the row."""
         return any(it.session is session for it in self._under_way)
 
     def is_detached(self, session: EngineSession) -> bool:
@@ -84,13 +86,13 @@ class Resuming:
         call = call_of(session)
         return call is not None and call.detached_s is not None
 
-    # What a front end says of a call.
+    # From the front end of a call.
 
     def arm(self, session: EngineSession, key: bytes, owner: str) -> None:
-        """From now on the call can be resumed with the token that hashes to ``key``.
+        """Let the token that hashes to ``key`` resume the call.
 
         Raises:
-            ProtocolError: it has a token, or another call has this one.
+            ProtocolError: the call has a token, or another call has this one.
         """
         if session.is_closed:
             return
@@ -100,9 +102,9 @@ class Resuming:
         self._tokens.add(call)
 
     def note(self, session: EngineSession, noted: Noted) -> EngineSession | None:
-        """Messages are about to be sent, and with them the text of replies to some frames.
+        """Messages are about to be sent, with the text of replies to some frames.
 
-        Returns the session that waited for the call, where that cannot be resumed any more, for its end.
+        Returns the session that waited for the call and must end, where the call cannot be resumed any more.
         """
         call = call_of(session)
         if call is None or call.session is not session or call.detached_s is not None:
@@ -116,14 +118,14 @@ class Resuming:
         return self._forget(call, "unknown") if _is_full(call) else None
 
     def acknowledge(self, session: EngineSession, seq: int) -> None:
-        """The client acknowledges what it received, and its new token."""
+        """The client acknowledges messages, and its new token."""
         call = call_of(session)
         if call is not None and call.session is session:
             call.drop_until(seq)
             self._tokens.drop_former(call)
 
     def detach(self, session: EngineSession) -> bool:
-        """The connection is gone: the row waits. False where the call cannot be resumed."""
+        """The connection has ended: the row waits. False where the call cannot be resumed."""
         call = call_of(session)
         if call is None or call.session is not session or (self._is_draining and call.successor is None):
             return False
@@ -139,18 +141,18 @@ class Resuming:
         return True
 
     def keeps(self, session: EngineSession) -> bool:
-        """Whether the row is not the session's to give back: the call has a successor, or had one."""
+        """Whether another session has, or had, the row, so that this session cannot give it back."""
         call = call_of(session)
         if call is None or call.successor is session:
             return False
-        is_left = call.is_leaving and not self._is_draining  # for a successor that is gone: the next has it
+        is_left = call.is_leaving and not self._is_draining  # the successor is gone: the next has it
         is_wanted = call.state in (ResumeState.CLAIMED, ResumeState.MOVING)
         return call.session is not session or is_wanted or is_left
 
     def forget(self, session: EngineSession) -> EngineSession | None:
-        """The session has ended, and with it its call, unless it was a successor that came to nothing.
+        """The session has ended, and with it its call, unless it was an unsuccessful successor.
 
-        Returns the session that waited for the call, for its end.
+        Returns the session that waited for the call and must end.
         """
         call = call_of(session)
         if call is None:
@@ -163,18 +165,19 @@ class Resuming:
         return self._forget(call, "unknown") if call.session is session else None
 
     def lose(self) -> list[EngineSession]:
-        """No row takes a step any more: no call continues. Returns the sessions that waited for one."""
+        """End all calls: no row takes a step any more. Returns the sessions that waited for one."""
         under_way = [it.successor for it in self._under_way]
         successors = [self._forget(call, "unknown") for call in self._tokens.calls]
         return under_way + [successor for successor in successors if successor is not None]
 
-    # What one asks who comes back.
+    # From a client that resumes a call.
 
     def claim(self, successor: EngineSession, claim: ResumeClaim) -> None:
-        """Let a session have a call, soon: it is sent ``Resumed`` and then ``Admitted``.
+        """Give a session a call, soon: it is sent ``Resumed`` and then ``Admitted``.
 
         Raises:
-            ResumeError, MovedError: there is no such call, or not for this client; the message says why.
+            ResumeError, MovedError: there is no such call, or not for this client; the message has the
+                reason.
             ServerFullError: the successor's pool has no lease.
         """
         if self._is_draining:
@@ -187,12 +190,12 @@ class Resuming:
             call.settle()
         call.is_leaving = call.detached_s is None
         if call.is_leaving:
-            call.session.send(Ended(call.session.id, replaced()))  # which lets go, in its own time
+            call.session.send(Ended(call.session.id, replaced()))  # it releases the call later
         else:
             self._hand_over(call)
 
     def _hand_over(self, call: ResumableCall) -> None:
-        """Have the engine thread move the row of a call that has let go, if another session waits for it."""
+        """Have the engine thread move the row of a released call, if another session waits for it."""
         session, successor, claim = call.session, call.successor, call.claim
         if call.state is not ResumeState.CLAIMED or successor is None or claim is None:
             return
@@ -210,11 +213,11 @@ class Resuming:
         )
 
     def moving_from(self, lease: int) -> EngineSession | None:
-        """The session that has, or is getting, the call whose row leaves a lease."""
+        """The session that has, or is getting, the call whose row is leaving a lease."""
         return next((it.call.session for it in self._under_way if it.session.lease == lease), None)
 
     def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:
-        """A row has another lease: the session that had it, that which has it, and what it is to be sent."""
+        """A row has moved to another lease; returns both sessions and the message for the new one."""
         call, session, successor = self._under_way.popleft()
         unrecorded = call.use(moved.used, session)
         replayed = call.given - moved.given
@@ -223,20 +226,20 @@ class Resuming:
             *(call.call, session.parameters, tuple(call.notes), call.next_seq, call.told_frame),
             *(moved.replay_from, call.kept, replayed, *unrecorded),
         )
-        # Until now a connection that broke could not give the row back.
+        # Until now a broken connection could not give the row back.
         call.is_changing = any(it.call is call for it in self._under_way)
         call.settle()
         return session, successor, resumption
 
-    # What time brings.
+    # Timeouts.
 
     def drain(self) -> tuple[EngineSession, ...]:
-        """Nothing is resumed from now on; returns the sessions that are detached, for their end."""
+        """Stop resumption; returns the detached sessions, which must end."""
         self._is_draining = True
         return tuple(call.session for call in self._detached if call.successor is None)
 
     def next_event_s(self, *, is_wanted: bool) -> float:
-        """When a detached call has been so for too long; sooner while somebody waits for its row."""
+        """The time at which a detached call expires; sooner while a caller waits for its row."""
         after_s = min(self.window_s, self._yield_s) if is_wanted else self.window_s
         times_s = (
             call.detached_s + after_s
@@ -246,9 +249,9 @@ class Resuming:
         return min(times_s, default=math.inf)
 
     def due(self, now_s: float, *, wanted: int) -> list[tuple[EngineSession, ResumeError]]:
-        """Sessions that have been detached for too long, for their end.
+        """Detached sessions that must end, since they expired.
 
-        So have those detached longer than ``yield_s``, the oldest first, while ``wanted`` rows are missing.
+        While ``wanted`` rows are missing, also those detached for longer than ``yield_s``, the oldest first.
         """
         ending: list[tuple[EngineSession, ResumeError]] = []
         for call in tuple(self._detached):
@@ -263,16 +266,17 @@ class Resuming:
                 self._forget(call, "expired")
         return ending
 
-    # Going to another worker, and coming from one.
+    # Moving to another worker, and from one.
 
     def movable(self) -> list[ResumableCall]:
-        """The calls whose row holds something that another worker can have."""
+        """The calls whose row holds state that another worker can take."""
         return [it for it in self._tokens.calls if it.session.has_state and it.session.lease is not None]
 
     def begin_move(self, call: ResumableCall) -> bool:
-        """Have a call let go for another worker; false where it has ended, or is being resumed.
+        """Have the connection release a call for another worker; false where it has ended, or is being
+        resumed.
 
-        Its row is frozen once it is detached. It is resumed by no one before :meth:`end_move`.
+        Its row is frozen once it is detached. No connection resumes it before :meth:`end_move`.
         """
         if call.state not in (ResumeState.ATTACHED, ResumeState.DETACHED):
             return False
@@ -285,9 +289,9 @@ class Resuming:
     def end_move(
         self, call: ResumableCall, worker: str, *, is_gone: bool
     ) -> list[tuple[EngineSession, MovedError]]:
-        """The call can be resumed at ``worker``: at another one when it ``is_gone``, else here, as before.
+        """The call can be resumed at ``worker``: elsewhere if it ``is_gone``, else here.
 
-        Returns the sessions that end with it.
+        Returns the sessions that end with the move.
         """
         error = MovedError(f"{worker}: the call continues at this worker")
         if call.state is not ResumeState.MOVING:  # it has ended meanwhile
@@ -299,16 +303,16 @@ class Resuming:
         call.is_leaving = True
         call.detached_s = call.detached_s and self._clock()
         call.settle()
-        session.send(Ended(session.id, error))  # which lets go, as for a successor
+        session.send(Ended(session.id, error))  # it releases the call, as for a successor
         if call.detached_s is not None:
             self._hand_over(call)
         return []
 
     def arrive(self, session: EngineSession, facts: CallFacts, came: int) -> None:
-        """A session has the row of a call that another worker had; it waits for its connection.
+        """A session has the row of a call from another worker; the call waits for its connection.
 
         Raises:
-            HandOverError: the call is, or was, here already, or this server is leaving.
+            HandOverError: the call is, or was, here already, or this server is shutting down.
         """
         key, *former = facts.keys
         if self._is_draining:
@@ -329,7 +333,7 @@ class Resuming:
         self._tokens.add(call)
 
     def _forget(self, call: ResumableCall, reason: str) -> EngineSession | None:
-        """The call cannot be resumed from now on; returns the successor that waited for it, for its end."""
+        """The call cannot be resumed from now on; returns the successor that waited for it and must end."""
         call.enter(ResumeState.GONE)
         self._tokens.give_up(call, reason)
         self._detached.pop(call, None)
@@ -341,5 +345,5 @@ class Resuming:
 
 
 def _is_full(call: ResumableCall) -> bool:
-    """Whether more waits to be acknowledged than is kept."""
+    """Whether more messages are unacknowledged than are kept."""
     return len(call.notes) > MAX_NOTES or call.notes_bytes > MAX_NOTES_BYTES

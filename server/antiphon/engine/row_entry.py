@@ -1,7 +1,7 @@
-"""What one lease has in addition to frames: parameters, a prompt, words to speak, silence to hear.
+"""The data of one lease apart from frames: parameters, a prompt, words, and requested silence.
 
 An entry belongs to one thread at a time: the control thread makes it and changes it while its session waits
-for a row, and the engine thread has it from then on.
+for a row; from then on it is the engine thread's.
 """
 
 from __future__ import annotations
@@ -21,44 +21,43 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 OFFERED_WORDS: Final = 8
-"""Words a row is offered in one tick: more than it can begin in one."""
+"""Words offered to a row in one tick: more than it can begin in one."""
 
 
 class RowAction(Enum):
-    """What a row hears in a tick, and what becomes of its state before that."""
+    """The input of a row in a tick, and what happens to its state first."""
 
     NONE = "none"  # the caller's audio
-    RESTORE = "restore"  # the state that was kept is put back, then the caller's audio
-    SAVE = "save"  # the state is kept, then silence
+    RESTORE = "restore"  # the saved state is restored, then the caller's audio
+    SAVE = "save"  # the state is saved, then silence
     PAD = "pad"  # more silence
-    RESTORE_KEEP = "restore and keep"  # the state that was kept is put back, and kept still, then silence
+    RESTORE_KEEP = "restore and keep"  # the saved state is restored and kept, then silence
 
     @property
     def is_padding(self) -> bool:
-        """Whether the row hears flush padding."""
+        """Whether the row processes flush padding."""
         return self in (RowAction.SAVE, RowAction.PAD, RowAction.RESTORE_KEEP)
 
     @property
     def puts_back(self) -> bool:
-        """Whether the state that was kept comes back first."""
+        """Whether the saved state is restored first."""
         return self in (RowAction.RESTORE, RowAction.RESTORE_KEEP)
 
 
 class FlushPadding:
-    """Silence that a row hears on a copy of itself, so that a transcript can be ended without its caller.
+    """Silence that a row processes on a copy of its state, so that a transcript ends without more audio.
 
-    Text lags behind audio. When a caller stops sending, a few frames of silence bring out what is heard but
-    not written yet. The caller may continue later, so the row's state is kept before the first such frame and
-    put back before the next frame of the caller's audio.
+    Text lags behind audio. When a caller stops sending, a few frames of silence bring out the text of the
+    last words. The caller may continue later, so the row's state is saved before the first such frame and
+    restored before the next frame of the caller's audio.
 
-    ``asked`` frames of it were requested in all, of which ``pending`` are still to be heard. ``kept`` is the
-    row's state without the silence; without it the silence stays in the row, as if the
-    caller had sent it. ``run`` changes with every interruption, which the caller counts; a reply to silence
-    of another run is void.
+    ``asked`` frames were requested in all, of which ``pending`` wait. ``kept`` is the row's state without the
+    silence; without it the silence remains in the row, as if the caller had sent it. ``run`` changes with
+    every interruption, which the caller counts; a reply to silence of another run is void.
     """
 
     def __init__(self, frame_samples: int) -> None:
-        """No padding is requested."""
+        """Start without padding."""
         self.kept: RowSnapshot | None = None
         self.asked = self.pending = self.run = 0
         self.received_s = 0.0
@@ -69,16 +68,16 @@ class FlushPadding:
 
     @property
     def is_busy(self) -> bool:
-        """Whether silence is to be heard, or was heard and is not undone yet."""
+        """Whether silence waits, or was processed and is not undone yet."""
         return self.pending > 0 or self._is_away
 
     @property
     def done(self) -> int:
-        """Frames of silence that were requested and wait no more."""
+        """Requested frames of silence that no longer wait."""
         return self.asked - self.pending
 
     def listen(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
-        """Hear ``frames`` more frames; the first of a run ends what the caller began: its ``tail [n]``."""
+        """Add ``frames`` frames of silence; the first of a run completes the caller's ``tail [n]``."""
         self.asked = upto
         if run < self.run:
             return
@@ -91,7 +90,9 @@ class FlushPadding:
         self.received_s = now_s
 
     def see(self, run: int) -> None:
-        """What the caller counts now: if it continued, pending silence is dropped, heard silence undone."""
+        """Apply the caller's count of interruptions: a new one drops pending silence and undoes processed
+        silence.
+        """
         if run > self.run:
             self.run, self.pending = run, 0
             self._is_stale = self._is_away
@@ -103,9 +104,9 @@ class FlushPadding:
         return action
 
     def take_into(self, row: FloatArray) -> tuple[RowAction, int]:
-        """The next tick takes a frame of silence, which is put into ``row [frame_samples]``; its run.
+        """The next tick takes a frame of silence, written to ``row [frame_samples]``; returns its run.
 
-        An interruption since the tick was decided makes it silence of the run before: its reply is void.
+        After an interruption since the tick was decided, the silence has the run before: its reply is void.
         """
         run = self.run if self.pending else self.run - 1
         self.pending = max(0, self.pending - 1)
@@ -118,16 +119,16 @@ class FlushPadding:
 
 
 class TextInbox:
-    """Words to be spoken, of which the caller's half brings no more than fit.
+    """Words to be synthesised; the caller's half sends no more than fit.
 
-    A tts row is offered the next few words at every tick and takes them, all or none, when it has room for
-    them; several, since it may look ahead, and since it may take more than one step in a tick. With no word
-    left the row still speaks what it took: it is ticked on for as long as it consumes (thinks) or emits, and
-    rests when it does neither, until the next word comes.
+    At every tick a tts row is offered the next few words and takes all or none, when it has room; several,
+    since it may look ahead and may take more than one step in a tick. Without words the row still synthesises
+    what it took: it takes part in ticks while it consumes (thinks) or emits, and rests otherwise, until the
+    next word arrives.
     """
 
     def __init__(self) -> None:
-        """Start with nothing to say."""
+        """Start without words."""
         self._entries: deque[tuple[TextEntry, float]] = deque()
         self._offered: list[tuple[TextEntry, float]] = []
         self.is_busy = self.has_spoken_all = self.is_finished = False
@@ -136,7 +137,7 @@ class TextInbox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a word waits or the row has something left to say."""
+        """Whether a word waits or the row still emits."""
         return not self.has_spoken_all and (bool(self._entries) or self.is_busy)
 
     @property
@@ -156,7 +157,9 @@ class TextInbox:
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def offer(self) -> tuple[tuple[TextEntry, ...], int, float]:
-        """The oldest words, which stay here until the row took them; the step's index; when the last came."""
+        """The oldest words, which remain here until the row takes them; the step's index; when the last
+        arrived.
+        """
         self._offered = list(islice(self._entries, OFFERED_WORDS))
         if self._offered:
             self._last_received_s = self._offered[-1][1]
@@ -164,27 +167,27 @@ class TextInbox:
         return tuple(entry for entry, _ in self._offered), self._steps - 1, self._last_received_s
 
     def end_step(self, *, consumed: bool, emitted: bool, finished: bool) -> None:
-        """Let go of the words the row took, and note whether the row continues without others."""
+        """Remove the words that the row took, and note whether the row continues without others."""
         for _ in self._offered if consumed else ():
             self._entries.popleft()
         self.is_busy = consumed or emitted
         self.has_spoken_all = finished
 
     def finish(self) -> None:
-        """Say that the text ends here, unless the last word said so itself."""
+        """End the text here, unless its last word did."""
         if not self.is_finished:
             self.is_finished = True
             self._received += 1
             self._entries.append((TextEntry((), is_last=True), self._last_received_s))
 
     def restart(self) -> None:
-        """Throw away everything, the end included: a fresh row gets a new text."""
+        """Discard everything, the end included: a fresh row gets a new text."""
         self._entries.clear()
         self._offered = []
         self.is_busy = self.has_spoken_all = self.is_finished = False
 
     def clear(self) -> None:
-        """Throw away the words that wait; the end, once said, stays said."""
+        """Discard the words that wait; an end that was sent remains."""
         last = [item for item in self._entries if item[0].is_last]
         self._entries.clear()
         self._entries.extend((TextEntry((), is_last=True), received_s) for _, received_s in last)
@@ -200,14 +203,14 @@ class RowEntry:
     def __init__(
         self, parameters: SamplingParameters, frame_samples: int, prompt: Prompt | SavedState | None = None
     ) -> None:
-        """Begin with what the session was opened with."""
+        """Start with the values that the session was opened with."""
         self.parameters, self.is_new, self.changes = parameters, True, 0
         self.prompt, self.prompts = prompt, 0
-        self.updates = 0  # that the engine thread has applied
+        self.updates = 0  # changes that the engine thread has applied
         self.padding, self.text = FlushPadding(frame_samples), TextInbox()
 
     def take(self, request: messages.CallRequest) -> None:
-        """Do what the front end requests."""
+        """Apply a request of the front end."""
         match request:
             case messages.SetParameters(_, number, parameters):
                 self.parameters, self.is_new = parameters, True
@@ -227,7 +230,7 @@ class RowEntry:
                 self.padding.listen(run, upto, frames, tail, now_s)
 
     def new_parameters(self) -> SamplingParameters | None:
-        """The parameters the row lacks, once; None while it has them."""
+        """The parameters that the row lacks, once; None afterwards."""
         parameters = self.parameters if self.is_new else None
         self.is_new = False
         return parameters

@@ -1,9 +1,9 @@
-"""Every session that owns a row, as arrays: who is ready, what goes into a tick, what becomes of its results.
+"""Every session that owns a row, as arrays: readiness, the input of a tick, and its results.
 
 A session has a lease from its admission on. The control thread sends changes; the engine thread applies them
 between two ticks: it attaches a lease, gives it a row with its first frame, and detaches it after its session
-has ended. Until then the lease belongs to no other session, so what a running tick writes for a session that
-has left reaches no other.
+has ended. Until then no other session has the lease, so a running tick writes for an ended session without
+reaching another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from antiphon.models.spec import ModelSpec
 
 
 class Placement:
-    """The rows ``0 .. rows-1``: free ones, and the place of each phase among them."""
+    """The rows ``0 .. rows-1``: the free ones, and which row each phase gets."""
 
     def __init__(self, rows: int, frame_s: float) -> None:
         """Start with all rows free."""
@@ -54,10 +54,10 @@ class Placement:
         self._is_free: BoolArray = np.ones(rows, np.bool_)
 
     def take(self, complete_s: float) -> int:
-        """The free row nearest to the place of a first frame that was complete at ``complete_s``.
+        """The free row nearest to the phase of a first frame that was complete at ``complete_s``.
 
-        The phase, from 0 to 1, is stretched over all rows. There is a free row: admission lets no more
-        sessions in than there are rows.
+        The phase, from 0 to 1, is mapped onto all rows. A row is free: admission admits no more sessions than
+        there are rows.
         """
         free = np.flatnonzero(self._is_free)
         place = (complete_s / self._frame_s) % 1.0 * self._is_free.size
@@ -71,13 +71,13 @@ class Placement:
 
 
 class FrameStats:
-    """What the engine thread counts for each lease; only it writes (:class:`EngineCounts`).
+    """The engine thread's counters by lease; it is their only writer (:class:`EngineCounts`).
 
     ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.
     """
 
     def __init__(self, arena: Arena) -> None:
-        """Count in this memory."""
+        """Use this memory."""
         counts = arena.engine
         self.taken, self.silent, self.lost = counts.taken, counts.silent, counts.lost
         self.dropped_in, self.flushed_in = counts.dropped_in, counts.flushed_in
@@ -85,7 +85,7 @@ class FrameStats:
         self.recent_ms: FloatArray = arena.blocks["recent_ms"]
 
     def take(self, leases: Counts, complete_s: Times) -> None:
-        """A frame of each of ``leases [n]`` goes into a tick."""
+        """Count a frame of each of ``leases [n]`` for a tick."""
         taken = self.taken[leases]
         if np.count_nonzero(taken) < taken.size:
             first = taken == 0
@@ -93,17 +93,19 @@ class FrameStats:
         self.taken[leases] = taken + 1
 
     def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
-        """The tick, the ``taken [n]``-th of each lease, took ``step_ms``; frames had waited ``wait_ms``."""
+        """Record a tick, the ``taken [n]``-th of each lease: it took ``step_ms`` after frames waited
+        ``wait_ms``.
+        """
         times = np.empty((leases.size, 2), np.float32)
         times[:, 0], times[:, 1] = step_ms, wait_ms
         self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
 
 
 def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
-    """How many frames, complete at these times and dropped unheard at ``now_s``, were due long before.
+    """How many frames, complete at these times and dropped unprocessed at ``now_s``, were long overdue.
 
-    ``due_s`` is when the session's last reply was due. A frame that its sender's burst pushed out is not
-    overdue, else a flood would make all others look well.
+    ``due_s`` is when the session's last reply was due. A frame that a burst of its sender pushed out is not
+    overdue, so that a flood does not count as late frames of the server.
     """
     overdue = 0
     for frame_complete_s in complete_s.tolist():
@@ -113,25 +115,26 @@ def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float
 
 
 LEASES_PER_ROW: Final = 3
-"""One of a session that left during a tick, one of the next session, one of a connection that resumes it."""
+"""Leases per row: of a session that left during a tick, of the next session, of a resuming connection."""
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
-"""In ``max_steps``: a session may take any number of steps."""
+"""In ``max_steps``: the number of steps is unlimited."""
 
 LONGEST_WAIT_S: Final = 3600.0
-"""No frame waits longer; a caller that says so, or something that is no time, spoils no statistics."""
+"""The longest wait in statistics; bounds what a wrong time of a caller does to them."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, with no change
-of its parameters still under way, and no state that is being read."""
+"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, no change of
+its parameters in progress, and its state not being read.
+"""
 
 
 class Rows:
-    """The leases of all rows, the engine thread's but for ``changes``, ``events`` and ``is_closed``.
+    """The leases of all rows; the engine thread's except for ``changes``, ``events`` and ``is_closed``.
 
-    ``changes`` come from the control thread, in whose ``events`` is what happened. ``is_closed``: its session
-    has ended, so its replies belong to no session. Callers write ``first_kept`` (replies to earlier frames
-    were flushed) and ``due_s`` (when the last reply was due), one element a lease.
+    The control thread sends ``changes`` and reads ``events``. ``is_closed``: the session has ended, so its
+    replies are discarded. Callers write ``first_kept`` (replies to earlier frames were flushed) and ``due_s``
+    (when the last reply was due), one element per lease.
     """
 
     def __init__(
@@ -143,7 +146,9 @@ class Rows:
         metrics: EngineMetrics,
         pools: int | None = None,
     ) -> None:
-        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
+        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or, without them, in
+        ordinary memory.
+        """
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         self.arena: Arena
         if pools is None:
@@ -157,7 +162,7 @@ class Rows:
         self.events: deque[Event] = deque()
         self._is_behind: BoolArray = self._flags.T[5]
         self.is_saving: BoolArray = self._flags.T[6]
-        self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease are looked at as one number
+        self._word = self._flags.view(np.uint64)[:, 0]  # all flags of a lease, tested as one number
         self._can_run = np.array(CAN_RUN).view(np.uint64)[0]
         self.inputs, self.outputs, self.ledger = InputRings(arena), OutputRings(arena), FrameStats(arena)
         self.has_update: BoolArray = np.zeros(leases, np.bool_)
@@ -172,7 +177,7 @@ class Rows:
         self._placement = Placement(slots, spec.frame_ms / 1000.0)
         self._is_fresh = np.zeros(leases, np.bool_)
         self._entries: list[RowEntry | None] = [None] * leases
-        self.freed: list[int] = []  # rows whose sessions have ended, until the loop has looked
+        self.freed: list[int] = []  # rows whose sessions have ended, until the loop frees them
         self.saves: deque[SaveRow] = deque()
         self._frame_s = spec.frame_ms / 1000.0
         self._takes_audio, self._is_live = spec.kind.takes_audio, spec.kind.is_live
@@ -181,7 +186,7 @@ class Rows:
     # Changes, between two ticks.
 
     def settle(self) -> None:
-        """Apply what the control thread has decided since the last call."""
+        """Apply the changes that the control thread sent since the last call."""
         while self.changes:
             match change := self.changes.popleft():
                 case AttachRow(lease, entry):
@@ -229,7 +234,7 @@ class Rows:
         self.has_update[lease] = True
 
     def _restart(self, lease: int, entry: RowEntry) -> None:
-        """The row of a lease, which is in no tick, is to be reset, and to read its voice where it has one."""
+        """Mark the row of a lease, which is in no tick, for a reset, and for its voice where it has one."""
         self.is_primed[lease], self._is_fresh[lease] = entry.prompt is None, True
         counts = self.arena.engine
         with self.arena.writing():
@@ -267,12 +272,12 @@ class Rows:
         self.events.append(RowMoved(source, used, self.used(target).given, replay_from))
 
     def fail(self, lease: int, error: AntiphonError) -> None:
-        """The session of a lease cannot continue: it takes part in nothing from now on."""
+        """Report that the session of a lease cannot continue: it takes part in nothing from now on."""
         self.is_closed[lease] = True
         self.events.append(RowFailed(lease, error))
 
     def unprimed(self) -> list[int]:
-        """Leases that got a prompt, or another one, since the last call."""
+        """Leases that got a prompt since the last call."""
         if not np.count_nonzero(self.has_update):
             return []
         return self._unmark(np.flatnonzero(self.has_update & self._is_attached & ~self.is_primed))
@@ -286,60 +291,60 @@ class Rows:
         return [lease for lease in leases.tolist() if not self.is_closed[lease]]
 
     def entry(self, lease: int) -> RowEntry:
-        """What an attached lease has in addition to frames."""
+        """The entry of an attached lease."""
         entry = self._entries[lease]
         assert entry is not None
         return entry
 
     def entry_or_none(self, lease: int) -> RowEntry | None:
-        """The same; None where the lease is not attached, or its session has ended."""
+        """The entry of a lease; None where it is not attached, or its session has ended."""
         return None if self.is_closed[lease] else self._entries[lease]
 
     def kept_states(self) -> int:
-        """Rows whose state is kept during flush padding."""
+        """Rows whose state is saved during flush padding."""
         return sum(entry is not None and entry.padding.kept is not None for entry in self._entries)
 
     def row(self, lease: int, now_s: float) -> int:
-        """The row of an attached lease, which gets one now if it has none yet."""
+        """The row of an attached lease, which gets one now if it has none."""
         if self._row[lease] < 0:
             self._row[lease] = self._placement.take(self._first_complete_s(lease, now_s))
         return int(self._row[lease])
 
     def _first_complete_s(self, lease: int, now_s: float) -> float:
-        """When the next frame of a lease was complete; the time where none has come."""
+        """When the next frame of a lease was complete; the current time without a frame."""
         if not self._takes_audio or self.inputs.waiting(lease) <= 0:
             return now_s
         slot = self.inputs.taken[lease] % self.inputs.capacity
         complete_s = float(self.inputs.complete_s[lease, slot])
-        return complete_s if 0.0 <= complete_s <= now_s else now_s  # what callers write need not be a time
+        return complete_s if 0.0 <= complete_s <= now_s else now_s  # a caller's value may be no time
 
     def lease_of(self, row: int) -> int:
-        """The lease that has a row which is in use."""
+        """The lease of a row in use."""
         return int(np.flatnonzero(self._row == row)[0])
 
     def is_fresh(self, lease: int) -> bool:
-        """Whether the row of an attached lease, if it has one, holds nothing of its session."""
+        """Whether the row of an attached lease holds no state of its session."""
         return bool(self._is_fresh[lease])
 
     def mark_used(self, lease: int) -> None:
-        """The row holds this session's state already, by a prompt: it is not to be reset."""
+        """Mark the row as holding this session's state, from a prompt: it needs no reset."""
         if self._is_fresh[lease]:
             self._is_fresh[lease] = False
             self.events.append(RowBegun(lease))
 
     def used(self, lease: int) -> FramesUsed:
-        """What was used of a call so far; a reply that is taken again counts as not given."""
+        """The usage of a call so far; a reply that is replayed does not count as given."""
         self.arena.read_client_counters()
         counts = self.arena.caller
         return FramesUsed(int(counts.written[lease]), int(counts.given[lease]))
 
     def ready(self, now_s: float) -> Counts:
-        """The leases with something for the next tick and room for its reply, int64 ``[m]``.
+        """The leases with input for the next tick and room for its reply, int64 ``[m]``.
 
-        Frames over the bound of a live input, and flushed ones, are gone before.
+        Flushed frames, and frames over the bound of a live input, are removed first.
         """
         self.arena.read_client_counters()
-        # A change of the parameters may come later than the frames after it.
+        # A change of the parameters may arrive later than the frames after it.
         np.less(self.parameters_seen, self.arena.caller.parameters, out=self._is_behind)
         if not self._takes_audio:
             has_text = [entry is not None and entry.text.is_ready for entry in self._entries]
@@ -356,12 +361,12 @@ class Rows:
         return leases
 
     def _with_room(self, leases: Counts) -> Counts:
-        """Those of ``leases``, of a pipeline that drops nothing, that may run and whose reply has room."""
+        """Those of ``leases``, of a pipeline that drops nothing, that may run and have room for a reply."""
         leases = leases[self._word[leases] == self._can_run]
         return leases[self.outputs.waiting(leases) < self.outputs.bound]
 
     def _hearing_padding(self) -> Counts:
-        """The leases with flush padding to be heard."""
+        """The leases with flush padding to process."""
         found = []
         for lease in np.flatnonzero(self.has_update).tolist():
             if (entry := self._entries[lease]) is not None:
@@ -371,9 +376,10 @@ class Rows:
         return np.array(found, np.int64)
 
     def _forget_old(self, leases: Counts, now_s: float) -> Counts:
-        """Take flushed frames and those over the bound out of the rings; returns who may run after that.
+        """Remove flushed frames and those over the bound from the rings; returns the leases that may then
+        run.
 
-        Attached leases only: a session may clear another meanwhile.
+        Attached leases only: a session may clear any other meanwhile.
         """
         rings = self.inputs
         leases = leases[self._is_attached[leases]]
@@ -393,13 +399,13 @@ class Rows:
         return remaining
 
     def flush(self, leases: Counts, upto: Counts) -> None:
-        """Frames below the positions ``upto [n]`` are not to be heard."""
+        """Discard frames below the positions ``upto [n]``."""
         flushed = np.maximum(upto - self.inputs.taken[leases], 0)
         self.ledger.flushed_in[leases] += flushed
         self.inputs.taken[leases] += flushed
 
     def _drop(self, lease: int, frames: int, now_s: float) -> None:
-        """The oldest frames of one lease give way, and press on admission if they were due long before."""
+        """Drop the oldest frames of one lease; long overdue ones count as late for admission."""
         rings = self.inputs
         slots = (rings.taken[lease] + np.arange(frames)) % rings.capacity
         due_s = float(self.due_s[lease])
@@ -413,7 +419,7 @@ class Rows:
     def begin(self, leases: Counts, now_s: float, *, is_fixed: bool) -> Tick:
         """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
         fresh, run = self._is_fresh[leases], self._no_runs[: leases.size]
-        if np.count_nonzero(fresh):  # a row is fresh until its first tick, or its prompt, which give it
+        if np.count_nonzero(fresh):  # fresh until the first tick or the prompt, which set its phase
             self._is_fresh[leases] = False
             for lease in leases[self._row[leases] < 0].tolist():
                 self.row(lease, now_s)
@@ -434,9 +440,9 @@ class Rows:
             slots = taken % rings.capacity
             pcm, marks = rings.pcm[leases, slots], rings.marks[leases, slots]
             frame = marks[:, 0]
-            complete_s = np.fmin(marks[:, 1].view(np.float64), now_s)  # callers' need not be times
+            complete_s = np.fmin(marks[:, 1].view(np.float64), now_s)  # a caller's value may be no time
             np.fmax(complete_s, now_s - LONGEST_WAIT_S, out=complete_s)
-            # What was flushed since ready() is taken nevertheless, and its reply is flushed.
+            # A frame flushed since ready() is taken nevertheless, and its reply is flushed.
             has_frame = EVERY if self._is_live else rings.written[leases] > taken
             live = leases[has_frame]
             rings.taken[live] = taken[has_frame] + 1
@@ -446,7 +452,7 @@ class Rows:
         return tick if isinstance(has_frame, slice) else self._with_silence(tick, has_frame, pcm)
 
     def _with_silence(self, tick: Tick, has_frame: BoolArray, pcm: FloatArray) -> Tick:
-        """A tick in which rows without a frame hear silence, and those that heard some go back."""
+        """Start a tick in which rows without a frame process silence, and rows after silence are restored."""
         tick = tick._replace(run=tick.run.copy())
         actions: list[tuple[int, RowAction]] = []
         for place in np.flatnonzero(self.has_update[tick.leases] | ~has_frame).tolist():
@@ -470,11 +476,11 @@ class Rows:
         return int(np.count_nonzero(self._is_attached))
 
     def waiting_frames(self) -> int:
-        """Whole frames (tts: words) that wait for the model, all sessions together."""
+        """Whole frames (tts: words) that wait for the model, over all sessions."""
         if self._takes_audio:
             return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
         return sum(entry.text.waiting for entry in list(self._entries) if entry is not None)
 
     def waiting_replies(self) -> int:
-        """Replies that wait for their sockets, all sessions together."""
+        """Replies that wait for their sockets, over all sessions."""
         return int(np.maximum(self.outputs.waiting(), 0).sum())

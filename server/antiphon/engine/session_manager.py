@@ -1,7 +1,7 @@
-"""Which sessions have a row of an engine, wait for one, or resume a call; and the news of each decision.
+"""Decides which sessions have a row of an engine, wait for one, or resume a call, and reports it.
 
-All of it belongs to the control thread. What it decides goes to the engine thread as changes of rows; what
-happened there comes back as events.
+All of it belongs to the control thread. Its decisions go to the engine thread as changes of rows, whose
+events come back.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from antiphon.ipc import messages
 from antiphon.ipc.values import ResumeClaim
 
 MAX_UPDATES: Final = 1024
-"""Of one session, that wait for a step to end: more than the words of a page that come one by one."""
+"""Requests of one session that wait for a step to end: more than the words of a page sent singly."""
 
 
 class SessionManager:
-    """The sessions of one engine. ``lost`` says why the model can no longer run, None while it can."""
+    """The sessions of one engine. ``lost`` is why the model can no longer run, None while it can."""
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class SessionManager:
         shortage: Callable[[EngineSession | None], str] = lambda _: "",
         note: str = "",
     ) -> None:
-        """Begin without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
+        """Start without sessions; ``nudge`` wakes the engine thread. The other arguments are those of
+        :class:`Admission`.
+        """
         self._rows, self._pressure = rows, pressure
         self._metrics, self._clock, self._nudge = metrics, clock, nudge
         self.leases = LeasePool(rows.arena.leases, self._wipe, pools=pools)
@@ -87,7 +89,7 @@ class SessionManager:
 
         Raises:
             ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
-            DrainingError: the server is leaving.
+            DrainingError: the server is shutting down.
             SessionFailedError: the device is lost.
         """
         self._check_not_lost()
@@ -104,7 +106,7 @@ class SessionManager:
         self._metrics.admissions[outcome].inc()
 
     def claim(self, session: EngineSession, claim: ResumeClaim) -> None:
-        """Let a session have a call of another connection.
+        """Let a session resume a call.
 
         Raises:
             ResumeError: there is no such call to resume.
@@ -122,10 +124,10 @@ class SessionManager:
             raise
 
     def check_room(self, wait_s: float) -> None:
-        """Whether :meth:`admit` would take a caller now that waits ``wait_s``; it admits and counts none.
+        """Check that :meth:`admit` would take a caller that waits ``wait_s``; it admits and counts none.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: as it would.
+            ServerFullError, DrainingError, SessionFailedError: as :meth:`admit`.
         """
         self._check_not_lost()
         now_s = self._clock()
@@ -133,7 +135,7 @@ class SessionManager:
         self._admission.check(now_s, wait_s)
 
     def announce_place(self, session: EngineSession) -> None:
-        """Send a session that waits its place in the queue."""
+        """Send a waiting session its place in the queue."""
         if (position := self._admission.position(session)) is not None:
             retry_after_s = self._admission.retry_after_s(session, self._clock())
             session.send(messages.Queued(session.id, position, retry_after_s))
@@ -152,13 +154,13 @@ class SessionManager:
         session.lease = session.leased = self.leases.take(session.pool or 0, is_held=session.has_front_end)
         return session.lease is not None
 
-    # Callers are here.
+    # From front ends.
 
     def pass_on(self, session: EngineSession, request: messages.CallRequest) -> None:
-        """Give a session's row what its front end requests, now or when it has one.
+        """Give a request of the front end to a session's row, now or when it has one.
 
         Raises:
-            SessionFailedError: too much that was requested waits for a step to end.
+            SessionFailedError: too many requests wait for a step to end.
         """
         if session.is_closed:
             return
@@ -185,19 +187,19 @@ class SessionManager:
     # Callers leave.
 
     def detach(self, session: EngineSession) -> None:
-        """The connection is gone: the row waits for another where the call can be resumed; else it ends."""
+        """The connection has ended: the row of a resumable call waits for another; other calls end."""
         if session.is_closed or self.resuming.detach(session) or self.resuming.is_succeeded(session):
             return
         self.end(session, ResumeError("unknown: the call cannot be resumed"))
 
     def let_go(self, session: EngineSession) -> None:
-        """The front end has closed a session: it ends, unless another connection is to have its call."""
+        """The front end has closed a session: it ends, unless another connection takes its call."""
         is_kept = self.resuming.keeps(session) and self.resuming.detach(session)
         if not (is_kept or self.resuming.is_succeeded(session)):
             self.close(session)
 
     def end(self, session: EngineSession, error: AntiphonError) -> None:
-        """Close a session without its front end's request; one whose row is on its way out, once that is."""
+        """Close a session without its front end's request; if its row is moving, after that."""
         if session.is_closed:
             return
         session.send(messages.Ended(session.id, error))
@@ -205,7 +207,7 @@ class SessionManager:
             self.close(session)
 
     def close(self, session: EngineSession) -> None:
-        """Free the row, or the place in the queue; the next caller has it."""
+        """Free the row, or the place in the queue; the next caller gets it."""
         if session.is_closed:
             return
         session.is_closed = True
@@ -213,24 +215,24 @@ class SessionManager:
             session.lease = None
             if session.is_attached:
                 self._at_lease.pop(lease, None)
-                self._rows.is_closed[lease] = True  # from here on no reply of a running tick is wanted
+                self._rows.is_closed[lease] = True  # from here on, replies of a running tick are discarded
                 self._detach_row(lease, session)
             else:
                 self.leases.give_back(lease)
-                session.leased = None  # a later Close of its front end is not about the next session's
+                session.leased = None  # a later Close of its front end does not concern the next session
         if (successor := self.resuming.forget(session)) is not None:
             self.end(successor, too_late())
         self._leave(session)
 
     def _detach_row(self, lease: int, session: EngineSession) -> None:
-        """Have the engine thread use a lease no more; one that it has not seen yet is free at once."""
+        """Have the engine thread release a lease; one that it has not seen is free at once."""
         changes = self._rows.changes
         try:
             changes.remove(AttachRow(lease, session.entry))
-        except (ValueError, IndexError):  # it has, or is just looking
+        except (ValueError, IndexError):  # it has the lease, or is just taking it
             self.post(DetachRow(lease))
             return
-        for change in changes.copy():  # callers that come and go while a step runs leave nothing behind
+        for change in changes.copy():  # callers that connect and leave during a step accumulate nothing
             if isinstance(change, UpdateRow) and change.lease == lease:
                 with suppress(ValueError, IndexError):
                     changes.remove(change)
@@ -245,7 +247,9 @@ class SessionManager:
         self._apply(departure.changes)
 
     def drain(self, *, keeps_detached: bool) -> None:
-        """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless kept."""
+        """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless they are
+        kept.
+        """
         if not keeps_detached:
             for session in self.resuming.drain():
                 self.end(session, ResumeError("draining: the server is leaving"))
@@ -257,29 +261,29 @@ class SessionManager:
         """End every session: detached, waiting and active ones."""
         for session in (*self.resuming.lose(), *self._admission.drain(), *self._admission.active()):
             self.end(session, error)
-            self.close(session)  # though its row were on its way to another
+            self.close(session)  # even while its row is moving
 
     def lose(self, error: SessionFailedError) -> None:
-        """The model can no longer run: end everything, and admit nothing more."""
+        """Fail everything: the model can no longer run; admit nothing more."""
         self.lost = error
         self.end_all(error)
 
-    # Time passes, and the engine thread answers.
+    # Timeouts, and events of the engine thread.
 
     def post(self, change: Change) -> None:
-        """Let the engine thread change a row before its next tick."""
+        """Send a change of a row to the engine thread, for its next tick."""
         self._rows.changes.append(change)
         self._nudge()
 
     def settle(self, now_s: float, *, comers: int = 0) -> None:
-        """Do what time brought; a detached call gives way to who waits, or to one of ``comers``."""
+        """Apply what is due; detached calls end for waiting callers, or for ``comers``."""
         if self.resuming.detached:
             for session, error in self.resuming.due(now_s, wanted=self._admission.missing(comers)):
                 self.end(session, error)
         self._apply(self._admission.settle(now_s))
 
     def next_event_s(self, now_s: float) -> float:
-        """When :meth:`settle` may have something to do; infinite for never."""
+        """The time of the next :meth:`settle`; infinite for never."""
         event_s = self._admission.next_event_s(now_s)
         waits_s = math.inf if event_s is None else event_s
         if not self.resuming.detached:
@@ -287,15 +291,15 @@ class SessionManager:
         return min(waits_s, self.resuming.next_event_s(is_wanted=self._admission.missing() > 0))
 
     def load(self, now_s: float) -> EngineLoad:
-        """Rows and queue now."""
+        """Rows and queue at this moment."""
         return self._admission.load(now_s)
 
     def promised_pages(self, most: int) -> int:
-        """Pages that sessions with a row may still take soon, of up to ``most`` a row."""
+        """Pages that sessions with a row may still take soon, up to ``most`` per row."""
         return sum(min(session.pages, most) for session in self._admission.active())
 
     def handle(self, event: Event) -> None:
-        """Take note of what has happened on the engine thread; ``EngineLost`` is its caller's."""
+        """Handle an event of the engine thread; ``EngineLost`` is left to the caller."""
         match event:
             case RowDetached(lease):
                 self.leases.detached(lease)
@@ -335,13 +339,13 @@ class SessionManager:
             self._leave(successor)
             return
         self._at_lease[target] = successor
-        if not self.resuming.is_detached(successor):  # nor has its connection gone
+        if not self.resuming.is_detached(successor):  # and its connection has not ended
             self._metrics.resumptions["resumed"].inc()
         successor.send(messages.Resumed(successor.id, resumption))
         successor.announce(target, self._rows.arena.pool_leases)
 
     def _wipe(self, lease: int) -> None:
-        """Let a lease begin anew, which neither side uses."""
+        """Clear a lease that neither side uses."""
         self._rows.arena.clear(lease)
         self._rows.is_closed[lease] = False
 
@@ -350,7 +354,7 @@ class SessionManager:
             raise SessionFailedError(str(self.lost))
 
     def _apply(self, changes: Changes[EngineSession]) -> None:
-        """Report to every session that a decision of admission concerns."""
+        """Notify every session that a decision of admission concerns."""
         for _ in changes.promoted:
             self._metrics.admissions[AdmissionOutcome.PROMOTED].inc()
         for session, error in changes.expired:

@@ -1,6 +1,6 @@
-"""The engine's half of a session as the control thread has it, and the leases that sessions have.
+"""The engine's half of a session on the control thread, and the leases of sessions.
 
-The rest of a session, all but its frames, is an entry of its row (:mod:`antiphon.engine.row_entry`).
+The rest of a session, except for its frames, is an entry of its row (:mod:`antiphon.engine.row_entry`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from antiphon.models.sampling import SamplingParameters
 
 
 def no_notices(_: CallNotice) -> None:
-    """The notices of a call that no front end has."""
+    """Discards the notices of a call without a front end."""
 
 
 def pages_of(prompt: Prompt | SavedState | None) -> int:
-    """Pages of keys and values that a row needs for a prompt, or for a state, and its next frames."""
+    """Pages of keys and values that a row needs for a prompt or a state, and for its next frames."""
     if isinstance(prompt, SavedState):
         return int(np.max(prompt.arrays.get(FRAMES, 0))) // PAGE_SLOTS + 1
     return 1 if prompt is None else prompt.count // PAGE_SLOTS + 1
 
 
 class EngineSession:
-    """One call as its engine has it; the control thread's.
+    """One call of an engine; the control thread's.
 
-    ``send`` takes what its front end is to be sent, and never waits. The call of a front end that has died is
-    ``is_orphaned``: until another connection resumes it, nothing is sent. ``lease`` is its place in the rows'
-    arrays, ``leased`` which one it has, or had before it closed. ``entry`` is changed here only
-    while there is no lease. ``resumable`` is the record of a call that can be resumed, and ``has_state``
-    whether its row holds something of it. The engine thread has its lease once it ``is_attached``.
-    ``came`` are the frames of a call from another worker, and ``updates`` what its row was sent.
-    ``pages`` of keys and values are promised to its row: those of what it is to read, and then one.
+    ``send`` takes messages for its front end, and never waits. The call of a dead front end is
+    ``is_orphaned``: nothing is sent until another connection resumes it. ``lease`` is its index in the rows'
+    arrays, ``leased`` the one it has, or had before it closed. ``entry`` is changed here only while there is
+    no lease. ``resumable`` is the record of a resumable call; ``has_state``: its row holds state of it.
+    ``is_attached``: the engine thread has its lease. ``came`` are the frames of a call from another worker;
+    ``updates`` were sent to its row. ``pages`` of keys and values are promised to its row: those it will
+    read, and then one.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class EngineSession:
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> None:
-        """Start without a row. ``pool`` is the front end whose leases it may have, None in one process."""
+        """Start without a row. ``pool`` is the front end whose leases it may use, None in one process."""
         self.id, self.pool = session_id, pool
         self.send, self.is_orphaned = send, False
-        self.has_front_end = send is not no_notices  # which lets its lease go
+        self.has_front_end = send is not no_notices  # it releases its lease
         self.parameters = parameters
         self.entry = RowEntry(parameters, frame_samples, prompt)
         self.lease: int | None = None
@@ -64,18 +64,18 @@ class EngineSession:
         self.is_closed = self.has_state = self.is_attached = False
         self.came = self.updates = 0
         self.pages = pages_of(prompt)
-        self._words = self._words_void = 0  # that came, and that were discarded
+        self._words = self._words_void = 0  # that arrived, and that were discarded
 
     def announce(self, lease: int, pool_leases: int) -> None:
-        """Report to the front end which of the ``pool_leases`` of its pool the call has."""
+        """Report to the front end which of its pool's ``pool_leases`` the call has."""
         self.send(Admitted(self.id, lease - (self.pool or 0) * pool_leases))
 
     def orphan(self) -> None:
-        """The front end has died."""
+        """Mark the front end as dead."""
         self.send, self.is_orphaned = no_notices, True
 
     def remember(self, request: messages.CallRequest) -> None:
-        """Keep what the control thread has to know of a request that goes to the row."""
+        """Record what the control thread needs of a request that goes to the row."""
         match request:
             case messages.SetParameters(_, _, parameters):
                 self.parameters = parameters
@@ -87,15 +87,15 @@ class EngineSession:
                 self._words_void = self._words
 
     def words_waiting(self, taken: int) -> int:
-        """Words that the row, which has taken ``taken`` words, has not taken."""
+        """Words that the row has not taken, when it took ``taken``."""
         return self._words - max(taken, self._words_void)
 
 
 class LeasePool:
-    """Leases ``0 .. count-1``, in pools of as many; the control thread's.
+    """Leases ``0 .. count-1``, in pools of equal size; the control thread's.
 
-    A lease is free again when the engine thread has detached it and, if a front end holds it, that has let it
-    go: ``free`` wipes it then.
+    A lease is free when the engine thread has detached it and, if a front end holds it, that has released it;
+    ``free`` then clears it.
     """
 
     def __init__(self, count: int, free: Callable[[int], None], *, pools: int = 1) -> None:
@@ -108,7 +108,7 @@ class LeasePool:
         self._detached: set[int] = set()  # and held
 
     def has_free(self, pool: int | None = None) -> bool:
-        """Whether :meth:`take` would give one, of this pool or of any."""
+        """Whether :meth:`take` would return a lease, of this pool or of any."""
         return any(self.free) if pool is None else bool(self.free[pool])
 
     def roomiest(self) -> int:
@@ -116,9 +116,9 @@ class LeasePool:
         return max(range(len(self.free)), key=lambda pool: len(self.free[pool]))
 
     def take(self, pool: int, *, is_held: bool) -> int | None:
-        """A lease of a pool, the one used last since its memory is there already; None while all are in use.
+        """A lease of a pool, the last used first since its memory is allocated; None while all are in use.
 
-        One that ``is_held`` is free only when the session's front end has let it go too.
+        One that ``is_held`` is free only when the session's front end has released it, too.
         """
         if not self.free[pool]:
             return None
@@ -128,19 +128,19 @@ class LeasePool:
         return lease
 
     def give_back(self, lease: int) -> None:
-        """Neither the engine thread nor a front end has seen the lease."""
+        """Free a lease that neither the engine thread nor a front end has seen."""
         self._held.discard(lease)
         self.free[lease // self._pool_size].append(lease)
 
     def detached(self, lease: int) -> None:
-        """The engine thread uses the lease no more."""
+        """The engine thread has released the lease."""
         if lease in self._held:
             self._detached.add(lease)
         else:
             self._end(lease)
 
     def let_go(self, leases: Iterable[int]) -> None:
-        """The front end uses these leases no more."""
+        """The front end has released these leases."""
         for lease in leases:
             self._held.discard(lease)
             if lease in self._detached:
@@ -148,7 +148,7 @@ class LeasePool:
                 self._end(lease)
 
     def clean(self, pool: int) -> None:
-        """Wipe the free leases of a pool too: a process that could write to them has ended."""
+        """Clear the free leases of a pool, too: an ended process could have written to them."""
         for lease in self.free[pool]:
             self._wipe(lease)
 

@@ -1,7 +1,7 @@
-"""The number of rows that a machine holds: from bytes, from what is computed for known GPUs, from ticks.
+"""The number of rows that a machine holds: from bytes, from constants of known GPUs, from measured ticks.
 
-Memory bounds the rows that exist, time bounds the rows that are answered within a frame. Whatever can be
-said about either is said in the errors, in bytes and milliseconds.
+Memory bounds the rows that exist, time bounds the rows that are answered within a frame. The errors state
+both, in bytes and milliseconds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes: what there is on the device, what the weights take, and what each row takes on top.
+    """Bytes: the device's total, the weights, and each row.
 
-    ``taken_bytes`` of the total belong to other models already. ``cache_bytes`` are the most that kept
-    prompts and voices take. ``spare_bytes`` of rings are there for any number of rows; a row's rings are
-    part of ``row_bytes``.
+    ``taken_bytes`` of the total belong to other models already. ``cache_bytes`` is the most that kept prompts
+    and voices take. ``spare_bytes`` of rings are allocated for any number of rows; a row's rings are part of
+    ``row_bytes``.
     """
 
     total_bytes: int
@@ -42,24 +42,24 @@ class MemoryFacts:
 
     @property
     def fixed_bytes(self) -> int:
-        """What is taken whatever the number of rows."""
+        """Bytes needed for any number of rows."""
         return self.weights_bytes + self.cache_bytes + self.spare_bytes
 
     @property
     def fixed_words(self) -> str:
-        """Of what that consists."""
+        """The parts of :attr:`fixed_bytes`, for messages."""
         caches = f" + caches {self.cache_bytes:,} bytes" if self.cache_bytes else ""
         spare = f" + spare rings {self.spare_bytes:,} bytes" if self.spare_bytes else ""
         return f"weights {self.weights_bytes:,} bytes{caches}{spare}"
 
     @property
     def left_bytes(self) -> int:
-        """What other models have not taken."""
+        """Bytes that other models have not taken."""
         return max(0, self.total_bytes - self.taken_bytes)
 
     @property
     def taken_words(self) -> str:
-        """What there is to say about other models, if anything."""
+        """A note about other models, if there are any."""
         return (
             f" ({self.taken_bytes:,} of {self.total_bytes:,} belong to other models)"
             if self.taken_bytes
@@ -73,7 +73,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class TickTime:
-    """A tick over ``rows`` rows, all advancing, took ``seconds``."""
+    """The result of a timing: a tick over ``rows`` rows, all advancing, took ``seconds``."""
 
     rows: int
     seconds: float
@@ -83,7 +83,7 @@ def check_fit(memory: MemoryFacts, rows: int) -> None:
     """Check that ``rows`` rows fit.
 
     Raises:
-        ConfigError: they do not; the message has all the bytes and the rows that would fit.
+        ConfigError: they do not fit; the message has all the bytes and the number of rows that would.
     """
     if memory.needed(rows) <= memory.left_bytes:
         return
@@ -102,10 +102,10 @@ def rows_that_fit(
     """The most rows, up to ``at_most``, that leave ``reserve_fraction`` of all memory unused.
 
     With ``models_waiting`` models still to be made on this device, this one included, it gets an equal part
-    of what is left.
+    of the rest.
 
     Raises:
-        ConfigError: not even one does.
+        ConfigError: not even one row fits.
     """
     usable = max(0, int(memory.total_bytes * (1 - reserve_fraction)) - memory.taken_bytes) // models_waiting
     if memory.needed(1) > usable:
@@ -132,19 +132,19 @@ def most_rows(facts: MemoryFacts) -> int:
 def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
     """The longest tick that keeps frames on time.
 
-    A frame may come just after a tick began: it waits for that one and then takes its own, so two ticks
+    A frame may arrive just after a tick began: it waits for that one and then takes its own, so two ticks
     must fit into a frame's length, less the reserve for decoding, encoding and sending. Where several
-    ``models`` share a device, their ticks make each other as much longer as there are of them.
+    ``models`` share a device, each tick takes as many times longer.
     """
     return frame_s * (1 - reserve_fraction) / 2 / models
 
 
 def steady_tick_s(*, fixed_s: float, row_s: float, calls: int, frame_s: float) -> float:
-    """The length that ticks settle at, of N calls at random phases; infinite where they keep growing.
+    """The length that ticks settle at, for N calls at random phases; infinite where it keeps growing.
 
-    A tick of A + b m seconds for m ready rows takes the frames that became whole during the one before. Ticks
-    of T seconds meet m = N T / frame of them, so T = A / (1 - b N / frame). A frame's latency lies between T
-    and 2 T.
+    A tick of A + b m seconds for m ready rows takes the frames that became whole during the previous tick.
+    Ticks of T seconds have m = N T / frame of them, so T = A / (1 - b N / frame). A frame's latency is
+    between T and 2 T.
     """
     share = row_s * calls / frame_s
     return fixed_s / (1 - share) if share < 1 else math.inf
@@ -153,9 +153,9 @@ def steady_tick_s(*, fixed_s: float, row_s: float, calls: int, frame_s: float) -
 def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
     """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
 
-    The inverse of :func:`steady_tick_s`: ticks of T seconds meet N T / frame ready rows, and at the limit T
+    The inverse of :func:`steady_tick_s`: ticks of T seconds have N T / frame ready rows, and at the limit T
     is ``(1 - reserve_fraction) / 2`` of a frame. Calls that all have one phase are ready together and wait
-    for no tick; theirs takes less than a frame then.
+    for no tick; their tick takes less than a frame then.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 
@@ -163,8 +163,8 @@ def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     """The most rows whose tick takes at most ``limit_s``, from measured ticks of ascending row counts.
 
-    Between two measured row counts a tick is taken to grow along a straight line; beyond the largest one
-    nothing is promised. At least 1: a machine too slow for one row still serves it, late.
+    Between two measured row counts a tick is interpolated; beyond the largest one nothing is promised. At
+    least 1: a machine too slow for one row still serves it, late.
     """
     rows, rows_s = 1, 0.0
     for tick in ticks:
@@ -177,9 +177,9 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ComputedSlots:
-    """Slots that should be answered in time: ``ready_rows`` of them a tick, which takes ``tick_ms``.
+    """Slots that can be answered in time: ``ready_rows`` of them in a tick, which takes ``tick_ms``.
 
-    0 slots where a tick of one row takes over ``limit_ms``; ``ready_rows`` is 1 then.
+    0 slots where a tick of one row takes more than ``limit_ms``; ``ready_rows`` is 1 then.
     """
 
     slots: int
@@ -190,7 +190,7 @@ class ComputedSlots:
 
 
 def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> ComputedSlots | None:
-    """Of a backend on a GPU whose constants are known; None of any other."""
+    """The limit of a backend on a GPU with known constants; None for any other."""
     card = card_called(info.device_name)
     if card is None or not info.work:
         return None
@@ -200,10 +200,10 @@ def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> 
 def slots_on(
     card: GpuCard, work: TickWork, kind: PipelineKind, frame_ms: float, config: EngineConfig, models: int = 1
 ) -> ComputedSlots:
-    """From a card's constants and what a tick asks of it, of rows at full context.
+    """The limit from a GPU's constants and the cost of a tick, for rows at full context.
 
-    A tts model's rows are all ready in every tick, which may take the frame, less the reserve. Of another,
-    two ticks must fit, and more calls than ready rows do (:func:`calls_in_time`).
+    All rows of a tts model are ready in every tick, which may take the frame, less the reserve. For other
+    models two ticks must fit, and there can be more calls than ready rows (:func:`calls_in_time`).
     """
     reserve, is_spoken = config.tick_reserve_fraction, not kind.has_deadlines
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=reserve, models=models)
@@ -221,9 +221,9 @@ BackendFactory: TypeAlias = Callable[[int], Backend]
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What of a device is left to a model, when others of the same process use it too.
+    """A model's share of a device that several models of a process use.
 
-    ``taken_bytes`` is what models made before have, by device. ``models`` share the device in all;
+    ``taken_bytes`` is what earlier models took, by device. ``models`` share the device in all;
     ``models_waiting`` of them, this one included, are not made yet.
     """
 
@@ -235,15 +235,17 @@ class DeviceShare:
 ALONE = DeviceShare()
 
 Rings: TypeAlias = Callable[[ModelSpec], RingBytes]
-"""What the calls of a model take of the machine's memory."""
+"""Machine memory that the calls of a model take."""
 
 
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 CHOOSING_ROWS = 16
-"""The most rows with which a backend chooses how it uses threads: more take longer."""
+"""The most rows with which a backend chooses how it uses threads: more would take longer."""
 AGED_FRAMES = 250
-"""Rows are timed with full contexts; a codec's are full by then: Mimi looks 125 frames back."""
+"""Rows are timed with full contexts; a codec's context is full after this number of frames: Mimi looks back
+over 125.
+"""
 
 
 def make_sized(
@@ -255,19 +257,19 @@ def make_sized(
 ) -> Backend:
     """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
 
-    For the latter, backends are made (or resized, where they can be) and timed with more and more ready rows,
-    up to what memory holds, once they have chosen how to use threads. A backend whose ticks always compute
-    all its rows (:meth:`Backend.plan`) is doubled until it is too slow. Of another the ready rows of a tick
-    are timed, and more calls fit than that. On a GPU whose constants are known the first number timed is the
-    one computed for it. A tts model cannot be timed without a text: there memory decides, what is computed,
-    and what the backend says a row takes. ``rings`` says what calls take of the machine's memory, apart from
-    the model's on its device.
+    In the second case backends are made (or resized, where possible) and timed with ever more ready rows, as
+    far as memory allows, once they have chosen how to use threads. The rows of a backend whose ticks always
+    compute all rows (:meth:`Backend.plan`) are doubled until it is too slow. For other backends the ready
+    rows of a tick are timed; there can be more calls than that. On a GPU with known constants the computed
+    number is timed first. A tts model cannot be timed without a text: its number follows from memory, the
+    computation, and the time per row that the backend reports. ``rings`` is the machine memory of calls,
+    apart from the model's on its device.
 
     Raises:
         ConfigError: the rows do not fit into memory, or nothing is known that could decide.
         BackendError: memory ran out nevertheless.
     """
-    backend = _make(factory, 1)  # what a row takes is known from one, before many are asked for
+    backend = _make(factory, 1)  # the memory of a row is known from one, before many are made
     found = memory_facts(backend.info, share)
     facts = with_rings(found, backend.info, rings(backend.info.spec), share)
     if config.slots is not None:
@@ -325,7 +327,8 @@ def make_sized(
 def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progress: Progress) -> Backend:
     """The backend, warmed up; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
 
-    Bytes of state decide on the rows of ``auto``; what ticks take in addition shows when they are captured.
+    The number of ``auto`` follows from bytes of state; what ticks take in addition shows when they are
+    captured.
 
     Raises:
         BackendError: memory ran out for a given number of slots, or for one.
@@ -346,7 +349,7 @@ def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progre
 
 
 def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:
-    """The slots computed for a GPU whose constants are known, as far as they fit into memory; at least 1."""
+    """The slots computed for a GPU with known constants, as far as they fit into memory; at least 1."""
     computed = computed_slots(info, config, share.models)
     if computed is None:
         return None
@@ -365,7 +368,7 @@ def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitti
 
 
 def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:
-    """The most rows that can all be spoken for as fast as they are listened to, by what one row takes."""
+    """The most rows that can all be synthesised at the speed of listening, from the time of one row."""
     if info.row_ms is None:
         return config.max_slots
     limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction) / share.models
@@ -375,7 +378,9 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
 
 
 def _with_threads_chosen(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend with one row, as it will run; its choice needs more rows, and lasts where it is resized."""
+    """The backend with one row, otherwise as it will run; choosing threads needs more rows, and lasts where
+    it is resized.
+    """
     if not isinstance(backend, Resizable) or not backend.info.chooses_threads:
         return backend
     _remake(backend, factory, rows)
@@ -396,7 +401,9 @@ def _make_fixed(
 
 
 def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend with ``rows`` rows: itself where it can, so that weights are loaded once, or another."""
+    """The backend with ``rows`` rows: resized where possible, so that weights are loaded once, else a new
+    one.
+    """
     if backend.info.slots == rows:
         return backend
     if isinstance(backend, Resizable):
@@ -414,7 +421,7 @@ def _make(factory: BackendFactory, rows: int) -> Backend:
 
 @contextmanager
 def _telling(rows: int) -> Iterator[None]:
-    """Tell of memory that is short, as torch does with a RuntimeError, in our own words."""
+    """Turn a RuntimeError of torch about memory into an error of our own."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -422,13 +429,13 @@ def _telling(rows: int) -> Iterator[None]:
 
 
 def bytes_taken(info: BackendInfo) -> int:
-    """What a backend takes of its device, as far as it says so."""
+    """Memory that a backend takes of its device, as far as it reports it."""
     memory = info.memory
     return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * memory.get("state_per_row", 0)
 
 
 def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts | None:
-    """What a backend says about memory: ``weights``, ``state_per_row``, ``caches`` and ``total``.
+    """A backend's report on memory: ``weights``, ``state_per_row``, ``caches`` and ``total``.
 
     Without ``total`` a backend on the CPU has the host's memory. None when any of it is unknown.
     """
@@ -443,7 +450,7 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
 def with_rings(
     facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
 ) -> list[MemoryFacts]:
-    """Memory that bounds the rows: that of the device, and that of the machine, which holds rings."""
+    """Memory that bounds the rows: the device's, and the machine's, which holds rings."""
     found = [facts] if facts is not None else []
     if info.device != "cpu":
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
@@ -452,7 +459,7 @@ def with_rings(
 
 
 def tick_sizes(slots: int) -> tuple[int, ...]:
-    """The ready rows that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
+    """The numbers of ready rows to time: 1, 2, 4, 8, ... and the number of slots itself."""
     powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
     return (*powers, slots)
 
@@ -477,7 +484,7 @@ def measure_ticks(
             start_s = clock()
             backend.step(inputs)
             seconds.append(clock() - start_s)
-        # The least: what disturbed the start-up must not shrink the server for all its life.
+        # The shortest: a disturbance at the start must not make the server smaller for its whole life.
         ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
         if ticks[-1].seconds > limit_s:
             break

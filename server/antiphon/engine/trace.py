@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SPANS_PER_TICK = 4096
-"""Room for spans by the ticks requested: a handful from the engine, several per session from serve."""
+"""Spans per requested tick: a handful from the engine, several per session from serve."""
 
 MAX_SPANS = 1_000_000
-"""Never more than this, some hundred megabytes, however many ticks are requested."""
+"""The most spans for any number of ticks: some hundred megabytes."""
 
 
 class Span(NamedTuple):
-    """Something that took time, on a track of its own name."""
+    """A span of time on a named track."""
 
     name: str
     track: str
@@ -31,11 +31,11 @@ class Span(NamedTuple):
 class Tracer:
     """Collects spans for the first ``ticks`` ticks; may be used from any thread.
 
-    Bounded: spans beyond the room for them are counted, not kept. All times are of one clock.
+    Bounded: spans beyond the limit are counted, not kept. All times use one clock.
     """
 
     def __init__(self, ticks: int) -> None:
-        """Start recording; with no ticks requested, nothing ever is."""
+        """Start recording; without requested ticks nothing is recorded."""
         self._ticks_left = ticks
         self._room = min(MAX_SPANS, max(ticks, 1) * SPANS_PER_TICK)
         self._spans: list[Span] = []
@@ -47,7 +47,7 @@ class Tracer:
 
     @property
     def is_open(self) -> bool:
-        """Whether spans are still recorded."""
+        """Whether spans are being recorded."""
         return not self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -72,7 +72,7 @@ class Tracer:
                 self._done.set()
 
     def to_json(self, *, is_relative: bool = True) -> str:
-        """The recording so far, times relative to its first span, or else those of the clock."""
+        """The recording so far, times relative to its first span, or, without spans, to the clock's zero."""
         with self._lock:
             spans, left_out = list(self._spans), self._left_out
         tracks = {

@@ -1,7 +1,7 @@
-"""What the control thread and the engine thread give each other, and the parts of a tick.
+"""The values that the control thread and the engine thread exchange, and the parts of a tick.
 
-The control thread decides and puts changes of rows into a queue; the engine thread applies them between two
-ticks and answers with what happened. A change about a session that has a row is the front end's own message.
+The control thread queues changes of rows; the engine thread applies them between two ticks and answers with
+events. A change about a session that has a row is the front end's own message.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from antiphon.ipc.messages import CallRequest
 from antiphon.ipc.rings import Counts, Times
 
 EVERY: Final = slice(None)
-"""Nearly always all places of a tick are chosen, and a slice copies no array."""
+"""Usually all places of a tick are chosen, and a slice copies no array."""
 
 
 # Changes, which the engine thread applies in their order.
 
 
 class AttachRow(NamedTuple):
-    """A session has a lease: its row takes part in ticks from now on, and is the engine thread's."""
+    """A session has a lease: its row takes part in ticks from now on, and belongs to the engine thread."""
 
     lease: int
     entry: RowEntry
 
 
 class UpdateRow(NamedTuple):
-    """The front end of a lease requests something other than frames."""
+    """The front end of a lease requests something other than processing frames."""
 
     lease: int
     request: CallRequest
 
 
 class FreezeRow(NamedTuple):
-    """The row of a lease takes no step until another lease has it."""
+    """Freeze the row of a lease until another lease has it."""
 
     lease: int
 
 
 class MoveRow(NamedTuple):
-    """Another lease gets the row of one, and all that was heard and said; the rest is ``entry``.
+    """Move the row and all counters of one lease to another; ``entry`` is the rest.
 
-    Replies after ``frame`` are to be taken again: those from ``told_frame`` on and ``replay_frames`` before
-    the last, as far as they are there.
+    Replies after ``frame`` are replayed, where available: those from ``told_frame`` on and ``replay_frames``
+    before the last.
     """
 
     source: int
@@ -69,9 +69,9 @@ class DetachRow(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class SaveRow:
-    """The state of a row is to be read; the row takes no step until then, and none after if ``is_leaving``.
+    """Read the state of a row; the row takes no step until then, and none after if ``is_leaving``.
 
-    ``entry`` is that of the session whose state it is: another may have the lease before its turn comes.
+    ``entry`` belongs to the session whose state it is: another may have the lease before its turn comes.
     """
 
     lease: int | None
@@ -81,7 +81,7 @@ class SaveRow:
     entry: RowEntry | None = None
 
     def begin(self) -> bool:
-        """From here on the result cannot be cancelled; false where it was before."""
+        """Make the result impossible to cancel; false where it was cancelled already."""
         if not self.is_begun:
             self.is_begun = self.result.set_running_or_notify_cancel()
         return self.is_begun
@@ -94,16 +94,16 @@ Change: TypeAlias = AttachRow | UpdateRow | FreezeRow | MoveRow | DetachRow | Sa
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: how many came, heard or not yet, and how many replies its connections were given."""
+    """Frames of a call: arrived ones, processed or not, and replies given to its connections."""
 
     came: int
     given: int
 
 
 class SavedRow(NamedTuple):
-    """A row's state, and for a call that leaves what its lease holds.
+    """A row's state and, for a call that moves to another worker, its lease's data.
 
-    ``has_new_parameters``: the row does not have the session's parameters yet.
+    ``has_new_parameters``: the row lacks the session's parameters.
     """
 
     arrays: dict[str, HostArray]
@@ -113,19 +113,19 @@ class SavedRow(NamedTuple):
 
 
 class RowDetached(NamedTuple):
-    """The engine thread uses a lease no more."""
+    """The engine thread has released a lease."""
 
     lease: int
 
 
 class RowBegun(NamedTuple):
-    """The row of a lease holds something of its session from now on."""
+    """The row of a lease holds state of its session from now on."""
 
     lease: int
 
 
 class RowPrimed(NamedTuple):
-    """The row of a lease has read the prompt, or has the state, of this number; ``came`` are its frames."""
+    """The row of a lease has read the prompt, or the state, of this number; ``came`` are its frames."""
 
     lease: int
     number: int
@@ -142,7 +142,7 @@ class RowFailed(NamedTuple):
 class RowMoved(NamedTuple):
     """A ``MoveRow`` is done, from a lease that had ``used`` frames to one with ``given`` replies.
 
-    ``replay_from`` is the first frame whose reply may still come.
+    ``replay_from`` is the first frame whose reply may still arrive.
     """
 
     source: int
@@ -152,7 +152,7 @@ class RowMoved(NamedTuple):
 
 
 class FramesOverdue(NamedTuple):
-    """Frames that were dropped unheard, long overdue."""
+    """Long overdue frames that were dropped unprocessed."""
 
     now_s: float
     frames: int
@@ -174,7 +174,7 @@ Event: TypeAlias = (
     | EngineLost
     | Callable[[], None]
 )
-"""A function is something that another thread wants the control thread to do."""
+"""An event, or a function that another thread runs on the control thread."""
 
 
 # A tick.
@@ -183,8 +183,8 @@ Event: TypeAlias = (
 class Tick(NamedTuple):
     """The sessions of one tick, each array ``[m]`` in one order.
 
-    ``frame`` is the session's number of the frame, -1 for flush padding; ``complete_s`` when its last
-    sample arrived. ``run`` is the number of its silence, or NOT_PADDING.
+    ``frame`` is the number of the session's frame, -1 for flush padding; ``complete_s`` when its last sample
+    arrived. ``run`` is the number of its silence, or NOT_PADDING.
     """
 
     leases: Counts
@@ -194,7 +194,7 @@ class Tick(NamedTuple):
     inputs: StepInputs
     actions: tuple[tuple[int, RowAction], ...] = ()
     padding: int = 0
-    """How many of them hear silence that the caller did not send."""
+    """How many of them process silence that the caller did not send."""
 
 
 class TickTimes(NamedTuple):

@@ -70,7 +70,7 @@ class SendStats:
     def sent(
         self, complete_s: float, sent_s: float, peer_wait_s: float, *, first_complete_s: float | None
     ) -> None:
-        """A reply was handed to the socket at ``sent_s``, of which ``peer_wait_s`` went into a slow peer.
+        """A reply was given to its socket at ``sent_s``, after waiting ``peer_wait_s`` for a slow peer.
 
         ``first_complete_s`` is when the session's first frame was complete, None for a reply without
         audio; only the first with audio counts.
