@@ -1,1 +1,1 @@
-"""Who may come in, and with how many sessions."""
+"""Access: keys, limits of callers, origins, and secrets between workers."""

@@ -11,11 +11,11 @@ from antiphon.errors import ConfigError
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 IPV6_PREFIX_BITS = 64
-"""What one subscriber gets: all its addresses count as one."""
+"""The network prefix of one subscriber: all its addresses count as one."""
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Addresses and networks as ``--trusted-proxy`` takes them.
+    """Parse the addresses and networks of ``--trusted-proxy``.
 
     Raises:
         ConfigError: a text that is neither.
@@ -30,10 +30,10 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
-    """The address that counts: the peer's, or the last one in ``X-Forwarded-For`` that no trusted proxy has.
+    """A caller's address: the peer's, or the last one in ``X-Forwarded-For`` that is no trusted proxy's.
 
-    Everything further to the left of that header is what the client itself may have written. IPv6
-    addresses count by their /64, IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
+    A client may have written everything to the left of that one itself. IPv6 addresses count by their /64,
+    IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
     """
     address = _parse(peer or "")
     if address is None:
@@ -42,7 +42,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
     while hops and any(address in network for network in proxies):
         hop = _parse(hops.pop())
         if hop is None:
-            break  # not an address: the proxy that wrote it is the last one we can name
+            break  # not an address: the proxy that wrote it is the last known one
         address = hop
     if address.version == 4:
         return str(address)
@@ -50,7 +50,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
 
 
 def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
-    """The name under which a peer's connections count; "" for a trusted proxy, whose are many callers'.
+    """The name under which a peer's connections count; "" for a trusted proxy, which carries many callers.
 
     Raises:
         ConfigError: a proxy is no address.
@@ -70,7 +70,7 @@ def is_within(peer: str, networks: Sequence[Network]) -> bool:
 
 
 def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address as headers hold it, perhaps with a port, brackets or a zone."""
+    """Parse an address of a header, possibly with a port, brackets or a zone."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

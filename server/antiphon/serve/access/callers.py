@@ -1,7 +1,7 @@
 """Callers: identity, rights and session counts, checked before any other work.
 
-Sessions are counted by :class:`SessionLedger` for as long as their request lasts, so that whatever ends
-the request gives them back.
+:class:`SessionLedger` counts a session for as long as its request lasts, so that every end of the request
+releases it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from antiphon.supervisor.connection_bounds import ADDRESS_SHARE
 from antiphon.supervisor.messages import Take, Use
 
 OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
-"""Paths whose clients are OpenAI's, or made for its API."""
+"""Paths of OpenAI's clients and of others written for its API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the key it showed, where keys are requested, and its address."""
+    """The sender of a request: its key, where keys are required, and its address."""
 
     key: KeyEntry | None
     address: str
 
     @property
     def name(self) -> str:
-        """What logs call it: the name of its key, or "" where there are none."""
+        """Its name in logs: that of its key, or "" where no keys are required."""
         return self.key.name if self.key is not None else ""
 
 
 LEAST_SHARE = 4
-"""A household behind one address, however small the server is."""
+"""The least sessions per address, on a server of any size: several people may share one address."""
 
 ANYBODY = Caller(None, "")
-"""A caller of whom nothing is known."""
+"""A caller without a key and an address."""
 
 
 class Access:
@@ -63,9 +63,8 @@ class Access:
     ) -> None:
         """Read the keys and the trusted proxies.
 
-        ``client`` asks the whole server, which is this process when None. ``running`` is what calls under
-        way have used so far, in seconds by key, as of the last look at them. ``secret`` is that of
-        :class:`EphemeralKeys`.
+        ``client`` counts for the whole server; None: for this process. ``running`` returns the usage of
+        active calls at the last check, in seconds by key. ``secret`` is that of :class:`EphemeralKeys`.
 
         Raises:
             ConfigError: the file of keys cannot be used, or a proxy is no address.
@@ -90,42 +89,42 @@ class Access:
         return self._keys is not None
 
     def reread_keys(self) -> None:
-        """Read the file of keys now, where there is one."""
+        """Read the file of keys now, if there is one."""
         if self._keys is not None:
             self._keys.reread()
 
     def reread_token(self) -> None:
-        """Read Twilio's token now, where there is one.
+        """Read Twilio's token now, if there is one.
 
         Raises:
-            ConfigError: the file cannot be used; the token stays what it was.
+            ConfigError: the file cannot be used; the token remains unchanged.
         """
         if self._token_file is not None:
             self.twilio_token = read_token(self._token_file)
 
     def is_open(self, what: str) -> bool:
-        """Whether health, metrics or page need no key."""
+        """Whether health, metrics or the page needs no key."""
         return what not in self._protected
 
     def needs_key(self, request: web.Request) -> bool:
-        """Whether a request lacks the key that it needs; one that is wrong is no lack."""
+        """Whether a request lacks the key that it needs; a wrong key is not a lacking one."""
         shown = presented_key(request.headers, request.query) or cookie_key(request)
         return self._keys is not None and shown is None
 
     def identify(self, request: web.Request, *, may_lack_key: bool = False) -> Caller:
-        """Who sends a request; with ``may_lack_key`` it may show one later, to :meth:`known_by`.
+        """The sender of a request; with ``may_lack_key`` it may present a key later, to :meth:`known_by`.
 
         Raises:
-            web.HTTPUnauthorized: it shows no key, or one that is not in the file.
+            web.HTTPUnauthorized: the key is missing, or not in the file.
         """
         is_later = may_lack_key and self.needs_key(request)
         return Caller(None if is_later else self._key_of(request), self.address_of(request))
 
     def known_by(self, key: str | None, caller: Caller) -> Caller:
-        """A caller that has shown a ``key`` in its first message, where it needed one and had shown none.
+        """A caller that presented a ``key`` in its first message, where it needed one and had presented none.
 
         Raises:
-            KeyRevokedError: it shows none, or one that is not in the file.
+            KeyRevokedError: the key is missing, or not in the file.
         """
         if self._keys is None or caller.key is not None:
             return caller
@@ -139,23 +138,23 @@ class Access:
         return self._keys is not None and self._keys.find(key) is not None
 
     def address_of(self, request: web.Request) -> str:
-        """Where a request comes from; the address that a trusted proxy names, else the peer's."""
+        """The origin of a request: the address that a trusted proxy names, else the peer's."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
     async def admit(self, caller: Caller) -> None:
-        """Whether a caller may begin; raises as :meth:`check`."""
+        """Check that a caller may begin; raises as :meth:`check`."""
         limited = [caller.name] if self.limit_s(caller) else []
         self.check(caller, await self.used(limited))
 
     def limit_s(self, caller: Caller) -> int:
-        """The seconds that a caller may use on a day; 0 for any number."""
+        """The seconds that a caller may use in a day; 0 for no limit."""
         key = caller.key
         if key is None or self._keys is None:
             return 0
         return key.seconds if key.seconds is not None else self._limits.max_seconds_per_key
 
     async def used(self, keys: Iterable[str]) -> dict[str, float]:
-        """Seconds that each of these keys has used today on the whole server, calls under way included."""
+        """Seconds that each of these keys has used today on the whole server, active calls included."""
         names = dict.fromkeys(keys, 0.0)
         if not names:
             return {}
@@ -166,7 +165,7 @@ class Access:
         return sums
 
     def ended(self, record: UsageRecord) -> None:
-        """Keep the record of a call that has ended."""
+        """Record the usage of a call that has ended."""
         self.usage.write(record)
         if record.key:
             left_s = max(0.0, self.running.get(record.key, 0.0) - record.seconds)
@@ -180,11 +179,11 @@ class Access:
         return Use(self.usage.day, tuple(used.items()))
 
     def check(self, caller: Caller, used: Mapping[str, float]) -> None:
-        """Whether a caller may begin, or continue, of whose key ``used`` has the seconds of today.
+        """Check that a caller may begin, or continue; ``used`` are the seconds of its key today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.
-            UsageLimitError: its key has used what it may on a day; the message has the numbers.
+            UsageLimitError: its key has used its seconds of the day; the message has the numbers.
         """
         key = caller.key
         if key is None or self._keys is None:
@@ -213,14 +212,14 @@ class Access:
         return key
 
     def _holder_of(self, keys: KeyFile, presented: str) -> KeyEntry | None:
-        """The API key with which an ephemeral one was made, as long as both are good."""
+        """The API key that an ephemeral key was made with, while both are valid."""
         found = self.ephemeral.read(presented)
         key = None if found is None else keys.named(found.name)
         return key if found is not None and key is not None and self.ephemeral.is_of(found, key) else None
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
-    """401, with the header that says what would help; on OpenAI's paths the body is OpenAI's too."""
+    """A 401 with the header that names the scheme; on OpenAI's paths the body is OpenAI's too."""
     headers = {"WWW-Authenticate": 'Bearer realm="antiphon"'}
     if OPENAI_PATH.match(path) is None:
         return web.HTTPUnauthorized(text=f"{words}\n", headers=headers)
@@ -231,17 +230,17 @@ def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
 def error_body(
     message: str, *, code: str | None, kind: str = "invalid_request_error", param: str | None = None
 ) -> str:
-    """An error as clients of OpenAI's HTTP API read it."""
+    """An error in the format of OpenAI's HTTP API."""
     return json.dumps({"error": {"message": message, "type": kind, "code": code, "param": param}}) + "\n"
 
 
 class SessionLedger:
-    """How many sessions each key and each address has in this process, and whether it may have another."""
+    """Counts the sessions of each key and each address in this process, and checks their limits."""
 
     def __init__(self, limits: Limits, client: SupervisorClient, *, proxies: Sequence[Network] = ()) -> None:
-        """Begin without a session; ``client`` counts for the whole server.
+        """Start without sessions; ``client`` counts for the whole server.
 
-        Callers whose address is that of one of the ``proxies`` are many.
+        Callers whose address is one of the ``proxies`` are many.
         """
         self._limits, self._proxies = limits, proxies
         self._client = client
@@ -251,9 +250,10 @@ class SessionLedger:
 
     @contextlib.asynccontextmanager
     async def hold(self, caller: Caller, *, rows: int = 0, extra: int = 0) -> AsyncIterator[None]:
-        """One more session of this caller, for as long as this lasts; it may have ``extra`` beyond its limit.
+        """Count one more session of this caller for the block; ``extra`` sessions beyond its limit are
+        allowed.
 
-        ``rows`` are all there are, of which an address may have a share.
+        ``rows`` is the total, of which an address may have a share.
 
         Raises:
             SessionLimitError: its key or address is at its limit; the message has the numbers.
@@ -281,10 +281,10 @@ class SessionLedger:
 
     @contextlib.asynccontextmanager
     async def hold_upload(self, caller: Caller) -> AsyncIterator[None]:
-        """One more recording of this caller's address, for as long as this lasts.
+        """Count one more recording of this caller's address for the block.
 
         Raises:
-            SessionLimitError: it is at its limit; the message has the numbers.
+            SessionLimitError: the address is at its limit; the message has the numbers.
             ServerFullError: the supervisor did not answer.
         """
         lease, limit = next(self._numbers), self._limits.max_uploads_per_address
@@ -296,7 +296,7 @@ class SessionLedger:
             self._client.give_back(lease)
 
     def sessions_of_keys(self) -> list[tuple[str, int]]:
-        """The keys that have sessions, by name, and how many each."""
+        """The number of sessions by name of key."""
         return list(self._by_key.items())
 
     def of_key(self, name: str) -> int:
@@ -322,6 +322,6 @@ class SessionLedger:
             share = max(LEAST_SHARE, round(rows * ADDRESS_SHARE))
             is_many = is_own(caller.address) or is_within(caller.address, self._proxies)
             address_limit = 0 if is_many else share
-        address_limit = address_limit if caller.address else 0  # a caller without one is of none
+        address_limit = address_limit if caller.address else 0  # a caller without one counts for none
         limits = [limit + extra if limit else 0 for limit in (key_limit, address_limit)]
         return Take(lease, caller.name, limits[0], caller.address, limits[1])

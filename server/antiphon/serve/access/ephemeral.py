@@ -1,9 +1,9 @@
-"""Ephemeral keys: what a server of its own gives to a browser, so that the browser never has the API key.
+"""Ephemeral keys, which an application's own server gives to a browser in place of the API key.
 
-An ephemeral key is signed, not stored: it says whose it is, until when it is good and for which session, and
-every process of the server that has the secret can read it. Nothing is kept for one, so any number can be
-made. Its holder can read what it says. It is valid for realtime sessions only, not for further keys, and ends
-with the API key that it was made with.
+An ephemeral key is signed, not stored: it contains its owner, its expiry and its session, and every process
+with the secret can read it. The server stores nothing, so any number can be made. Its holder can read its
+content. It is valid for realtime sessions only, not for making further keys, and ends with the API key that
+it was made with.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from antiphon.serve.access.keys import KeyEntry
 PREFIX: Final = "ek_"
 
 PATHS: Final = re.compile(r"(/m/[^/]+)?/v1/realtime(/translations)?")
-"""Where an ephemeral key is good."""
+"""The paths on which an ephemeral key is valid."""
 
 MIN_SECONDS: Final = 10
 MAX_SECONDS: Final = 7200
 DEFAULT_SECONDS: Final = 600
-"""The published limits."""
+"""The limits that OpenAI publishes."""
 
 MAX_SESSION_BYTES: Final = 3000
-"""Of the session in a key, as JSON: the key travels in a header, of which servers take 8 KiB."""
+"""Most bytes of a session in a key, as JSON: the key travels in a header, of which servers accept 8 KiB."""
 
 MAX_KEY_CHARS: Final = 8000
 
@@ -43,9 +43,9 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ephemeral:
-    """What an ephemeral key says: the name of the API key it was made with, a mark of it, and a session.
+    """The content of an ephemeral key: the name and a mark of its API key, and a session.
 
-    The mark can be made and compared by the server only: its holder learns nothing of the API key by it.
+    Only the server can make and compare the mark, which discloses nothing of the API key.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Ephemeral:
 
 
 class EphemeralKeys:
-    """Makes and reads them. ``secret`` is the same in all processes of a server, drawn when None."""
+    """Makes and reads ephemeral keys. ``secret`` is the same in all processes of a server, random if None."""
 
     def __init__(self, secret: bytes | None = None, *, time_s: Callable[[], float] = time.time) -> None:
         """Sign with ``secret``; ``time_s`` is the time since the epoch."""
@@ -63,7 +63,7 @@ class EphemeralKeys:
         self._time_s = time_s
 
     def issue(self, key: KeyEntry | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
-        """A new key and when it expires, made with ``key`` where the server requests keys.
+        """A new key and its expiry, made with ``key`` where the server requires keys.
 
         Raises:
             FieldError: the session is too long for a header.
@@ -82,7 +82,7 @@ class EphemeralKeys:
         return PREFIX + sealed, expires_at
 
     def read(self, presented: str) -> Ephemeral | None:
-        """What a key says; None when it is none of this server's, or no longer good."""
+        """The content of a key; None for one that is not this server's, or has expired."""
         if not presented.startswith(PREFIX) or len(presented) > MAX_KEY_CHARS:
             return None
         sealed = presented.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""A browser's key for a protected page: the form that requests it, and the cookie that keeps it."""
+"""A browser's key for a protected page: the form that asks for it, and the cookie that keeps it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'se
 
 
 def cookie_key(request: web.Request) -> str | None:
-    """The key in the cookie, which counts only for requests of our own page."""
+    """The cookie with the key, which counts only for requests of the server's own page."""
     is_ours = origin_allowed(request.headers.get("Origin"), request.headers.get("Host"), ())
     return (is_ours and request.cookies.get(COOKIE)) or None
 
 
 def key_form(request: web.Request, words: str) -> web.Response:
-    """The form that a browser shows as a refusal; ``words`` say why."""
+    """The form as a refusal; ``words`` is the reason."""
     headers = page_headers(request.headers.get("Host"))
     headers |= {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
     headers["WWW-Authenticate"] = 'Bearer realm="antiphon"'
@@ -41,7 +41,7 @@ def key_form(request: web.Request, words: str) -> web.Response:
 
 
 def keep_key(request: web.Request, key: str) -> web.HTTPSeeOther:
-    """The answer to a good key: a cookie for our own page only, and the page."""
+    """The answer to a valid key: a cookie for the server's own page only, and the page."""
     found = web.HTTPSeeOther(".")
     found.set_cookie(
         COOKIE, key, max_age=COOKIE_S, httponly=True, samesite="Strict", secure=request.secure, path="/"

@@ -12,21 +12,21 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.calls.call import Call
 
 PERIOD_S: Final = 5.0
-"""From one look to the next: a call ends within 10 s of the change that ends it."""
+"""Seconds between two checks: a call ends within 10 s of the change that ends it."""
 
 CALLS_A_TURN: Final = 32
-"""Calls whose seconds are counted before other handlers have their turn: some milliseconds."""
+"""Calls counted before other handlers have their turn: some milliseconds."""
 
 
 async def watch_keys(access: Access, calls: Iterable[Call], period_s: float = PERIOD_S) -> None:
-    """Look at all calls now and then, for as long as the server runs."""
+    """Check all calls regularly, for as long as the server runs."""
     while True:
         await asyncio.sleep(period_s)
         await check_calls(access, tuple(calls))
 
 
 async def check_calls(access: Access, calls: Iterable[Call]) -> None:
-    """End the calls whose key is no longer valid, or has used up its day, those under way included."""
+    """End the calls whose key is no longer valid, or has used its seconds of the day."""
     keyed = [call for call in calls if call.caller.key is not None]
     running_s: Counter[str] = Counter()
     for number, call in enumerate(keyed, start=1):

@@ -1,12 +1,11 @@
 """API keys: a file of names and hashes, and where a request carries its key.
 
-A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: what the holder is called in logs and, where they need a key,
-in metrics; the SHA-256 of the key in hexadecimal; how many sessions it may have at once where that differs
-from ``max_sessions_per_key``; and how many seconds of calls a day where that differs from
-``max_seconds_per_key`` (SESSIONS may then be empty). Empty lines and lines that begin with ``#`` say nothing.
-The file holds no key, so reading it gives no access; keys are drawn at random (``antiphon keys NAME``), so a
-plain hash cannot be searched. A key is never logged, nor part of any message; only a subprotocol may come
-back to its client.
+A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: the holder's name in logs and, where they need a key, in
+metrics; the SHA-256 of the key in hexadecimal; its sessions at once where these differ from
+``max_sessions_per_key``; and its seconds of calls a day where these differ from ``max_seconds_per_key``
+(SESSIONS may then be empty). Empty lines and lines that begin with ``#`` are ignored. The file holds no key,
+so reading it gives no access; keys are drawn at random (``antiphon keys NAME``), so a plain hash cannot be
+searched. A key is never logged, nor part of a message; only a subprotocol may be sent back to its client.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
 HEADERS = ("kyutai-api-key", "x-api-key")
-"""Other places of a key than ``Authorization``: of Kyutai's clients, and those without bearer tokens."""
+"""Headers with a key apart from ``Authorization``: of Kyutai's clients, and of clients without bearer tokens.
+"""
 
 QUERY_NAMES = ("auth_id", "worker_auth_id")
-"""Where stock clients put their key in the query: Kyutai's STT and TTS clients, Moshi's web client."""
+"""Query parameters with a key of stock clients: Kyutai's STT and TTS clients, Moshi's web client."""
 
 SUBPROTOCOL = "openai-insecure-api-key."
-"""How clients of OpenAI's Realtime API that run in a browser send theirs: as the name of a subprotocol."""
+"""The prefix of a key in browsers' clients of OpenAI's Realtime API: in the name of a subprotocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One line of the file; a limit None is that of all keys, 0 is none. ``seconds`` are those of a day."""
+    """One line of the file; a limit None is the default of all keys, 0 is none. ``seconds`` are per day."""
 
     name: str
     digest: bytes
@@ -57,7 +57,7 @@ def digest_of(key: str) -> bytes:
 
 
 def format_key(key: KeyEntry) -> str:
-    """The line of a key."""
+    """The line of a key in the file."""
     limits = [key.sessions, key.seconds] if key.seconds is not None else [key.sessions]
     written = "".join(f":{'' if limit is None else limit}" for limit in limits)
     return f"{key.name}:{key.digest.hex()}{'' if written == ':' else written}"
@@ -67,7 +67,7 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
     """The keys of a file's text; ``source`` names it in errors.
 
     Raises:
-        ConfigError: a line that is none (it is not quoted: it may be a key), or a name twice.
+        ConfigError: an invalid line (not quoted: it may contain a key), or a name that occurs twice.
     """
     keys: dict[str, KeyEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -94,7 +94,7 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
 
 
 def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key a request carries, wherever its client puts it; None without one."""
+    """The key that a request carries, in any of the places; None without one."""
     if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
         return bearer[1]
     if key := next((headers[name] for name in HEADERS if headers.get(name)), None):
@@ -108,8 +108,8 @@ def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str |
 def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
     """The offered subprotocol that the answer selects; None where none is offered.
 
-    A browser fails the connection unless one that it offered is selected. The first that carries no key is;
-    a key comes back only where nothing else was offered, to the client that sent it.
+    A browser fails the connection unless one that it offered is selected. The first one without a key is
+    selected; one with a key only where no other was offered, so it returns to the client that sent it.
     """
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     names = [name for name in offered if _TOKEN.fullmatch(name)]
@@ -117,7 +117,9 @@ def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
 
 
 def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
-    """The key that was presented, in a time that does not depend on which it is, or on how nearly it fits."""
+    """The key that was presented, found in a time that depends neither on which it is nor on how nearly it
+    fits.
+    """
     digest = digest_of(presented)
     found: KeyEntry | None = None
     for key in keys:
@@ -127,16 +129,16 @@ def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
 
 
 class KeyFile:
-    """The keys of a file that may change while the server runs: a changed file is read at the next look.
+    """The keys of a file that may change while the server runs: a changed file is read at the next check.
 
-    A file that cannot be read any more only causes a line of the log; one without keys gives no access.
+    A file that can no longer be read only causes a line of the log; a file without keys gives no access.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:
         """Read the file.
 
         Raises:
-            ConfigError: it cannot be read, it holds no key, or as :func:`parse_keys`.
+            ConfigError: it cannot be read, it holds no key, or an error of :func:`parse_keys`.
         """
         self._path = path
         self._log = log or Log(__name__)
@@ -148,7 +150,7 @@ class KeyFile:
             )
 
     def find(self, presented: str) -> KeyEntry | None:
-        """The key that was presented, if it is one."""
+        """The entry of the presented key, if it is in the file."""
         self._refresh()
         return find_key(self._keys, presented)
 
@@ -163,7 +165,7 @@ class KeyFile:
         return any(it.name == key.name and it.digest == key.digest for it in self._keys)
 
     def reread(self) -> None:
-        """Read the file now, whether or not it looks changed."""
+        """Read the file now, even if it appears unchanged."""
         self._version = self._look()
         try:
             self._keys = self._read()

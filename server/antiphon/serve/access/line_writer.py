@@ -1,4 +1,4 @@
-"""A file of lines, written and read by a thread: a disk that hangs holds up no event loop."""
+"""Appends and reads lines of a file on a thread of its own, so that a hanging disk blocks no event loop."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MAX_LINES: Final = 1024
-"""Waiting for a disk: the calls that end in minutes, and a quarter of a megabyte."""
+"""The most lines that wait for a disk: the calls of minutes, a quarter of a megabyte."""
 
 
 class LineWriter:
-    """Appends to one file, line by line, in the order they come."""
+    """Appends to one file, line by line, in order."""
 
     def __init__(self, path: Path) -> None:
-        """Begin without a thread; the first line starts it."""
+        """Start without a thread; the first line starts it."""
         self._path = path
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue(MAX_LINES)
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> Future[None]:
-        """Append a line; the result comes once it is in the file, or is an OSError."""
+        """Append a line; the future is done once the line is in the file, or fails with an OSError."""
         return self.after_lines(lambda: append(self._path, line))
 
     def after_lines(self, work: Callable[[], T]) -> Future[T]:
-        """Do something with the file once the lines before it are written; its result, or an OSError."""
+        """Run a function on the file after the lines before it; its result, or an OSError."""
         done: Future[T] = Future()
         try:
             self._work.put_nowait((work, done))
@@ -39,7 +39,7 @@ class LineWriter:
             done.set_exception(OSError(errno.EAGAIN, f"{MAX_LINES} lines wait for the disk"))
             return done
         if self._thread is None:
-            # A daemon: the process may end while the disk hangs.
+            # A daemon thread: the process may end while the disk hangs.
             self._thread = threading.Thread(target=self._run, name="antiphon-lines", daemon=True)
             self._thread.start()
         return done
@@ -56,7 +56,7 @@ class LineWriter:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line in one write, behind whatever a write that failed has left.
+    """Append a line in one write, after the rest of a write that failed.
 
     Raises:
         OSError: not all of it was written.

@@ -11,10 +11,10 @@ from antiphon.errors import ConfigError
 from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, KeyEntry, digest_of, format_key
 
 KEY_BYTES = 24
-"""Random bytes in a key: too many to be found by trying, so a plain hash of it may be stored."""
+"""Random bytes in a key: too many for a search, so a plain hash of it may be stored."""
 
 MIN_CHARS = 12
-"""Characters that a chosen key has at least."""
+"""The least characters of a chosen key."""
 
 EXAMPLES = """\
 examples:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the line on standard output and a new key on standard error.
 
     Raises:
-        ConfigError: a name that no line can hold, or a key that is too short.
+        ConfigError: a name that is not valid in a line, or a key that is too short.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon keys",

@@ -1,4 +1,4 @@
-"""Requests to another worker: signed, over TLS unless it is on this machine. They block."""
+"""Requests to another worker: signed, and over TLS unless it is on this machine. They block."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ CANARY_PATH: Final = "/api/canary"
 MAX_ANSWER_BYTES: Final = 65_536
 
 FORBIDDEN: Final = 403
-"""Among others for a request that is signed for a worker of another name."""
+"""The status for a request that is signed for a worker of another name, among other reasons."""
 
 SERVER_FAULTS: Final = 500
-"""From this status on a request may be answered otherwise later: 503 is a server without a free row."""
+"""From this status on a later request may succeed: 503 is a server without a free row."""
 
 
 def check_target(target: str) -> None:
     """Check the address of a worker.
 
     Raises:
-        ConfigError: it is none, or calls would go there in the clear.
+        ConfigError: it is no address, or calls would be sent unencrypted.
     """
     try:
         parts = urlsplit(target)
         is_one = parts.port != 0 and parts.scheme in ("http", "https") and parts.path in ("", "/")
-    except ValueError:  # a port or an address of IPv6 that is none
+    except ValueError:  # an invalid port or IPv6 address
         is_one = False
     if not is_one or not parts.hostname or "@" in parts.netloc:
         raise ConfigError(f"{target!r} is no address of a worker; write https://HOST:PORT")
@@ -54,51 +54,51 @@ def is_loopback(host: str) -> bool:
 
 
 class OtherWorker:
-    """A worker at an address, for those who have the secret."""
+    """A worker at an address, for workers with the same secret."""
 
     def __init__(self, target: str, secret: SharedSecret, *, timeout_s: float) -> None:
-        """Connect at each request.
+        """Store the address; each request connects.
 
         Raises:
             ConfigError: see :func:`check_target`.
         """
         check_target(target)
         self._target, self._secret, self._timeout_s = target.rstrip("/"), secret, timeout_s
-        self._name: str | None = None  # as it says, once it was asked
+        self._name: str | None = None  # the name that it reports, once asked
 
     def take(self, model: str, call: bytes) -> str:
-        """Let it take a call; returns its name.
+        """Send it a call; returns its name.
 
         Raises:
-            HandOverError: it does not.
-            HandOverRefusedError: and would not later either.
+            HandOverError: it refuses the call.
+            HandOverRefusedError: it would refuse the call later, too.
         """
         answer = self._ask("POST", f"{CALLS_PATH}?model={quote(model)}", call)
         return str(answer.get("worker", ""))
 
     def facts(self) -> Mapping[str, Any]:
-        """Its name, and the models it has calls for.
+        """Its name, and the models it takes calls for.
 
         Raises:
-            HandOverError: it does not say.
+            HandOverError: it does not answer.
         """
         facts = self._ask("GET", CALLS_PATH)
         self._name = str(facts.get("worker", ""))
         return facts
 
     def drain(self, target: str, engine: str = "") -> Mapping[str, Any]:
-        """Let it drain, or only its engine on a device, and its calls go to the worker at ``target``.
+        """Drain it, or only its engine on a device, and move its calls to the worker at ``target``.
 
         Raises:
-            HandOverError: it does not.
+            HandOverError: it refuses.
         """
         return self._ask("POST", DRAIN_PATH, json.dumps({"target": target, "engine": engine}).encode())
 
     def set_canary(self, phase: str) -> Mapping[str, Any]:
-        """Set the phase of its canary; returns the state after it.
+        """Set the phase of its canary; returns the new state.
 
         Raises:
-            HandOverError: it does not.
+            HandOverError: it refuses.
         """
         return self._ask("POST", CANARY_PATH, json.dumps({"phase": phase}).encode())
 
@@ -107,7 +107,7 @@ class OtherWorker:
             return self._read(*self._sent(method, path, body, ""))
         name = self._name if self._name is not None else self._asked_name()
         status, data = self._sent(method, path, body, name)
-        if status == FORBIDDEN and (other := self._asked_name()) != name:  # another one is there since
+        if status == FORBIDDEN and (other := self._asked_name()) != name:  # another worker is there now
             status, data = self._sent(method, path, body, other)
         return self._read(status, data)
 
@@ -130,7 +130,7 @@ class OtherWorker:
             response = connection.getresponse()
             return response.status, response.read(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            self._name = None  # another worker may be there next time
+            self._name = None  # another worker may have the address next time
             raise HandOverError(f"{self._target} cannot be reached: {error!r}") from error
         finally:
             connection.close()

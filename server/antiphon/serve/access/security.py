@@ -21,14 +21,15 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
     """Whether a request with these ``Origin`` and ``Host`` headers may open a socket.
 
     No origin: not a browser, passes. The same host and port: our own page, passes (the scheme is not
-    compared, since a proxy may end TLS before us). Anything else only when it is in ``allowed``, where
-    ``*`` stands for all. A browser sends ``null`` for files and sandboxed frames; that is an origin too.
+    compared, since a proxy may end TLS in front of the server). Any other passes only when it is in
+    ``allowed``, where ``*`` stands for all. A browser sends ``null`` for files and sandboxed frames; that
+    counts as an origin too.
     """
     if origin is None or is_listed(origin, allowed):
         return True
     try:
         parts = urlsplit(origin)
-    except ValueError:  # no browser sends such a thing
+    except ValueError:  # no browser sends this
         return False
     if host is None or not parts.netloc:
         return False
@@ -37,7 +38,7 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
 
 
 def is_listed(origin: str | None, allowed: Sequence[str]) -> bool:
-    """Whether ``allowed`` names an origin, or all."""
+    """Whether ``allowed`` contains an origin, or all."""
     names = {entry.rstrip("/").lower() for entry in allowed}
     return origin is not None and ("*" in names or origin.rstrip("/").lower() in names)
 
@@ -45,11 +46,11 @@ def is_listed(origin: str | None, allowed: Sequence[str]) -> bool:
 def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
     """Refuse a request from a foreign web page, before any upgrade.
 
-    Other sites' pages can open WebSockets to us with the visitor's network position; this is the only
-    thing that stops them. It concerns only browsers: other clients send no Origin.
+    Pages of other sites can open WebSockets to the server from the visitor's network; only this check stops
+    them. It concerns browsers only: other clients send no Origin.
 
     Raises:
-        web.HTTPForbidden: the origin is neither ours nor allowed.
+        web.HTTPForbidden: the origin is neither the server's nor allowed.
     """
     origin = request.headers.get("Origin")
     if not origin_allowed(origin, request.headers.get("Host"), allowed):
@@ -59,10 +60,10 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
 
 
 def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
-    """Whether a request may name this ``Host``; ``allowed`` None lets every name pass.
+    """Whether a request may use this ``Host``; ``allowed`` None accepts every name.
 
-    An address and ``localhost`` always pass: a page elsewhere cannot make a browser believe that they are
-    its own. Anyone can register a name that leads to any address.
+    An address and ``localhost`` always pass: a page elsewhere cannot make a browser take them for its own.
+    Any name can be registered and point to any address.
     """
     if allowed is None:
         return True
@@ -80,11 +81,11 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 
 
 def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
-    """The names apart from addresses by which requests may call us; None when any will do.
+    """The names, apart from addresses, that requests may use as host; None for any.
 
-    Against DNS rebinding: a page of a foreign name whose address turns into ours. That is a danger to
-    servers that rely on where they listen: on this machine only, without keys. For others it is checked
-    only when ``allow_host`` says so.
+    Protects against DNS rebinding: a page of a foreign name whose address changes to the server's. It
+    endangers servers protected only by their address: on this machine, without keys. For others the host is
+    checked only when ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
     if "*" in config.allow_host or not (config.allow_host or (is_local and not asks_for_keys)):
@@ -94,7 +95,7 @@ def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str
 
 
 def host_check(allowed: Collection[str] | None) -> Middleware:
-    """A middleware that answers 421 to requests for hosts that we are not."""
+    """A middleware that answers 421 to requests for foreign hosts."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -109,7 +110,7 @@ def host_check(allowed: Collection[str] | None) -> Middleware:
 
 
 def workers_port(port: int, paths: Collection[str]) -> Middleware:
-    """A middleware that answers 404 on the port for other workers to all but the ``paths`` they request."""
+    """A middleware that, on the port for other workers, answers 404 to all but the workers' ``paths``."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -122,9 +123,10 @@ def workers_port(port: int, paths: Collection[str]) -> Middleware:
 
 
 def page_headers(host: str | None) -> dict[str, str]:
-    """The headers of every page and script: nothing from elsewhere, no frames, the microphone for us.
+    """The headers of every page and script: nothing from other hosts, no frames, the microphone for this page
+    only.
 
-    ``host`` is the request's Host: WebSockets to it are named one by one, since older Safari does not count
+    ``host`` is the request's Host: WebSockets to it are listed by name, since older Safari does not count
     them under ``'self'``. The two cross-origin headers let the page use shared memory with its audio worklet.
     """
     sockets = f" ws://{host} wss://{host}" if host is not None and _HOST.fullmatch(host) else ""
@@ -146,14 +148,14 @@ def page_headers(host: str | None) -> dict[str, str]:
 
 METHODS: Final = "GET, HEAD, POST"
 MAX_AGE_S: Final = 600
-"""How long a browser remembers that it may send a request."""
+"""Seconds for which a browser remembers that it may send a request."""
 
 _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
-"""Names of headers that a request may have: all that its preflight asks for."""
+"""The headers that a cross-origin request may have, as its preflight asks."""
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:
-    """A middleware that tells browsers which requests pages of the ``allowed`` origins may send."""
+    """A middleware that announces to browsers which requests pages of the ``allowed`` origins may send."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -175,7 +177,7 @@ def preflights(allowed: Sequence[str]) -> Middleware:
 
 
 def readable(allowed: Sequence[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """What lets pages of the ``allowed`` origins read an answer that is about to be sent, and its headers."""
+    """The headers that let pages of the ``allowed`` origins read an answer about to be sent."""
 
     async def allow(request: web.Request, response: web.StreamResponse) -> None:
         origin = request.headers.get(hdrs.ORIGIN)

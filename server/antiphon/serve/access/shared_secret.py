@@ -1,11 +1,11 @@
-"""The secret that workers share: what they send each other is signed with it, headers first, then the body.
+"""The secret of workers that hand calls over: it signs requests between them, headers first, then the body.
 
 A request begins with a signature over its method, path, length, time, a nonce and the name of the worker it
-is for, so no body of an untrusted client is read, and no other worker takes it. Its body ends with 32
-bytes that sign the body and that signature.
+is for, so no body of an untrusted client is read, and no other worker accepts it. Its body ends with 32 bytes
+that sign the body and that signature.
 
-A secret may be a certificate with its key (PEM): workers then trust only that certificate, whatever the name
-of the host, since only they have its key.
+A secret may be a certificate with its key (PEM): workers then trust only that certificate, for any host name,
+since only they have its key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADER: Final = "X-Antiphon-Signature"
 SCHEME: Final = "v2"
 TAG_BYTES: Final = 32
 MIN_BYTES: Final = 16
-"""Of a secret: as many random bytes as a token has."""
+"""The least bytes of a secret: as many as a random token has."""
 
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 END: Final = b"-----END CERTIFICATE-----"
@@ -39,7 +39,7 @@ MAKE_CERTIFICATE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SharedSecret:
-    """What workers know that hand calls over to each other."""
+    """The secret that workers share to hand calls over to each other."""
 
     key: bytes = field(repr=False)
 
@@ -48,7 +48,7 @@ class SharedSecret:
         """The secret of a file, without white space around it.
 
         Raises:
-            ConfigError: it cannot be read, is too short, or is only a certificate, which is no secret.
+            ConfigError: it cannot be read, is too short, or is only a certificate, which is public.
         """
         try:
             key = path.read_bytes().strip()
@@ -67,16 +67,16 @@ class SharedSecret:
         return cls(key)
 
     def client_tls(self) -> ssl.SSLContext:
-        """The TLS of requests to another worker; of several certificates the first is the one it shows.
+        """The TLS of requests to another worker; of several certificates it presents the first.
 
         Raises:
-            ConfigError: its certificate is none.
+            ConfigError: its certificate is invalid.
         """
         if CERTIFICATE not in self.key:
             return ssl.create_default_context()  # SSL_CERT_FILE names another authority
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, whatever signed it
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, with any signature
         _, begin, rest = self.key.partition(CERTIFICATE)
         own = begin + b"".join(rest.partition(END)[:2])
         try:
@@ -88,7 +88,7 @@ class SharedSecret:
     def sign(self, method: str, path: str, length: int, now_s: float, *, worker: str) -> str:
         """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970.
 
-        ``worker`` is the name of the one it is for, which it reports by GET: of those any may be asked.
+        ``worker`` is the name of its receiver, which that reports by GET; any worker answers a GET.
         """
         nonce = secrets.token_hex(8)
         signature = self._of(method, path, length, f"{now_s:.3f}", nonce, worker)
@@ -98,7 +98,7 @@ class SharedSecret:
         """Check the header of a request to the worker of this name.
 
         Raises:
-            HandOverError: it was not made with this secret for this worker, or not lately.
+            HandOverError: it was made with another secret, for another worker, or too long ago.
         """
         scheme, _, rest = header.partition(" ")
         time_s, _, rest = rest.partition(" ")
@@ -115,7 +115,7 @@ class SharedSecret:
             )
 
     def tag(self, header: str) -> hmac.HMAC:
-        """What the body is to be fed to; its digest follows the body."""
+        """A hash of the body to be fed with it; its digest follows the body."""
         return hmac.new(self.key, b"body " + header.encode(), hashlib.sha256)
 
     def _of(self, method: str, path: str, length: int, time_s: str, nonce: str, worker: str) -> str:

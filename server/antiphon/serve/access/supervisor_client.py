@@ -1,4 +1,4 @@
-"""The supervisor as a front end asks it: what concerns the whole server, and not this process only."""
+"""A front end's questions to the supervisor about the whole server."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from antiphon.supervisor.messages import (
 from antiphon.supervisor.shared import SharedState
 
 ASK_S: Final = 0.3
-"""For the supervisor to answer; it gives its other children 0.2 s."""
+"""Seconds for the supervisor's answer; its other children have 0.2 s."""
 
 LEASE_S: Final = 2.0
-"""For the supervisor to grant a session; it needs microseconds, unless it is stopped."""
+"""Seconds for the supervisor to grant a session; it needs microseconds, unless it is stopped."""
 
 RETRY_AFTER_S: Final = 5
-"""For a caller who came while the supervisor did not answer."""
+"""Seconds after which a caller retries when the supervisor did not answer."""
 
 
 class SupervisorClient:
     """Sessions by key, requests of workers, the trial of a canary, and questions of operators.
 
-    ``phase`` is the trial's, as the supervisor said last. ``shared`` is what answers in a server that is one
-    process, None where messages leave this one.
+    ``phase`` is the trial's, as the supervisor last reported it. ``shared`` answers in a server of one
+    process, None where messages leave this process.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class SupervisorClient:
         ask: Callable[[Message], Awaitable[Message]],
         shared: SharedState | None = None,
     ) -> None:
-        """Speak through these, the methods of a control socket or of :meth:`here`."""
+        """Send through these methods of a control socket or of :meth:`here`."""
         self._send, self._ask = send, ask
         self._held: set[int] = set()
         self.phase, self.shared = Phase.RUNNING, shared
 
     @classmethod
     def here(cls) -> Self:
-        """The client of a server that is this process: its messages are handled where they are sent."""
+        """The client of a server of one process: its messages are handled where they are sent."""
         shared = SharedState()
 
         async def ask(message: Message) -> Message:
@@ -88,10 +88,10 @@ class SupervisorClient:
         return taken.refusal if isinstance(taken, Taken) else ""
 
     async def take_request(self, header: str) -> None:
-        """Take the request of another worker whose header was checked, once on the server.
+        """Accept the request of another worker whose header was checked, once per server.
 
         Raises:
-            HandOverError: it was taken before.
+            HandOverError: it was accepted before.
             ServerFullError: the supervisor does not answer.
         """
         try:
@@ -109,9 +109,9 @@ class SupervisorClient:
             self._send(GiveBack(lease))
 
     async def used(self, use: Use) -> dict[str, float]:
-        """Report what keys have used in this process; what they have used on the server, in seconds.
+        """Report the usage of keys in this process; returns their usage on the server, in seconds.
 
-        Without an answer that is what they have used in this process.
+        Without an answer it returns their usage in this process.
         """
         try:
             used = await asyncio.wait_for(self._ask(use), ASK_S)
@@ -120,19 +120,19 @@ class SupervisorClient:
         return dict(used.seconds if isinstance(used, Used) else use.seconds)
 
     def report(self, use: Use) -> None:
-        """Report what keys have used in this process."""
+        """Report the usage of keys in this process."""
         self._send(use)
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """One call of a version on trial has ended."""
+        """Report that one call of a version on trial has ended."""
         self._send(Compared(arm, caller, signals.values))
 
     def hear_phase(self, phase: Phase) -> None:
-        """The trial is in this phase from now on."""
+        """Set the phase of the trial."""
         self.phase = phase
 
     async def trial(self, phase: Phase | None = None) -> dict[str, Any]:
-        """The state of the trial in plain values, after an operator has requested a ``phase``, if any.
+        """The state of the trial as plain values, after setting an operator's ``phase``, if any.
 
         Raises:
             SessionFailedError: the supervisor does not answer.
@@ -150,7 +150,7 @@ class SupervisorClient:
         """The body of an answer.
 
         Raises:
-            TimeoutError, SessionFailedError: there is none.
+            TimeoutError, SessionFailedError: there is no answer.
         """
         body = await asyncio.wait_for(self._ask(question), ASK_S)
         return body.data if isinstance(body, Body) else b""

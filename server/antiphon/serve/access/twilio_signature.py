@@ -23,7 +23,7 @@ def read_token(path: Path) -> str:
     """The token of a file, without white space around it.
 
     Raises:
-        ConfigError: the file cannot be read, or holds none.
+        ConfigError: the file cannot be read, or is empty.
     """
     try:
         token = path.read_text().strip()
@@ -39,8 +39,7 @@ def read_token(path: Path) -> str:
 def is_signed(request: web.Request, token: str) -> bool:
     """Whether Twilio has signed a request.
 
-    A proxy in front may have taken the encryption away, and the address may have been given with a slash at
-    its end or without.
+    A proxy may have removed the encryption, and the configured address may end with a slash or not.
     """
     given = request.headers.get(HEADER, "").encode(errors="surrogateescape")
     path, mark, query = request.raw_path.partition("?")

@@ -1,8 +1,8 @@
 """Usage: one record for each connection of a call, and the seconds of each key on a day.
 
-Records are lines of JSON. Several processes append to one file, each line in one write, and each reads what
-the others have written, so that a day's seconds are those of all of them, and outlast a restart. The file is
-written and read by a thread, in order, so a look at it finds all that this process wrote before.
+Records are lines of JSON. Several processes append to one file, each line in one write, and each reads the
+others' lines, so that a day's seconds include all processes and survive a restart. One thread writes and
+reads the file, in order, so a read finds all that this process wrote before.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from antiphon.log import Log
 from antiphon.serve.access.line_writer import LineWriter
 
 READ_BYTES: Final = 1_048_576
-"""Of the file, read at once when it is looked at: 5,000 records."""
+"""Bytes of the file read at once: 5,000 records."""
 
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""How long a look at the file is waited for. Of a disk that hangs longer what was read before counts, and the
-records that wait for it."""
+"""Seconds that a read of the file may take. While a disk hangs, the last result counts, plus the records that
+wait.
+"""
 
 CLOSE_S: Final = 2.0
-"""How long records that wait are waited for at the end of the process."""
+"""Seconds that waiting records may take at the end of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """What of a call came over one connection: whose, of which model, how much.
+    """The usage of one connection of a call.
 
-    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are requested.
+    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are required.
     ``tokens_in`` and ``tokens_out`` are those of an agent's text model.
     """
 
@@ -55,7 +56,7 @@ class UsageRecord:
 
     @property
     def seconds(self) -> float:
-        """What counts towards a day's limit: the longer of the two directions."""
+        """The seconds that count towards a day's limit: the longer of the two directions."""
         return max(self.seconds_in, self.seconds_out)
 
 
@@ -73,19 +74,19 @@ class _Waiting(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a look at the file finds, after ``written`` records of this process."""
+    """The result of reading the file, after ``written`` records of this process."""
 
     written: int
     sums: Future[Sums]
 
 
 class UsageLog:
-    """The records of all calls. ``clock`` is the time of day, seconds since 1970; days are those of UTC."""
+    """The records of all calls. ``clock`` is the time of day, seconds since 1970; days are UTC days."""
 
     def __init__(
         self, path: Path | None, *, clock: Callable[[], float] = time.time, log: Log | None = None
     ) -> None:
-        """Read today's records of a file that is there; without a file, days begin when the server does.
+        """Read today's records from an existing file; without a file, days begin with the server's start.
 
         Raises:
             ConfigError: the file cannot be read or written.
@@ -94,7 +95,7 @@ class UsageLog:
         self._clock = clock
         self._log = log or Log(__name__)
         self._read_bytes = 0
-        self._reads_anew = False  # what was read before was not of days that are near now
+        self._reads_anew = False  # earlier records are of past days
         self._day, self._near = "", frozenset[str]()
         self._by_key: defaultdict[DayKey, float] = defaultdict(float)
         self._writer = None if path is None else LineWriter(path)
@@ -111,11 +112,11 @@ class UsageLog:
 
     @property
     def day(self) -> str:
-        """Today, as records have it."""
+        """Today's date in the records' format."""
         return self.stamp()[:10]
 
     def stamp(self, days: int = 0) -> str:
-        """Now, or ``days`` later, as records have it."""
+        """The time now, or in ``days``, in the records' format."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock() + days * SECONDS_A_DAY))
 
     def seconds_left(self) -> int:
@@ -123,13 +124,13 @@ class UsageLog:
         return SECONDS_A_DAY - int(self._clock()) % SECONDS_A_DAY
 
     def write(self, record: UsageRecord) -> None:
-        """Keep the record of a call that has ended; it counts even when the file fails, which is logged."""
+        """Record a call that has ended; it counts even when the file fails, which is logged."""
         self._log.info("usage", **asdict(record))
         if self._writer is None:
             self._count(self._by_key, record)
             return
         done = self._writer.write(json.dumps(asdict(record)).encode() + b"\n")
-        if done.done() and done.exception() is not None:  # too many wait
+        if done.done() and done.exception() is not None:  # too many records wait
             self._keep(done, record)
             return
         self._waiting.append(_Waiting(self._written, done, record))
@@ -137,7 +138,7 @@ class UsageLog:
         self._settle()
 
     def close(self) -> None:
-        """Wait once more for a disk that hangs; records that it does not take are logged as not kept."""
+        """Wait once more for a hanging disk; records that it does not take are logged as lost."""
         wait([each.done for each in self._waiting], CLOSE_S)
         self._settle()
         for each in self._waiting:
@@ -146,7 +147,7 @@ class UsageLog:
                 self._log.error("usage not kept", file=self._path, reason=reason)
 
     async def refresh(self) -> None:
-        """Look at what all processes have written, unless the disk hangs."""
+        """Read the lines of all processes, unless the disk hangs."""
         if self._writer is None:
             return
         self._settle()
@@ -156,14 +157,14 @@ class UsageLog:
                 self._read_bytes, self._reads_anew = 0, False
             self._look = _Look(self._written, self._writer.after_lines(self._read))
         looked = asyncio.wrap_future(self._look.sums)
-        looked.add_done_callback(asyncio.Future.exception)  # it is seen below, or at the next look
+        looked.add_done_callback(asyncio.Future.exception)  # it is read below, or next time
         await asyncio.wait([looked], timeout=DISK_S)
         self._settle()
 
     def _settle(self) -> None:
-        """Take in what the thread has done with the file."""
+        """Take over the results of the thread."""
         look = self._look
-        if look is not None and not look.sums.done():  # what is written now may be seen by it, or not
+        if look is not None and not look.sums.done():  # a line written now may be included, or not
             return
         before = 0
         if look is not None:
@@ -183,7 +184,7 @@ class UsageLog:
                 self._keep(each.done, each.record)
 
     def _keep(self, done: Future[None], record: UsageRecord) -> None:
-        """Count a record that the file has, or did not take."""
+        """Count a record that the file has, or did not accept."""
         error = done.exception()
         if isinstance(error, OSError):
             self._log.error("usage not kept", file=self._path, reason=error.strerror)
@@ -191,7 +192,7 @@ class UsageLog:
 
     @property
     def seconds_here(self) -> dict[str, float]:
-        """What only calls of this process have used today, by key; nothing where a file has them."""
+        """Usage of this process only, by key; empty where a file has it."""
         self._turn_day()
         if self.is_shared:
             return {}
@@ -199,13 +200,13 @@ class UsageLog:
 
     @property
     def is_shared(self) -> bool:
-        """Whether :meth:`seconds_today` has the calls of other processes too."""
+        """Whether :meth:`seconds_today` includes calls of other processes."""
         return self._path is not None
 
     def seconds_today(self, key: str) -> float:
-        """What calls with this key have used today; with a file, those of all processes that keep it.
+        """Today's usage of this key; with a file, over all processes that write to it.
 
-        Of other processes it is what they had written at the last :meth:`refresh`.
+        Other processes' usage is as of the last :meth:`refresh`.
         """
         self._settle()
         self._turn_day()
@@ -215,7 +216,7 @@ class UsageLog:
         return self._by_key.get(today, 0.0) + self._unread.get(today, 0.0) + unseen
 
     def _read(self) -> Sums:
-        """The sums of what was appended since the last time. One at a time, on whatever thread."""
+        """The sums of the lines appended since the last call. One call at a time, on any thread."""
         assert self._path is not None
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         with self._path.open("rb") as file:
@@ -227,19 +228,19 @@ class UsageLog:
                         self._read_bytes = position
                         return sums
                     position += len(line)
-                    if line == b"\n":  # it ended a torn line
+                    if line == b"\n":  # it ended a partial line
                         continue
                     try:
                         record = UsageRecord(**json.loads(line))
                         sums[record.ended[:10], record.key] += record.seconds
                     except (ValueError, TypeError):
                         self._log.warning("a line of the usage file is no record", file=self._path)
-        self._read_bytes = position  # not before: what a disk fails to give is read again, with all before it
+        self._read_bytes = position  # only now: lines that failed are read again
         return sums
 
     def _add(self, sums: Sums) -> None:
         self._turn_day()
-        if self._reads_anew:  # the next look finds them too
+        if self._reads_anew:  # the next read finds them too
             return
         for (day, key), seconds in sums.items():
             if day in self._near:
@@ -251,9 +252,9 @@ class UsageLog:
             seconds[record.ended[:10], record.key] += record.seconds
 
     def _turn_day(self) -> None:
-        """Keep the sums of days that a clock which steps a day forward or back makes of today.
+        """Keep the sums of the days next to today, which a clock that steps by a day makes today.
 
-        Of a clock that steps further, as one does that starts in the past, the file has the sums.
+        After a larger step, as of a clock that starts in the past, the file has the sums.
         """
         day = self.day
         if day == self._day:

@@ -1,1 +1,1 @@
-"""Calls: one class for the life of all of them, and what a call has: a dialect and a participant."""
+"""Calls: one class for the life of every call, and its parts: a dialect and a participant."""

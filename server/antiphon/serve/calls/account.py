@@ -1,4 +1,4 @@
-"""What a call has used over this connection, and how it went where its model is on trial."""
+"""The usage of a call over this connection, and its quality where its model is on trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.serve.hosting.services import Services
 
 
 class Account:
-    """The use of one connection of a call, recorded once, at its end."""
+    """The usage of one connection of a call, recorded once, at its end."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class Account:
         participant: Participant[Any],
         dialect: Dialect[Any],
     ) -> None:
-        """Begin with nothing used."""
+        """Start with no usage."""
         self.model = model
         self._services, self._caller = services, caller
         self._participant, self._dialect = participant, dialect
-        # Earlier ones went over other connections of the call, which have recorded them, or could not.
+        # Earlier frames went over other connections of the call, which have recorded them, or could not.
         self._first_frame = self._first_reply = self._unrecorded_out = 0
         self._observation: Observation | None = None
 
@@ -42,14 +42,14 @@ class Account:
         self._unrecorded_out = found.unrecorded_out
 
     def watch(self) -> None:
-        """Watch the call, where its model is on trial."""
+        """Watch the call, if its model is on trial."""
         desk, session = self._services.canary, self._participant.session
         if desk is not None and session is not None:
             self._observation = desk.observe(self.model, session)
 
     @property
     def used(self) -> UsageRecord:
-        """What was used so far."""
+        """The usage so far."""
         participant, spec = self._participant, self.model.engine.info.spec
         stats, session = participant.stats(), participant.session
         first_frame = self._first_frame + participant.lead_frames
@@ -70,7 +70,7 @@ class Account:
         )
 
     def close(self) -> None:
-        """Keep what was used here, and how the call went where it does not continue elsewhere."""
+        """Record the usage of this connection, and the call's quality unless it continues elsewhere."""
         if self._participant.id and (used := self.used).seconds:
             self._services.access.ended(used)
         desk, seen, session = self._services.canary, self._observation, self._participant.session

@@ -1,4 +1,4 @@
-"""One call, of any protocol, transport and participant, from its admission to its end, and its time limits.
+"""One call, for every protocol, transport and participant, from admission to its end, and its time limits.
 
 A call has a transport, a dialect and a participant; nothing inherits from it. It runs on the event loop.
 """
@@ -30,12 +30,12 @@ from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.transport import Transport
 
 TICK_S: Final = 1.0
-"""The clock of all timeouts, unless they are shorter."""
+"""The interval of timeout checks, unless a timeout is shorter."""
 
 
 @final
 class Call:
-    """One call of a ``caller``; ``error`` is what it has ended with, if anything."""
+    """One call of a ``caller``; ``error`` is the error that ended it, if any."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Call:
         captions: Captions | None = None,
         may_record: bool = False,
     ) -> None:
-        """Prepare. :meth:`admit` or :meth:`claim` gets it a place, then :meth:`run` holds the call."""
+        """Prepare. :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call."""
         self.caller, self.model, self.dialect, self.participant = caller, model, dialect, participant
         self.error: AntiphonError | None = None
         facts = {"model": model.name, **({"key": caller.name} if caller.name else {})}
@@ -72,11 +72,11 @@ class Call:
         self._ending: asyncio.Task[None] | None = None
 
     async def admit(self, **facts: Any) -> None:
-        """Ask the participant for a place; ``facts`` are for the log.
+        """Ask the participant for a row; ``facts`` are for the log.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none, and the call
-                is over.
+                has ended.
         """
         try:
             await self.participant.open(self.exchange.wake)
@@ -87,10 +87,10 @@ class Call:
         self.exchange.log.info("session opened", state=self.participant.state, **facts)
 
     async def claim(self, claim: Claim) -> None:
-        """Continue the call of another connection.
+        """Continue a call that had another connection.
 
         Raises:
-            SessionError: there is no such call, and this one is over.
+            SessionError: there is no such call, and this one has ended.
         """
         assert self._resume is not None
         desk = self._services.canary
@@ -109,7 +109,7 @@ class Call:
         self.exchange.log.info("session resumed", missed=missed, messages=messages)
 
     async def _opened(self, name: str) -> None:
-        """There is a session, of this name: record and watch it, where that is requested."""
+        """The session has this name: record and watch it, where that is requested."""
         exchange, recorder = self.exchange, self._services.recorder
         exchange.log, exchange.provoked = (
             exchange.log.bind(session=name),
@@ -138,14 +138,14 @@ class Call:
                 self.abandon()
 
     async def _part(self, transport: Transport) -> None:
-        """The client has left, or all is over: a call that can be resumed waits for another connection."""
+        """The client has disconnected, or the call has ended: a resumable call waits for another one."""
         resume, session, exchange = self._resume, self.participant.session, self.exchange
         may_wait = exchange.is_ready and not (exchange.is_ending or exchange.is_closing)
         if resume is not None and session is not None and may_wait and transport.was_cut:
             await resume.wait(session, exchange.log)
 
     def _tick(self, transport: Transport) -> None:
-        """Look now and then."""
+        """Check the time limits regularly."""
         period_s = min(TICK_S, self._liveness.period_s)
         self._timer = asyncio.get_running_loop().call_later(period_s, self._tick, transport)
         if self.exchange.is_ending:
@@ -157,10 +157,10 @@ class Call:
         self.exchange.wake()  # a session that ends without a last reply is noticed only here
 
     def _watch(self, transport: Transport, now_s: float) -> None:
-        """Look at the time: timeouts, a ping for a silent client, and what its protocol tells now and then.
+        """Check the time limits, ping a silent client, and send what the protocol sends by the clock.
 
         Raises:
-            SessionTimeoutError: the client was waited for long enough.
+            SessionTimeoutError: the client was silent for too long.
         """
         exchange, dialect, liveness = self.exchange, self.dialect, self._liveness
         silent_s, limit_s = transport.silent_s(), self._services.config.limits.liveness_timeout_s
@@ -168,7 +168,7 @@ class Call:
             if self._resume.is_detached:
                 return
             if silent_s > limit_s:
-                transport.cut()  # the client may come back another way
+                transport.cut()  # the client may reconnect another way
                 return
         if exchange.is_ready:
             liveness.begin(exchange.ready_s, has_spoken=not dialect.policy.expects_input)
@@ -189,7 +189,7 @@ class Call:
             exchange.send(dialect.news(now_s, self.participant.stats))
 
     def abandon(self) -> None:
-        """Give everything back; safe at any time, and again."""
+        """Release everything; safe at any time, and repeatedly."""
         if not self._is_over:
             self._is_over = True
             if self._timer is not None:
@@ -202,7 +202,9 @@ class Call:
             self.exchange.close()
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """Close from our side: 1000 without an error, else the error's code and its words as the reason."""
+        """Close from the server's side: 1000 without an error, else the error's code, with its text as the
+        reason.
+        """
         if self._ending is None:
             self.error = error
             self.exchange.stop()
@@ -234,7 +236,7 @@ class Call:
         return self._resume is not None and self._resume.window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
-        """Report to the client how long the call may continue; a draining server resumes no call."""
+        """Send the client the time that the call may continue; a draining server resumes no call."""
         if self._resume is not None and self._resume.is_detached:
             self.end(DrainingError("the server is leaving"))
         else:
@@ -242,10 +244,10 @@ class Call:
 
     @property
     def words(self) -> int:
-        """Words written, heard or said so far, as far as the protocol has any."""
+        """Words transcribed, or synthesised, so far, where the protocol has any."""
         return self.dialect.words + self.participant.words
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio so far over this connection, of the direction that has more."""
+        """Seconds of audio so far over this connection, in the direction that has more."""
         return self._account.used.seconds

@@ -1,7 +1,7 @@
 """The transcript of a live session's caller: a recogniser's row next to the talker's row.
 
-Both rows hear the same samples, decoded once. The recogniser is an addition: where it has no row, fails or
-falls behind, one ``info`` event says so, and the call continues without it.
+Both rows process the same samples, decoded once. The recogniser is optional: where it has no row, fails or
+falls behind, one ``info`` event reports it, and the call continues without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_BEHIND_S: Final = 10.0
-"""Audio that waits for the recogniser: one that cannot keep up would never catch up, and 10 s are 1 MB."""
+"""Seconds of audio that wait for the recogniser: a slower one would never catch up, and 10 s are 1 MB."""
 
 UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 
@@ -29,7 +29,7 @@ class Captions:
     """One caller's transcript; used on the event loop only."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
-        """Hear samples at ``rate``, those of the talker; ``clock`` is the engines'."""
+        """Take samples at ``rate``, the talker's; ``clock`` is the engines'."""
         self._model, self._clock = model, clock
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
@@ -38,7 +38,7 @@ class Captions:
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
-        """Request a row at once; the notice for the client where there is none."""
+        """Request a row at once; returns the notice for the client where there is none."""
         try:
             hearing = Transcriber(self._model, self._clock)
             await hearing.open(notify)
@@ -48,18 +48,18 @@ class Captions:
         return None
 
     def hear(self, pcm: FloatArray) -> None:
-        """Audio that the talker hears, float32 ``[N]`` at the talker's rate."""
+        """Add audio of the caller, float32 ``[N]`` at the talker's rate."""
         if self._hearing is not None and not self._is_finishing:
             self._hearing.put(self._resampler.feed(pcm), self._clock())
 
     def finish(self) -> None:
-        """No more audio of the caller comes: write what is left."""
+        """End the audio: the rest of the transcript follows."""
         if self._hearing is not None and not self._is_finishing:
             self._is_finishing = True
             self._hearing.finish(self._clock())
 
     def mark(self, marker: int) -> None:
-        """A place in the audio: the marker comes back when all that was said before it is written."""
+        """Mark this place in the audio: the marker returns when all speech before it is written."""
         if self._hearing is not None and not self._is_finishing:
             self._hearing.mark(marker)
 
@@ -69,9 +69,9 @@ class Captions:
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
-        """Advance; returns the words that are new, markers, and in the end one notice if it failed.
+        """Advance; returns the new words, markers, and at the end one notice if it failed.
 
-        ``may_tell`` false leaves words where they are.
+        ``may_tell`` false keeps words for later.
         """
         hearing = self._hearing
         if hearing is None:

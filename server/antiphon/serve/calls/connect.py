@@ -1,4 +1,4 @@
-"""From a request to a call: a WebSocket admitted before the upgrade or after it, or the answer to a POST."""
+"""From a request to a call: a WebSocket, admitted before or after the upgrade, or the answer to a POST."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import open_socket
 
 Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
-"""What a protocol tells a client that gets no call, and the close code."""
+"""The message for a client that gets no call, and the close code."""
 
 
 async def admit_then_upgrade(
@@ -33,8 +33,8 @@ async def admit_then_upgrade(
     """The answer to a request whose clients read a status, once the call is over.
 
     Raises:
-        ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no place.
-        ConnectionResetError: the peer has left meanwhile.
+        ServerFullError, DrainingError, SessionFailedError, UnsupportedError: the call cannot be admitted.
+        ConnectionResetError: the peer has disconnected meanwhile.
     """
     await call.admit(**facts)
     try:
@@ -63,7 +63,8 @@ async def upgrade_then_admit(
 ) -> web.StreamResponse:
     """The answer to a request whose clients read refusals as messages, once the call is over.
 
-    ``begin`` makes a call that is admitted, perhaps of a first message; None where the peer has left.
+    ``begin`` makes a call that is admitted, possibly from a first message; None where the peer has
+    disconnected.
     """
     socket = await open_socket(
         request, services.config.limits, services.clock, max_message_bytes=max_message_bytes
@@ -95,7 +96,7 @@ async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamRes
     """The answer to a complete request.
 
     Raises:
-        AntiphonError: there is no place, or the call ended before anything was sent.
+        AntiphonError: the call cannot be admitted, or ended before anything was sent.
     """
     await call.admit(**facts)
     try:
@@ -109,7 +110,7 @@ async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamRes
 async def upgrade_to_refuse(
     request: web.Request, services: Services, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal
 ) -> web.StreamResponse:
-    """Upgrade only to say no, in messages and with a code and a reason."""
+    """Upgrade in order to refuse, with a message, a code and a reason."""
     socket = await open_socket(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
         await refuse(socket, metrics, error, refusal)
@@ -117,7 +118,7 @@ async def upgrade_to_refuse(
 
 
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal) -> None:
-    """What a protocol says of an error, and the close that belongs to it."""
+    """A protocol's message for an error, and the close that belongs to it."""
     messages, code = refusal(error)
     socket.send(messages)
     await socket.close(code, str(error))

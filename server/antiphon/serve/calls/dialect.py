@@ -1,7 +1,7 @@
-"""The base of all dialects: what a call asks of the protocol that its client speaks.
+"""The base of all dialects: a call's side of its client's protocol.
 
 A dialect is state and functions without I/O: messages of the client become actions, replies of the
-participant become messages. The defaults are those of a protocol that has no word for it.
+participant become messages. The defaults are those of a protocol without a message for them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ R = TypeVar("R")
 class Dialect(ABC, Generic[R]):
     """One client's protocol, with replies of the type ``R``.
 
-    ``is_quiet``: the client has announced to send nothing. ``is_speaking``: the participant speaks, or has
-    just spoken. ``words`` of text so far. ``has_more``: ``feed("")`` continues the last message.
-    ``marks`` are new places in the client's audio: their markers come back once it is written down so far.
-    The participant waits for the client's first message until ``listens_at_s``.
+    ``is_quiet``: the client has announced silence. ``is_speaking``: the participant speaks, or has just
+    spoken. ``words``: words of text so far. ``has_more``: ``feed("")`` continues the last message. ``marks``:
+    new places in the client's audio; a marker returns once the transcript has reached its place. The
+    participant waits for the client's first message until ``listens_at_s``.
     """
 
     policy = Policy()
@@ -39,25 +39,25 @@ class Dialect(ABC, Generic[R]):
     words = 0
 
     def __init__(self) -> None:
-        """Begin without markers."""
+        """Start without markers."""
         self.marks: list[int] = []
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
-        """There is a row: what the client gets first."""
+        """The call has a row: the first messages to the client."""
         return ()
 
     @abstractmethod
     def feed(self, message: Message) -> Sequence[Action]:
-        """What a message of the client requests, in less than a millisecond.
+        """The actions that a message of the client requests, in less than a millisecond.
 
         Raises:
-            FieldError: it cannot be followed; the call continues.
-            AntiphonError: it ends the call.
+            FieldError: the message is invalid; the call continues.
+            AntiphonError: the message ends the call.
         """
 
     @abstractmethod
     def messages(self, reply: R) -> Sequence[Message]:
-        """What one reply of the participant becomes.
+        """The messages of one reply of the participant.
 
         Raises:
             AudioError: it cannot be encoded.
@@ -65,10 +65,10 @@ class Dialect(ABC, Generic[R]):
 
     @abstractmethod
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """What went wrong, and the code of the close that follows if the call ends."""
+        """The message of an error, and the code of the close that follows if the call ends."""
 
     def text_of(self, reply: FrameReply) -> str:
-        """The piece of text that a frame speaks, or ""; its words are counted."""
+        """The piece of text of a frame, or ""; its words are counted."""
         if reply.text_token is None or self.tokenizer is None:
             return ""
         text = self.tokenizer.piece(reply.text_token)
@@ -76,23 +76,23 @@ class Dialect(ABC, Generic[R]):
         return text
 
     def encode(self, event: Any) -> Sequence[Message]:
-        """An event of a :class:`Send`."""
+        """The message of a :class:`Send`."""
         raise NotImplementedError
 
     def listening(self) -> Sequence[Message]:
-        """From now on the participant hears."""
+        """The participant processes audio from now on."""
         return ()
 
     def heard(self, pcm: FloatArray) -> Sequence[Action]:
-        """The participant hears this now, float32 ``[N]``; asked where the policy says so."""
+        """The participant processes these samples, float32 ``[N]``; called where the policy has ``hears``."""
         return ()
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
-        """The call may continue for ``deadline_s`` seconds."""
+        """The messages for a call that may continue for ``deadline_s`` seconds."""
         return ()
 
     def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
-        """The place of the call in the queue."""
+        """The message with the call's place in the queue."""
         return ()
 
     def interrupted(self, frame: int) -> Sequence[Message]:
@@ -100,16 +100,16 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
-        """What is due by the clock; asked a few times a second while the client reads."""
+        """Messages due by the clock; called a few times a second while the client reads."""
         return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:
-        """A recogniser has written something of the client's audio."""
+        """Messages for new words of the client's audio, from a recogniser."""
         return ()
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
-        """All is answered: the last messages, and the error that the call ends with, if any."""
+        """Everything is answered: the last messages, and the error that ends the call, if any."""
         return (), None
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
-        """Give back what is held; ``is_lost``: the client left without a word."""
+        """Release all resources; ``is_lost``: the client disconnected without a close."""

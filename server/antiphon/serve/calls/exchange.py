@@ -1,8 +1,8 @@
-"""What goes over one connection of a call: messages to actions, and replies to messages.
+"""The traffic of one connection of a call: messages to actions, and replies to messages.
 
-The reader follows messages; the waker, woken by the client and by the participant, takes turns, which move
-what can be moved and notice what changed. Replies stay in the engine's queue while the client does not read:
-there the oldest gives way before it is encoded, since an Opus stream must not lose packets.
+The reader handles messages; the waker, which the client and the participant wake, takes turns, which move
+what can be moved and detect changes. Replies remain in the engine's queue while the client does not read:
+there the oldest is dropped before it is encoded, since an Opus stream must not lose packets.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from antiphon.serve.media.recording import CallRecording
 from antiphon.serve.transport.transport import Message, Transport
 
 RECHECK_S: Final = 0.02
-"""How often a congested socket is looked at: a quarter of a frame."""
+"""Seconds between checks of a congested socket: a quarter of a frame."""
 
 MESSAGES_A_TURN: Final = 8
-"""Messages of one client that are read before the others have their turn: a millisecond at most."""
+"""Messages of one client read before the others have their turn: a millisecond at most."""
 
 REPLIES_A_TURN: Final = 4
 """Replies encoded for one client before the others have their turn: half a millisecond of Opus."""
@@ -56,13 +56,13 @@ _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 
 
 class Exchange:
-    """The exchange of one call, which ``end`` ends.
+    """The exchange of one call, until ``end``.
 
-    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` are replies that were taken and not
-    written yet. ``is_ending``: nothing is read and no turn is taken any more. ``resumed`` is the call that
-    this one continues, ``recording`` keeps its audio where it is there. ``heard_s`` are seconds of audio
-    since the last look at the time limits, the last of them at ``heard_at_s``. The client takes nothing since
-    ``congested_since_s``; None while it does.
+    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting``: replies taken and not written yet.
+    ``is_ending``: nothing is read and no turn is taken any more. ``resumed``: the call that this one
+    continues. ``recording``: the recording of its audio, if any. ``heard_s``: seconds of audio since the last
+    check of time limits, the last of them at ``heard_at_s``. ``congested_since_s``: since when the client has
+    read nothing; None while it reads.
     """
 
     def __init__(
@@ -101,24 +101,24 @@ class Exchange:
         self._last_error: AntiphonError | None = None
 
     async def open(self) -> None:
-        """There is a session: let captions and the dialect hear what it hears, where they follow it."""
+        """The session exists: let captions and the dialect process its audio, where they follow it."""
         self._listen_in()
         if self.captions is not None and (notice := await self.captions.admit(self.wake)):
             self._do_all(self.dialect.caption(notice))
 
     async def hold(self, transport: Transport) -> None:
-        """Read what the client sends until it has left, or it is over."""
+        """Read the client's messages until it has disconnected, or the call is over."""
         self.transport = transport
-        self._waker.run()  # the hello comes before any answer, however early the client asks
+        self._waker.run()  # the hello comes before any answer
         try:
             await self._read(transport)
-        except Exception as error:  # a boundary: what goes wrong in a message ends only its call
-            self._waker.run()  # what was made before is heard before it
+        except Exception as error:  # a boundary: an error of one message ends only its call
+            self._waker.run()  # earlier replies go out before it
             self._fail(error)
 
     @property
     def is_closing(self) -> bool:
-        """Whether the client has asked to end."""
+        """Whether the client has requested the end."""
         return self._close_s is not None
 
     def stop(self) -> None:
@@ -127,36 +127,36 @@ class Exchange:
         self._room.set()  # the reader continues, and sees that it is over
 
     def write_waiting(self) -> None:
-        """Write what was taken: never more than the engine lets wait, a few milliseconds of Opus."""
+        """Write the taken replies: at most a full queue, a few milliseconds of Opus."""
         if self.transport is not None:
-            with contextlib.suppress(AntiphonError):  # it ends anyway, and has its reason
+            with contextlib.suppress(AntiphonError):  # the call ends already, with its own reason
                 self._write(self.transport, len(self.waiting))
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         if self.captions is not None:
             self.captions.close()
         if self.recording is not None:
             self.recording.close()
         self._waker.close()
-        # A call, its exchange and its participant hold each other: their memory is freed now.
+        # A call, its exchange and its participant reference each other: their memory is freed now.
         self._end = lambda _error: None
         if isinstance(self.participant, Talker):
             self.participant.listener = None
 
     def _fail_turn(self, error: Exception) -> None:
-        if isinstance(error, AudioError):  # as a word for what a peer sends it would be blamed on the peer
+        if isinstance(error, AudioError):  # as a message's error it would be blamed on the peer
             error = SessionFailedError(f"the model's audio cannot be encoded: {error}")
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the call; without a word for it the fault is our own."""
+        """End the call; an error without a code is a fault of the server."""
         if not isinstance(error, AntiphonError):
             self.log.error("call failed", exc_info=error)
             error = SessionFailedError(f"the server failed: {type(error).__name__}")
         self._end(error)
 
-    # What comes in.
+    # From the client.
 
     async def _read(self, transport: Transport) -> None:
         at_once = transport.taking_at_once(self._take) if self.dialect.policy.at_once else None
@@ -170,7 +170,7 @@ class Exchange:
                     await asyncio.sleep(0)
 
     def _take(self, message: Message) -> Message | None:
-        """Follow a message where it is read; what takes more than a step is left for a turn."""
+        """Handle a message where it is read; longer work is left for a turn."""
         if message[:1] != self.dialect.policy.at_once or self.is_ending:
             return message
         if self._resume is not None and self._resume.is_detached:
@@ -181,7 +181,7 @@ class Exchange:
         return "" if self.dialect.has_more else None
 
     def _traced(self, message: Message) -> Sequence[Action]:
-        """What the dialect makes of a message, with a span in the trace where that is audio."""
+        """The dialect's actions for a message, with a span in the trace for audio."""
         assert self._tracer is not None
         start_s = self._clock()
         actions = self.dialect.feed(message)
@@ -201,9 +201,9 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Do what a message asks that came over ``transport``, the client's or another one.
+        """Carry out the actions of a message that came over ``transport``, the client's or another one.
 
-        An answer can be 1 MiB long: while the client does not read, messages that have one wait.
+        An answer can be 1 MiB long: while the client does not read, messages with an answer wait.
         """
         own = self.transport if self.dialect.policy.has_answers else None
         if own is not None and own.is_congested() and not all(type(it) is PushAudio for it in actions):
@@ -229,7 +229,7 @@ class Exchange:
             await self._wait_for_room(transport)
 
     async def _prepare(self, action: Action, transport: Transport) -> None:
-        """Do what takes longer than a turn."""
+        """Carry out work that takes longer than a turn."""
         match action:
             case PushWords(text):
                 pieces = self.participant.read(text)
@@ -253,7 +253,7 @@ class Exchange:
                     self._do_all(self.dialect.caption(notice))
 
     def _listen_in(self) -> None:
-        """Let captions and the dialect hear what the participant hears, where they follow it."""
+        """Let captions and the dialect process the participant's audio, where they follow it."""
         if isinstance(self.participant, Talker) and (self.captions or self.dialect.policy.hears):
             self.participant.listener = self._heard
 
@@ -270,11 +270,11 @@ class Exchange:
                 self.participant.mark(marker)
             else:
                 self.captions.mark(marker)
-        self.wake()  # the marker is to be heard, whether or not audio follows
+        self.wake()  # the marker counts even if no audio follows
 
     async def _wait_for_room(self, transport: Transport) -> None:
-        """Read nothing more until there is room, or it is over, or the client has left."""
-        if not self.is_ending:  # else it is never set
+        """Read nothing more until there is room, or the call is over, or the client has disconnected."""
+        if not self.is_ending:  # otherwise it is never set
             self._room.clear()
             self._needs_room = True
             await transport.wait_for(self._room)
@@ -310,7 +310,7 @@ class Exchange:
                 self.waiting.clear()
                 if isinstance(participant, Talker):
                     participant.flush()
-                self.wake()  # sent with the next replies: of many flushes only the last is news
+                self.wake()  # sent with the next replies: only the last of many flushes counts
             case Acknowledged(seq):
                 if session is not None:
                     session.acknowledge(seq)
@@ -322,7 +322,7 @@ class Exchange:
                 self._begin_close(drain_s, lag_s)
 
     def _begin_close(self, drain_s: float, lag_s: float) -> None:
-        """The client asks to end: what is being said may continue for ``drain_s``, without its audio."""
+        """The client requests the end: the current reply may continue for ``drain_s``, without new audio."""
         if self._close_s is None:
             now_s = self._clock()
             self._close_s = now_s + lag_s, now_s + drain_s
@@ -332,17 +332,17 @@ class Exchange:
                 self.participant.fill_gaps(now_s)
             self.wake()
 
-    # What goes out.
+    # To the client.
 
     def turn(self) -> bool:
-        """Move what can be moved, and notice what changed; true when there is more to do at once."""
+        """Move what can be moved, and detect changes; true when there is more to do at once."""
         transport, participant = self.transport, self.participant
         if transport is None or (self._resume is not None and self._is_elsewhere(self._resume, transport)):
-            return False  # asked first: an end that comes from the other connection is noticed here
+            return False  # first: an end from the other connection is noticed here
         if self.is_ending:
             return False
         now_s = self._clock()
-        # Asked before writing: what was made before the end is written, whatever comes in between.
+        # Read before writing: replies made before the end are written, even if more arrive meanwhile.
         is_closed = participant.state is SessionState.CLOSED
         is_congested = transport.is_congested()
         if not self._is_listening:
@@ -375,18 +375,18 @@ class Exchange:
         return False
 
     def _is_elsewhere(self, resume: CallResume, transport: Transport) -> bool:
-        """Whether the call is detached from this connection, or is to be."""
+        """Whether the call is detached from this connection, or will be."""
         session = self.participant.session
         if session is None or not resume.look(session, is_ending=self.is_ending):
             return False
         if self.captions is not None:
-            self.captions.close()  # its row is not frozen: it would wait at the cost of another caller
+            self.captions.close()  # its row is not frozen: waiting would cost another caller
         if session.state is SessionState.CLOSED and not transport.was_cut:
             self._end(session.error)
         return True
 
     def _follow_admission(self, now_s: float) -> None:
-        """Tell the place in the queue when it changes; once there is a row, greet, and begin to listen."""
+        """Send the place in the queue when it changes; with a row, greet, and begin to read audio."""
         participant, dialect, session = self.participant, self.dialect, self.participant.session
         state = participant.state
         has_row = state is SessionState.ACTIVE or (
@@ -421,7 +421,7 @@ class Exchange:
         )
 
     def _write(self, transport: Transport, most: int) -> bool:
-        """Send some replies in one write; true when more are ready and can go."""
+        """Send some replies in one write; true when more are ready and can be sent."""
         waiting, participant, dialect = self.waiting, self.participant, self.dialect
         messages: list[Message] = []
         if participant.kept_from is not None:
@@ -453,14 +453,16 @@ class Exchange:
         return bool(waiting)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages that are no replies."""
+        """Send messages apart from replies."""
         if messages and self.transport is not None:
             if self._resume is not None and self.participant.session is not None:
                 self._resume.sequence.note(self.participant.session, 0)
             self.transport.send(messages)
 
     def _finish(self, transport: Transport) -> None:
-        """All is answered: say the last words, and end; nothing is cut off where nothing may be dropped."""
+        """Everything is answered: send the last messages, and end; a pipeline that drops nothing cuts nothing
+        off.
+        """
         if not self._is_finished:
             self._is_finished = True
             messages, self._last_error = self.dialect.finish(self.participant.stats())
@@ -469,7 +471,7 @@ class Exchange:
             self._end(self._last_error)
 
     def _is_drained(self, now_s: float, earliest_s: float, latest_s: float) -> bool:
-        """Whether all that came is answered and the participant is silent, or has had its time."""
+        """Whether all input is answered and the participant is silent, or its time is over."""
         if now_s >= latest_s:
             return True
         is_written = self.captions is None or self.captions.is_idle

@@ -1,4 +1,4 @@
-"""A recogniser that hears what a model says, to compare it with the model's own text."""
+"""A recogniser that transcribes a model's output, to compare it with the model's own text."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from antiphon.serve.calls.captions import Captions
 from antiphon.serve.hosting.served import Models, ServedModel
 
 FINISH_S: Final = 20.0
-"""For the transcript after the end of a call; a recogniser that falls further behind gives up."""
+"""Seconds for the transcript after the end of a call; a slower recogniser is given up."""
 
 
 class OutputListeners:
-    """Recognisers for some calls, one at a time: a row of a recogniser is for its own callers first."""
+    """Recognisers for output; one call uses one: a recogniser's rows are first for its own callers."""
 
     def __init__(self, models: Models, clock: Callable[[], float]) -> None:
-        """Listen with the first recogniser of ``models``, if there is one."""
+        """Use the first recogniser of ``models``, if there is one."""
         self._models, self._clock = models, clock
         self._current: OutputListener | None = None
 
     def open(self, model: ServedModel) -> OutputListener | None:
-        """What hears a call of a model that has text with its audio; None where none can."""
+        """The listener for a call of a model that has text and audio; None where there is none."""
         recogniser = self._models.default_of((PipelineKind.STT,))
         if recogniser is None or not model.kind.is_live or model.tokenizer is None:
             return None
@@ -50,18 +50,18 @@ class OutputListener:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def hear(self, pcm: FloatArray) -> None:
-        """A frame of the model's audio."""
+        """Add a frame of the model's audio."""
         self._recogniser.hear(pcm)
         self._is_woken.set()
 
     def stop(self) -> None:
-        """No more audio comes: the rest is written, and the row freed; a second call has no effect."""
+        """End the audio: the rest is transcribed, and the row freed; a second call has no effect."""
         self._is_stopped = True
         self._recogniser.finish()
         self._is_woken.set()
 
     async def finish(self) -> str | None:
-        """The transcript, once all of it is there; None where the recogniser had no row, or failed."""
+        """The complete transcript; None where the recogniser had no row, or failed."""
         self.stop()
         try:
             async with asyncio.timeout(FINISH_S):
@@ -71,7 +71,7 @@ class OutputListener:
         return " ".join(self._words) if is_whole else None
 
     def close(self) -> None:
-        """Give the row back; again changes nothing."""
+        """Free the row; a second call has no effect."""
         self.is_closed = True
         self._task.cancel()
         self._recogniser.close()
@@ -84,7 +84,7 @@ class OutputListener:
             self._recogniser.close()
 
     async def _collect(self) -> bool:
-        """Collect words until the end of the audio; returns whether all of it was heard."""
+        """Collect words until the end of the audio; returns whether all of it was transcribed."""
         if await self._recogniser.admit(self._is_woken.set) is not None:
             return False
         if self._is_stopped:  # meanwhile

@@ -1,4 +1,4 @@
-"""What answers a call: input goes in, replies come out. Here a row of an engine's model, audio both ways."""
+"""The answering side of a call: input in, replies out. Here: a row of an engine's model, audio both ways."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from antiphon.serve.hosting.served import ServedModel
 R = TypeVar("R")
 
 StalledSince = Callable[[float], float]
-"""How long a slow client kept something waiting that was ready at a time."""
+"""How long a slow client delayed data that was ready at a given time."""
 
 
 class Participant(ABC, Generic[R]):
-    """What answers a call with replies of the type ``R``; used on the event loop, where no method waits.
+    """The answering side of a call, with replies of the type ``R``; used on the event loop, where no method
+    waits.
 
-    ``is_full``: the client is to be read no further for now. ``is_done``: no reply comes any more.
-    ``words`` were given to it, or written by it. ``kept_from`` is the first input frame whose reply
-    may still come, after some were discarded; None once the client knows. At ``due_s`` :meth:`advance` has
-    something to do, whatever else happens. ``name`` is what its use is recorded as, where that is not its
-    model's, ``voice_spec`` the model whose audio it gives, where that is another one, and ``tokens_in`` and
-    ``tokens_out`` those of a text model so far. ``session`` is the engine's, where there is one; its first
-    ``lead_frames`` of input are not the client's.
+    ``is_full``: stop reading the client for now. ``is_done``: no reply follows. ``words``: words given to it,
+    or written by it. ``kept_from``: the first input frame whose reply may still arrive, after some were
+    discarded; None once the client knows. ``due_s``: when :meth:`advance` has work, whatever else happens.
+    ``name``: its name in usage records, where that is not its model's. ``voice_spec``: the model of its
+    audio, where that is another one. ``tokens_in`` and ``tokens_out``: tokens of a text model so far.
+    ``session``: the engine's, where there is one; its first ``lead_frames`` of input are not the client's.
     """
 
     session: CallSession | None = None
@@ -47,48 +47,48 @@ class Participant(ABC, Generic[R]):
 
     @abstractmethod
     async def open(self, notify: Notify) -> None:
-        """Request a place; ``notify`` is called on the event loop whenever something has changed.
+        """Request a row; ``notify`` is called on the event loop after every change.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
         """
 
     def put(self, pcm: FloatArray, received_s: float) -> None:
-        """Audio of the client, float32 ``[N]``, that came at ``received_s`` of the engine's clock."""
+        """Add audio of the client, float32 ``[N]``, received at ``received_s`` of the engine's clock."""
         raise NotImplementedError
 
     def read(self, text: str) -> Iterator[int]:
-        """Words of the client, a piece at each step, which yields how many there are in it."""
+        """Add words of the client; each step takes a piece and yields its number of words."""
         raise NotImplementedError
 
     def mark(self, marker: int) -> None:
-        """A place in the audio: its marker is a reply once all before it is written."""
+        """Mark this place in the audio: its marker is a reply once all before it is transcribed."""
 
     def obey(self, request: Any) -> None:
-        """Do what only participants of this kind can be asked for; see :class:`Instruct`."""
+        """Carry out an action that only this kind of participant has; see :class:`Instruct`."""
         raise NotImplementedError
 
     def read_prompt(self, prompt: Prompt) -> None:
         """Read a prompt before anything else.
 
         Raises:
-            AntiphonError: it comes too late, or is not taken.
+            AntiphonError: it is too late, or the model takes none.
         """
         if self.session is not None:
             self.session.prime(prompt)
 
     @property
     def waits_for_us(self) -> bool:
-        """Whether the client's input waits to be answered, so that it has reason to be quiet."""
+        """Whether the client's input waits for an answer, so that the client may be silent."""
         return False
 
     @abstractmethod
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[R]:
-        """Do what can be done now; the replies that are new, in order, none unless they ``may_take``."""
+        """Advance as far as possible now; returns new replies, in order, none unless ``may_take``."""
 
     @abstractmethod
     def finish(self, now_s: float) -> None:
-        """No more input comes."""
+        """End the input."""
 
     @property
     def id(self) -> str:
@@ -97,12 +97,12 @@ class Participant(ABC, Generic[R]):
 
     @property
     def state(self) -> SessionState:
-        """Where it is in its life."""
+        """The state of the session."""
         return SessionState.QUEUED if self.session is None else self.session.state
 
     @property
     def reason(self) -> AntiphonError | None:
-        """Why it is CLOSED, None where its owner closed it."""
+        """The error of a CLOSED session, None where its owner closed it."""
         return None if self.session is None else self.session.error
 
     @property
@@ -112,29 +112,29 @@ class Participant(ABC, Generic[R]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that came is answered."""
+        """Whether all input is answered."""
         return self.session is None or self.session.is_idle
 
     def begin(self, now_s: float) -> None:
-        """There is a row, and the client knows."""
+        """There is a row, and the client was notified."""
 
     def sent(self, reply: R, now_s: float, stalled_s: StalledSince) -> float:
-        """A reply was handed to the network; returns seconds of audio in it that keep its client waiting."""
+        """A reply was given to the network; returns seconds of audio in it that keep its client waiting."""
         return 0.0
 
     def stats(self) -> SessionStats:
-        """What became of all frames so far."""
+        """The outcome of all frames so far."""
         return SessionStats() if self.session is None else self.session.stats()
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """Give the place back; again changes nothing."""
+        """Release the row; a second call has no effect."""
         if self.session is not None:
             self.session.close(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row of a model that is requested, or a place in the queue for ``wait_s``."""
+    """A requested row of a model, or a place in its queue for ``wait_s``."""
 
     engine: EngineGroup
     parameters: SamplingParameters
@@ -142,7 +142,7 @@ class Place:
     prompt: Prompt | None = None
 
     async def take(self, notify: Notify) -> CallSession:
-        """A session; a task that is cancelled meanwhile leaves none behind.
+        """A session; cancelling the task leaves none behind.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
@@ -153,13 +153,15 @@ class Place:
 
 
 class Talker(Participant[FrameReply]):
-    """A row of a full-duplex model or of a codec: live, so that what is late gives way, both ways.
+    """A row of a full-duplex model or of a codec: live, so late audio is dropped in both directions.
 
-    ``listener`` hears what the model hears.
+    ``listener`` gets the model's input.
     """
 
     def __init__(self, model: ServedModel, place: Place, *, fills_gaps: bool = False) -> None:
-        """Prepare; with ``fills_gaps`` the model hears without a pause, silence where audio is overdue."""
+        """Prepare; with ``fills_gaps`` silence replaces overdue audio, so that the model's input has no
+        pause.
+        """
         self.spec = model.engine.info.spec
         self.listener: Callable[[FloatArray], Any] | None = None
         self._place, self._fills_gaps = place, fills_gaps
@@ -175,7 +177,7 @@ class Talker(Participant[FrameReply]):
             self.fill_gaps(now_s)
 
     def fill_gaps(self, now_s: float) -> None:
-        """From now on silence stands in for overdue audio."""
+        """From now on silence replaces overdue audio."""
         if self._clock is None:
             self._clock = InputClock(self.spec.sample_rate, self.spec.frame_samples, now_s)
             self.due_s = self._clock.due_s
@@ -203,7 +205,7 @@ class Talker(Participant[FrameReply]):
         return replies
 
     def flush(self) -> None:
-        """Throw away input that waits, and replies not taken."""
+        """Discard input that waits, and replies not taken."""
         if self.session is not None:
             self.kept_from = max(self.session.flush(), self.kept_from or 0)
 

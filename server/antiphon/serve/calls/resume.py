@@ -1,4 +1,6 @@
-"""How a call outlives its connection: numbered messages, the claim to a call, and the wait for another."""
+"""Resumption of a call on its connection's side: numbered messages, the claim, and the wait for another
+connection.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
 CLAIM_S: Final = 2.0
-"""For the first message of a connection that resumes; it takes no row before."""
+"""Seconds for the first message of a connection that resumes; it takes no row before."""
 
 LATE_S: Final = 60.0
-"""Beyond the window: a client's clock may run so far ahead of the audio that it has sent."""
+"""Frames beyond the window: a client's clock may be this far ahead of the audio that it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedCall:
-    """A call of another connection that this one continues, and the terms of the next resumption."""
+    """The call that this one continues, and the terms of the next resumption."""
 
     claim: resume.Claim
     found: Resumption
@@ -33,18 +35,18 @@ class ResumedCall:
 
     @property
     def missed_frames(self) -> int:
-        """Frames of audio that the client never gets."""
+        """Frames of audio that the client never receives."""
         return max(0, self.found.replay_from - self.claim.frame - 1) if self.claim.frame >= 0 else 0
 
 
 class OutboundSequence:
-    """The numbers of a call's messages, and how much of them the engine has noted.
+    """Numbers a call's messages, and tracks how many the engine has noted.
 
-    ``kept`` is for the next connection of the call: the engine has it with the next messages.
+    ``kept`` is for the next connection of the call: it is sent to the engine with the next messages.
     """
 
     def __init__(self, note_every_frames: int) -> None:
-        """Begin a call; the engine hears of frames without text so often."""
+        """Begin a call; the engine gets the count of frames without text at this interval."""
         self.seq, self.kept = 0, b""
         self.first_news = 0  # the text of earlier frames was sent on another connection
         self._every = note_every_frames
@@ -58,12 +60,12 @@ class OutboundSequence:
         self.kept = self._noted_kept = found.kept
 
     def add(self, data: bytes) -> None:
-        """These bytes are the next numbered message."""
+        """Number these bytes as the next message."""
         self._unnoted.append((self.seq, data))
         self.seq += 1
 
     def note(self, session: CallSession, told_frame: int) -> None:
-        """Messages are about to be sent, and with them the text of replies to frames below ``told_frame``."""
+        """Note messages about to be sent, with the text of replies to frames below ``told_frame``."""
         is_news = bool(self._unnoted) or self.kept != self._noted_kept
         if is_news or told_frame - self._noted_frame >= self._every:
             self._noted_frame = max(told_frame, self._noted_frame)
@@ -73,10 +75,10 @@ class OutboundSequence:
 
 
 class CallResume:
-    """One call's way to another connection, for a ``caller`` and a model of ``frame_ms``."""
+    """The resumption of one call, for a ``caller`` and a model of ``frame_ms``."""
 
     def __init__(self, services: Services, caller: Caller, frame_ms: float) -> None:
-        """Begin a call that is not armed yet."""
+        """Begin with a call that cannot be resumed yet."""
         self._services, self._caller, self._frame_ms = services, caller, frame_ms
         self.window_s = services.config.engine.resume_window_s
         self._replay_frames = round(resume.REPLAY_MS / frame_ms)
@@ -85,7 +87,7 @@ class CallResume:
         self._is_parted = asyncio.Event()
 
     def arm(self, session: CallSession) -> dict[str, Any] | None:
-        """Let the call be resumed; the terms for the client, None where this server keeps no calls."""
+        """Make the call resumable; returns the client's terms, None where the server keeps no calls."""
         if self.window_s <= 0:
             return None
         token = resume.new_token()
@@ -95,7 +97,7 @@ class CallResume:
     async def claim(
         self, claim: resume.Claim, versions: Sequence[ServedModel], notify: Notify
     ) -> tuple[ServedModel, CallSession, ResumedCall]:
-        """The call that is claimed, of whichever of these versions of a model has it.
+        """The claimed call, in any of these versions of a model.
 
         Raises:
             SessionError: there is no such call.
@@ -118,9 +120,9 @@ class CallResume:
         return model, session, ResumedCall(claim, found, self._terms(token))
 
     def look(self, session: CallSession, *, is_ending: bool) -> bool:
-        """Whether the call is detached: from then on nothing of the session is touched.
+        """Whether the call is detached: from then on the session is not touched.
 
-        The end of the session says where the call is.
+        The end of the session names the call's place.
         """
         if session.is_moving and not is_ending and not self.is_detached:
             self._detach(session)
@@ -129,7 +131,7 @@ class CallResume:
         return self.is_detached
 
     async def wait(self, session: CallSession, log: Log) -> None:
-        """The connection is gone: wait until another one has the call, or none can have it."""
+        """The connection has ended: wait until another one has the call, or none can have it."""
         if not self.is_detached:
             log.info("session detached", window_s=self.window_s)
             self._detach(session)

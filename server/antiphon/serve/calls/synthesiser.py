@@ -1,4 +1,4 @@
-"""A row of a synthesiser as a participant: words in, audio and the words' times out, and nothing is dropped.
+"""A row of a synthesiser as a participant: words in, audio and the words' times out; nothing is dropped.
 
 Words are pushed as there is room. All of it costs microseconds of the event loop: audio is encoded elsewhere.
 """
@@ -21,18 +21,18 @@ from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_PENDING_WORDS: Final = 1024
-"""Words that the engine has no room for yet; beyond, the socket is not read."""
+"""Words that wait for room in the engine; with more, the socket is not read."""
 
 Piece: TypeAlias = FloatArray | Spoken
 
 
 class Synthesiser(Participant[Piece]):
-    """A row of a synthesiser. ``unspoken`` is what :meth:`check` found that the model cannot say."""
+    """A row of a synthesiser. ``unspoken``: words that the model cannot pronounce, found by :meth:`check`."""
 
     def __init__(
         self, model: ServedModel, clock: Callable[[], float], voice: Prompt | None, wait_s: float = 0.0
     ) -> None:
-        """Prepare to speak with a ``voice``; a place in the queue is waited for as long.
+        """Prepare for a ``voice``; ``wait_s`` bounds the wait in the queue.
 
         ``clock`` is the engine's.
 
@@ -59,36 +59,36 @@ class Synthesiser(Participant[Piece]):
         self._word: tuple[str, float] | None = None
 
     def restart(self) -> None:
-        """Throw away what is not said yet, and begin a new text, whose times begin at 0."""
+        """Discard text that was not synthesised yet, and begin a new text, whose times begin at 0."""
         self._begin_text()
         if self.session is not None:
             self.session.restart(self._voice)
 
     @property
     def rate(self) -> int:
-        """Samples a second of its sound."""
+        """The sampling rate of its audio."""
         return self._spec.sample_rate
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
 
     def check(self, text: str) -> Iterator[int]:
-        """Read a text as :meth:`read` does, and keep nothing of it but what is not said.
+        """Read a text as :meth:`read` does, keeping only its unspoken words.
 
-        Each step yields the number of its words, said or not.
+        Each step yields the number of its words, spoken or not.
 
         Raises:
-            ProtocolError: a word too long to be one.
+            ProtocolError: a word is too long.
         """
         for entries in TextReader(self._spec, self._encode, self._speller).pieces(text):
             self.unspoken.add(entry.text for entry in entries if not entry.is_spoken)
             yield len(entries)
 
     def read(self, text: str) -> Iterator[int]:
-        """Words to be said, a piece at each step, so that a long text keeps nothing else from its turn.
+        """Add words, a piece at each step, so that a long text delays nothing else.
 
         Raises:
-            ProtocolError: they come after the end, or are none.
+            ProtocolError: the input has ended, or there are no words.
         """
         if self._is_ended:
             raise ProtocolError("text came after its end")
@@ -125,8 +125,8 @@ class Synthesiser(Participant[Piece]):
                 self._frames += 1
                 pieces.append(reply.pcm)
             session.sent(reply, self._clock())
-        # Asked once, since the engine thread may end the last tick at any moment: a caller that sees it has
-        # been given the last word too.
+        # Read once, since the engine thread may end the last tick at any moment: a caller that sees the end
+        # also has the last word.
         said_all = self._is_ended and not self._pending and (not self._has_text or session.is_done)
         if said_all:
             pieces += self._end_word()
@@ -157,7 +157,7 @@ class Synthesiser(Participant[Piece]):
         """The entry of this index begins with the next frame: a word, or a pause."""
         told = [*self._end_word(), *self._skip()]
         begun = []
-        while self._texts and self._texts_gone <= index:  # several where a model is given whole sentences
+        while self._texts and self._texts_gone <= index:  # several where a model takes whole sentences
             if (entry := self._texts.popleft()).is_spoken:
                 begun.append(entry.text)
                 self._texts_gone += 1
@@ -172,7 +172,7 @@ class Synthesiser(Participant[Piece]):
         return len(self._pending) > MAX_PENDING_WORDS or len(self._texts) > 2 * MAX_PENDING_WORDS
 
     def _skip(self) -> list[Piece]:
-        """What comes next and is not said: words that take no time."""
+        """Skip entries without speech: words that take no time."""
         told: list[Piece] = []
         while self._texts and not self._texts[0].is_spoken:
             told.append(Spoken(self._texts.popleft().text, self._now_s, self._now_s))

@@ -1,6 +1,6 @@
-"""A row of a recogniser as a participant: audio and markers in, words out, and nothing is dropped.
+"""A row of a recogniser as a participant: audio and markers in, words out; nothing is dropped.
 
-Audio is pushed as there is room, and markers come back when all before them is written. All of it costs
+Audio is pushed as there is room, and a marker returns when everything before it is written. All of it costs
 microseconds of the event loop.
 """
 
@@ -25,18 +25,18 @@ from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_PENDING_SAMPLES: Final = 24_000
-"""A second that the engine has no room for yet; beyond, the client is not read."""
+"""Seconds of audio that wait for room in the engine; with more, the client is not read."""
 
 END_MARK: Final = 0
-"""The marker after the last audio: it comes back when all that was said before it is written."""
+"""The marker after the last audio: it returns when all speech before it is written."""
 
 QUIET_S: Final = 0.16
-"""A caller with a marker waiting that has sent no audio for two frames is taken to have stopped for now."""
+"""A caller with a waiting marker and no audio for two frames is taken to have paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsrNews:
-    """What became certain, to be sent at once, and the replies that are thereby sent.
+    """New words, to be sent at once, and the replies sent with them.
 
     ``buffered_samples`` of the caller's audio wait for the model.
     """
@@ -47,15 +47,15 @@ class AsrNews:
 
     @property
     def messages(self) -> list[kyutai.ServerMessage]:
-        """The events in Kyutai's protocol."""
+        """The messages in Kyutai's protocol."""
         return [_message(event, self.buffered_samples) for event in self.events]
 
 
 class Transcriber(Participant[AsrNews]):
-    """A row of a recogniser. ``pending_samples`` are those that the engine has no room for yet."""
+    """A row of a recogniser. ``pending_samples`` wait for room in the engine."""
 
     def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
-        """Prepare; a place in the queue is waited for as long. ``clock`` is the engine's.
+        """Prepare; ``wait_s`` bounds the wait in the queue. ``clock`` is the engine's.
 
         Raises:
             UnsupportedError: the model has no text.
@@ -75,8 +75,8 @@ class Transcriber(Participant[AsrNews]):
         self._input: deque[FloatArray | int] = deque()
         self._last_audio_s = clock()
         self._is_ended = False
-        self._flushing: set[int] = set()  # markers that are brought out
-        self._held_at: int | None = None  # audio behind this one waits until it is back
+        self._flushing: set[int] = set()  # markers that silence brings out
+        self._held_at: int | None = None  # audio after this one waits until it has returned
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
@@ -99,7 +99,7 @@ class Transcriber(Participant[AsrNews]):
         self._input.append(marker)
 
     def bring_out(self, marker: int) -> None:
-        """Add a marker that comes back as fast as the model runs: the audio behind it waits meanwhile.
+        """Add a marker that returns as fast as the model runs: audio after it waits meanwhile.
 
         Raises:
             ProtocolError: more markers wait than the limit.
@@ -151,7 +151,7 @@ class Transcriber(Participant[AsrNews]):
         return is_heard and not self._input and not self._transcript.has_marks
 
     def _quiet_in_s(self) -> float:
-        """Seconds until silence may stand in for the caller's audio; infinite while nothing calls for it."""
+        """Seconds until silence may replace the caller's audio; infinite while nothing requires it."""
         session = self.session
         if session is None or not self._transcript.has_marks or not session.is_idle:
             return math.inf
@@ -166,12 +166,12 @@ class Transcriber(Participant[AsrNews]):
         if reply.is_padding:
             return self._transcript.hear_padding(token)
         events: list[Event] = []
-        for _ in range(self._transcript.steps, reply.frame):  # lost to a step that failed for others
+        for _ in range(self._transcript.steps, reply.frame):  # lost in a step that failed for others
             events += self._transcript.hear(self._padding_id, ())
         return events + self._transcript.hear(token, reply.vad)
 
     def _feed(self, session: CallSession) -> list[Event]:
-        """Push what there is room for; a marker is set when all audio before it was pushed."""
+        """Push as much as there is room for; a marker is set when all audio before it was pushed."""
         events: list[Event] = []
         if session.state is not SessionState.ACTIVE:
             return events
@@ -202,7 +202,7 @@ class Transcriber(Participant[AsrNews]):
 
 
 def asr_parameters(model: ServedModel) -> SamplingParameters:
-    """What the checkpoint says, or its likeliest token: a transcript is no place for dice."""
+    """The checkpoint's parameters, or its likeliest token: a transcript needs no randomness."""
     if "lm_gen_config" in model.checkpoint.generation:
         return model.defaults
     return replace(model.defaults, text_temperature=0.0)

@@ -1,4 +1,4 @@
-"""Values between a call and its dialect: how the call is held, what its client may learn, and actions."""
+"""Values between a call and its dialect: policy, begin of a call, and actions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from antiphon.serve.calls.resume import ResumedCall
 class Policy:
     """How a call of this protocol is held.
 
-    ``is_live``: what one side cannot take in time gives way; else nothing is dropped. ``awaits`` names the
-    input in errors. ``expects_input``: the first input has to come within the limit of a handshake; else the
-    client requests its microphone first. ``has_answers``: messages have answers, so that all but audio wait
-    while the client does not read. ``hears``: the dialect follows what the participant hears. ``at_once`` is
-    the first byte of messages that are followed where they are read.
+    ``is_live``: late data are dropped; else nothing is dropped. ``awaits`` names the input in errors.
+    ``expects_input``: the first input must arrive within the limit of a handshake; else the client opens its
+    microphone first. ``has_answers``: messages have answers, so all but audio wait while the client does not
+    read. ``hears``: the dialect follows the participant's input. ``at_once``: the first byte of messages that
+    are handled where they are read.
     """
 
     is_live: bool = True
@@ -34,9 +34,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class HelloFacts:
-    """What a client may learn when its call begins.
+    """Facts for the client when its call begins.
 
-    ``terms`` say how to resume it, None where that cannot be. ``resumed`` is set where it continues a call
+    ``terms`` are those of resumption, None where there is none. ``resumed`` is set where it continues a call
     of another connection, whose next input frame is ``next_frame``.
     """
 
@@ -53,7 +53,7 @@ class HelloFacts:
 class PushAudio:
     """``pcm``, float32 ``[N]`` at the model's rate, of ``seconds`` that the client sent.
 
-    ``pcm`` is empty where the model is not to hear them.
+    ``pcm`` is empty where the model ignores them.
     """
 
     pcm: FloatArray
@@ -62,26 +62,26 @@ class PushAudio:
 
 @dataclass(frozen=True, slots=True)
 class PushWords:
-    """Words of the client; they are read as there is room."""
+    """Words of the client, read as there is room."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndInput:
-    """No more input comes; what is left is answered."""
+    """End the input; the rest is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """Let the participant read a prompt before anything else, if ``make`` makes one."""
+    """Have the participant read a prompt before anything else, if ``make`` returns one."""
 
     make: Callable[[], Awaitable[Prompt | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Transcribe:
-    """Write down what the client says from now on; ``then`` is called once there is a row for it."""
+    """Transcribe the client's speech from now on; ``then`` is called once there is a row for it."""
 
     captions: Captions
     then: Callable[[], None]
@@ -96,7 +96,7 @@ class ChangeParameters:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Throw away what is queued both ways."""
+    """Discard waiting data in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Instruct:
-    """Ask the participant for what only its kind can do."""
+    """Ask the participant for an action that only its kind has."""
 
     request: Any
 
@@ -142,4 +142,4 @@ Action: TypeAlias = (
     | Close
     | Send
 )
-"""What a dialect asks of its call."""
+"""The actions that a dialect requests of its call."""
