@@ -1,7 +1,7 @@
 """A voice agent as a participant: a recogniser's row, any text model, and a synthesiser's row, in turns.
 
-:mod:`antiphon.agent.turns` decides whose turn it is; this does what it says. Its clock is the caller's audio,
-except for sound, which is sent as it is heard, by the engine's clock.
+:mod:`antiphon.agent.turns` decides whose turn it is; this class carries it out. Its clock is the caller's
+audio; only the sound of replies is paced by the engine's clock.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 PAUSE_HEAD: Final = 2
-"""Of a recogniser's probabilities of a pause the one for two seconds, as Kyutai's own agent reads it."""
+"""The index of the two-second pause among a recogniser's probabilities, as in Kyutai's own agent."""
 
 IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence if that helps, else nothing."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentParts:
-    """What an agent is made of. ``sorry`` is said where the text model fails, ``greeting`` at first."""
+    """The parts of an agent. ``sorry`` is said where the text model fails, ``greeting`` at first."""
 
     name: str
     stt: ServedModel
@@ -78,7 +78,7 @@ class AgentParts:
 
 
 class Agent(Participant[AgentNews]):
-    """One call's agent. ``tokens_in`` and ``tokens_out`` are those of its text model so far."""
+    """One call's agent. ``tokens_in`` and ``tokens_out`` count those of its text model so far."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class Agent(Participant[AgentNews]):
         voice: Prompt | None,
         new_id: Callable[[str], str],
     ) -> None:
-        """Prepare to speak with a ``voice``; ``new_id`` names turns and replies, by a word for their kind.
+        """Prepare for a ``voice``; ``new_id`` names turns and replies, by their kind.
 
         Raises:
-            UnsupportedError: one of its models writes, or reads, no text.
+            UnsupportedError: one of its models has no text.
         """
         self.parts, self.name = parts, parts.name
         self.voice_spec = parts.tts.engine.info.spec
@@ -104,7 +104,7 @@ class Agent(Participant[AgentNews]):
         self._history = History(parts.max_history_tokens)
         self._news: list[AgentNews] = []
         self._reply: Reply | None = None
-        self._asked: AskReply | None = None  # what the next reply is to be, where it was asked for
+        self._asked: AskReply | None = None  # what the next reply is to be, if it was requested
         self._item: str | None = None  # of the caller's latest turn
         self._words: list[str] = []  # of it
         self._owes_words = False  # of a turn that is over
@@ -113,7 +113,7 @@ class Agent(Participant[AgentNews]):
         self._wake: Notify = lambda: None
 
     async def open(self, notify: Notify) -> None:
-        """Ask for a row of each model: both, or none."""
+        """Request a row of each model: both, or none."""
         self._wake = notify
         await self._asr.open(notify)
         try:
@@ -148,7 +148,7 @@ class Agent(Participant[AgentNews]):
         return self._reply is not None or self._asr.waits_for_us
 
     def stats(self) -> SessionStats:
-        """The frames that were heard, and the frames that were spoken."""
+        """The recogniser's input frames, and the frames of sound sent."""
         return replace(self._asr.stats(), frames_out=self._tts.stats().frames_out)
 
     def begin(self, now_s: float) -> None:
@@ -166,7 +166,7 @@ class Agent(Participant[AgentNews]):
         self._tts.read_prompt(prompt)
 
     def finish(self, now_s: float) -> None:
-        """No more audio comes: the reply under way is the last."""
+        """The audio ends: the current reply is the last."""
         self._asr.finish(now_s)
 
     def close(self, error: AntiphonError | None = None) -> None:
@@ -176,7 +176,7 @@ class Agent(Participant[AgentNews]):
         self._tts.close(error)
 
     def obey(self, request: AgentRequest) -> None:
-        """Do what the client's protocol asks for."""
+        """Carry out an action of the client's protocol."""
         now_s = self._clock()
         match request:
             case Configure(settings):
@@ -188,7 +188,7 @@ class Agent(Participant[AgentNews]):
                 self._put_words()
                 self._do(self._turns.commit(), now_s)
             case ForgetTurn():
-                if not self._owes_words:  # else they are of a turn that is committed
+                if not self._owes_words:  # else they belong to a committed turn
                     self._words = []
                     if self._item is not None:
                         self._history.remove(self._item)
@@ -223,7 +223,7 @@ class Agent(Participant[AgentNews]):
         return 0.0
 
     def _hear(self, now_s: float) -> None:
-        """Follow what the recogniser has written."""
+        """Handle what the recogniser has written."""
         for heard in self._asr.advance(now_s, may_take=True):
             self._asr.sent(heard, now_s, lambda _since_s: 0.0)
             for event in heard.events:
@@ -252,14 +252,14 @@ class Agent(Participant[AgentNews]):
         self._news.append(WordHeard(word))
 
     def _tell_written(self) -> None:
-        """The turn that is over has all its words."""
+        """The turn that has ended has all its words."""
         if self._owes_words:
             self._owes_words = False
             self._news.append(TurnWritten())
             self._item, self._words = None, []
 
     def _put_words(self) -> None:
-        """Let the history have the caller's words so far."""
+        """Write the caller's words so far into the history."""
         if self._item is not None and self._words:
             text = " ".join(self._words)
             if self._item in self._history:
@@ -268,7 +268,7 @@ class Agent(Participant[AgentNews]):
                 self._history.put(self._item, HistoryEntry(Role.USER, text))
 
     def _do(self, actions: Sequence[TurnAction], now_s: float) -> None:
-        """Do what the turns say."""
+        """Carry out the decisions of the turns."""
         for action in actions:
             match action:
                 case acts.SpeechBegan(ms):
@@ -305,7 +305,7 @@ class Agent(Participant[AgentNews]):
                 self._ended_s = math.nan  # the turn has no reply whose first sound could be measured
 
     def _ask(self, *, is_early: bool = False, note: str = "") -> None:
-        """Begin a reply: the one that was asked for, or one to the caller's turn."""
+        """Begin a reply: a requested one, or one to the caller's turn."""
         asked, self._asked = self._asked, None
         settings = self._settings if asked is None else asked.settings
         instructions = "\n\n".join(filter(None, (settings.instructions, note)))
@@ -337,7 +337,7 @@ class Agent(Participant[AgentNews]):
         )
 
     def _follow(self, reply: Reply, now_s: float, *, may_take: bool) -> None:
-        """Take what is new of the reply, and keep what was said."""
+        """Take the new parts of the reply, and record what was said."""
         had_sound = reply.has_sound
         for news in reply.advance(now_s, may_take=may_take):
             if isinstance(news, ReplyText) and reply.is_kept and reply.item not in self._history:
@@ -359,14 +359,14 @@ class Agent(Participant[AgentNews]):
                 self._news.append(news)
 
     async def _measured(self, request: TextRequest) -> AsyncGenerator[Piece]:
-        """The text model's reply; its begin is measured, and its tokens count, whatever becomes of it."""
+        """The text model's reply; its begin is measured and its tokens count, also for a cut reply."""
         asked_s, has_begun, used = self._clock(), False, TokensUsed(0, 0)
         async with contextlib.aclosing(self.parts.text_model.reply(request)) as pieces:
             async for piece in pieces:
                 if not has_begun:
                     has_begun = True
                     self.parts.metrics.asked(self._clock() - asked_s)
-                if isinstance(piece, TokensUsed):  # some servers send it with each piece, and it grows
+                if isinstance(piece, TokensUsed):  # some servers send it with each piece, growing
                     read = max(0, piece.tokens_in - used.tokens_in)
                     written = max(0, piece.tokens_out - used.tokens_out)
                     used = piece
@@ -380,7 +380,7 @@ class Agent(Participant[AgentNews]):
         self._news.append(over)
 
     def _leave(self) -> None:
-        """There is no reply any more; the synthesiser begins anew for the next."""
+        """End the reply; the synthesiser begins anew for the next."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.over(COMPLETED)

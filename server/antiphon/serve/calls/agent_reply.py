@@ -32,13 +32,15 @@ from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.synthesiser import Synthesiser
 
 LEAD_S: Final = 0.16
-"""Sound is sent at most this time before it is heard, so that little more is heard after a cut."""
+"""Seconds between sending sound and its playback, at most, so that little follows a cut."""
 
 MAX_READY: Final = 8
-"""Pieces of sound that are taken from the synthesiser before they are due; more wait with its engine."""
+"""Pieces of sound taken from the synthesiser before they are due; more wait with its engine."""
 
 MAX_WORD_CHARS: Final = 60
-"""A longer word is said in parts: no synthesiser takes any length, and some languages write no spaces."""
+"""Characters; a longer word is split: a synthesiser's words are bounded, and some languages write no
+spaces.
+"""
 
 FAILED_WORDS: Final = "the agent's text model has failed"
 
@@ -46,11 +48,11 @@ _TOO_LONG: Final = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
 
 
 class Reply:
-    """One reply, of the pieces of a text model: to ``asked``, or to a turn where that is None.
+    """One reply, from the pieces of a text model: to ``asked``, or to a turn where that is None.
 
-    With ``is_early`` nothing of it leaves until :meth:`release`. It is spoken by ``voice``, which has
-    nothing else to say, or is text alone where that is None. ``item`` and ``entry`` are its place in the
-    history, where it ``is_kept``. At ``due_s`` :meth:`advance` has sound to tell.
+    With ``is_early`` it sends nothing until :meth:`release`. ``voice`` speaks it, which must be idle; None
+    makes it text only. ``item`` and ``entry`` are its place in the history, if it ``is_kept``. At ``due_s``
+    :meth:`advance` has sound to send.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Reply:
         new_id: Callable[[str], str],
         wake: Callable[[], None],
     ) -> None:
-        """Ask for the ``pieces``; ``sorry`` is said where they fail before anything was said."""
+        """Request the ``pieces``; ``sorry`` is said where they fail before anything was said."""
         self.asked, self.is_early, self.is_held = asked, is_early, False
         self.item, self.entry = new_id("item"), HistoryEntry(Role.ASSISTANT)
         self.is_kept = asked is None or not asked.is_apart
@@ -89,8 +91,8 @@ class Reply:
                     self._wake()
         except TextModelError as error:
             Log(__name__).warning("the text model failed", reason=str(error))
-            self._error = TextModelError(FAILED_WORDS)  # which host it is, is for the operator alone
-        except Exception as error:  # a boundary: the call continues, whatever was wrong with a reply
+            self._error = TextModelError(FAILED_WORDS)  # the host's name is for operators only
+        except Exception as error:  # a boundary: the call continues after any error of a reply
             Log(__name__).error("a reply of a text model could not be read", exc_info=error)
             self._error = TextModelError(FAILED_WORDS)
         finally:
@@ -104,25 +106,25 @@ class Reply:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether the synthesiser was given anything, which it has to forget."""
+        """Whether the synthesiser has text of it, which must be cleared."""
         return self._voice is not None and (self._has_said or self._is_read)
 
     def release(self) -> None:
-        """The turn is over that it replies to."""
+        """The turn that it replies to has ended."""
         self.is_early = False
 
     def hold(self, now_s: float) -> None:
-        """Tell no more sound for now."""
+        """Send no sound for now."""
         self.is_held, self._held_s = True, now_s
 
     def resume(self, now_s: float) -> None:
-        """Continue where it was held; what the client had then it has heard by now."""
+        """Continue after a hold; the client has played by now what it had then."""
         self.is_held = False
         ahead_s = max(0.0, self._sent_s - self._played_s(self._held_s))
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
 
     def heard_ms(self, now_s: float) -> int:
-        """How much of its sound the caller has heard for certain."""
+        """Seconds of its sound that the caller has certainly heard."""
         return math.floor(1000 * max(0.0, min(self._sent_s, self._played_s(now_s))))
 
     def over(self, outcome: str) -> ReplyOver:
@@ -132,7 +134,7 @@ class Reply:
         return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)
 
     def advance(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
-        """Continue; returns what is new, in the end :class:`ReplyOver`."""
+        """Advance; returns what is new, at the end :class:`ReplyOver`."""
         news: list[AgentNews] = []
         texts = self._read(now_s)
         if self.is_early:
@@ -149,14 +151,14 @@ class Reply:
         news += self._tell(now_s, may_take=may_take)
         is_said = self._is_read and not self._ready and (self._voice is None or self._voice.is_done)
         if is_said:
-            if self._error is None and not self._is_cut:  # else the arguments may be cut too
+            if self._error is None and not self._is_cut:  # else the arguments may be incomplete
                 news += self._calls.values()
             outcome = FAILED if self._error is not None else CUT if self._is_cut else COMPLETED
             news.append(self.over(outcome))
         return news
 
     def _read(self, now_s: float) -> list[Spoken]:
-        """Read the pieces that came; what is written where nothing is spoken."""
+        """Read the pieces that arrived; returns new text of a reply without a voice."""
         written: list[Spoken] = []
         while self._pieces:
             match self._pieces.popleft():
@@ -166,7 +168,7 @@ class Reply:
                     self._say(self._words.feed(text))
                 case CallPiece(index, call_id, name, arguments):
                     if index not in self._calls:
-                        call_id = call_id or self._new_id("call")  # the history finds outputs by it
+                        call_id = call_id or self._new_id("call")  # the history finds outputs by this id
                         self._calls[index] = ToolCalled(self._new_id("item"), call_id, name, [])
                     call = self._calls[index]
                     assert isinstance(call.pieces, list)
@@ -204,7 +206,7 @@ class Reply:
             if self.is_held:
                 break
             if not self._sent_s or self._played_s(now_s) > self._sent_s:
-                self._began_s = now_s - self._sent_s  # its first sound, or sound that came too late
+                self._began_s = now_s - self._sent_s  # its first sound, or sound that arrived too late
             upto_s = self._sent_s + piece.size / self._rate
             if upto_s > self._played_s(now_s) + LEAD_S:
                 self.due_s = self._began_s + upto_s - LEAD_S
@@ -228,5 +230,5 @@ class Reply:
         return self._voice.rate
 
     def _played_s(self, now_s: float) -> float:
-        """How much sound a client has played that plays what it gets at once."""
+        """Seconds of sound that a client has played, if it plays at once what it receives."""
         return (self._held_s if self.is_held else now_s) - self._began_s

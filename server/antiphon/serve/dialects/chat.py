@@ -1,4 +1,4 @@
-"""The protocol of ``/api/chat`` with a model: what it says, and the numbered messages of a call."""
+"""The protocol of ``/api/chat`` with a model: its output, and the numbered messages of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.serve.transport.transport import Message
 
 
 class ChatDialect(ChatClient, Dialect[FrameReply]):
-    """One client's side; with a ``sequence`` its text and its events have numbers."""
+    """One client's side; with a ``sequence`` its texts and events are numbered."""
 
     policy = Policy(at_once=AUDIO_TAG)
 
@@ -28,7 +28,7 @@ class ChatDialect(ChatClient, Dialect[FrameReply]):
         now_s: float,
         sequence: OutboundSequence | None = None,
     ) -> None:
-        """Prepare for what a ``request`` asks of a ``model``."""
+        """Prepare for the parameters of a ``request`` to a ``model``."""
         super().__init__(request, model.name, model, model, now_s)
         self.tokenizer = model.tokenizer
         self._sequence = sequence
@@ -73,7 +73,7 @@ class ChatDialect(ChatClient, Dialect[FrameReply]):
         return messages
 
     def _numbered(self, message: moshi.Message) -> bytes:
-        """Text, or an event that has to arrive."""
+        """A text, or an event that must arrive."""
         data = moshi.encode(message)
         if self._sequence is not None:
             data = resume.encode_numbered(self._sequence.seq, data)

@@ -33,7 +33,7 @@ NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     """One client's side.
 
-    Its players expect a frame for each of their own: between replies the client hears silence. From a reply's
+    Its players expect a frame for each of their own: between replies the client gets silence. From a reply's
     first sound to its end only that sound is sent, and nothing while it is held; the indices of frames then
     skip those that were not sent.
     """
@@ -41,7 +41,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     policy = Policy(has_answers=True)
 
     def __init__(self, request: ChatRequest, agent: AgentParts, now_s: float) -> None:
-        """Prepare for what a ``request`` asks of an ``agent``."""
+        """Prepare for the parameters of a ``request`` to an ``agent``."""
         super().__init__(request, agent.name, agent.stt, agent.tts, now_s)
         spec = agent.tts.engine.info.spec
         self._said_rate, self._said_frame = spec.sample_rate, spec.frame_samples
@@ -60,7 +60,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         return (*actions, *silence)
 
     def flush(self) -> Sequence[Action]:
-        """The reply under way is not wanted; what is left of it is not sent."""
+        """Discard the rest of the current reply."""
         self._is_unwanted, self._is_sounding = self._has_reply, False
         cut = [Send(self._cut())] if self.request.extended else []
         return (Instruct(CancelReply()), *cut)
@@ -90,7 +90,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
 
     @property
     def _due_samples(self) -> int:
-        """Samples that the client has sent, at the rate of what it hears."""
+        """Samples that the client has sent, at the rate of its output."""
         return round(self._heard_s * self._said_rate)
 
     def _sound(self, pcm: FloatArray) -> list[moshi.Message]:
@@ -102,7 +102,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         return [moshi.Audio(it) for it in payloads]
 
     def _cut(self) -> moshi.Event:
-        """What comes next is not of the same reply, and begins with a whole frame."""
+        """End the sound of a reply; the next one begins with a whole frame."""
         said = max(self._said_samples, self._due_samples)
         frame = -(-said // self._said_frame)
         self._said_samples = frame * self._said_frame

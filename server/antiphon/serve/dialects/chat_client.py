@@ -1,4 +1,4 @@
-"""The client's side of ``/api/chat``, whatever answers: Moshi's messages, and its extension."""
+"""The client's side of ``/api/chat``, for models and agents: Moshi's messages, and the extension."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.transport.transport import Message
 
 STATS_PERIOD_S: Final = 1.0
-"""How often extended clients get statistics."""
+"""Seconds between statistics of extended clients."""
 
 AUDIO_TAG: Final = bytes((moshi.Tag.AUDIO,))
 EXTENSION_TAGS: Final = (bytes((moshi.Tag.EVENT,)), bytes((moshi.Tag.STAMPED_AUDIO,)))
@@ -27,16 +27,16 @@ UNHEARD: Final = np.zeros(0, np.float32)
 
 
 class ChatClient(ABC):
-    """What the dialects of ``/api/chat`` share, each of which is a dialect too: the client's side.
+    """The common part of the dialects of ``/api/chat``: the client's side.
 
-    A call with ``name``: ``hears`` takes the client's audio, ``speaks`` makes what it hears. With
-    ``is_stamped`` audio carries the number of its frame. Audio is heard once it ``is_begun``.
+    For a call ``name``d so: ``hears`` takes the client's audio, ``speaks`` makes its output. With
+    ``is_stamped`` audio carries the number of its frame. Audio is processed once it ``is_begun``.
     """
 
     def __init__(
         self, request: ChatRequest, name: str, hears: ServedModel, speaks: ServedModel, now_s: float
     ) -> None:
-        """Prepare for what a ``request`` asks for."""
+        """Prepare for the parameters of a request."""
         super().__init__()
         self.has_more = False
         self.request, self.info = request, hears.engine.info
@@ -46,13 +46,13 @@ class ChatClient(ABC):
         self.encoder = make_encoder(request.format, speaks.engine.info.spec.sample_rate)
         self.is_stamped = request.extended and CODECS[request.format].is_framed
         self._is_muted, self.is_begun = False, False
-        self._heard_samples = self._missing_samples = 0  # of the frame that is not whole yet
+        self._heard_samples = self._missing_samples = 0  # of the unfinished frame
         self._stats_due_s = now_s + STATS_PERIOD_S
 
-    # What comes in.
+    # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
-        """Follow a message. Unknown tags and those that say nothing to a server are passed over."""
+        """Handle a message. Unknown tags, and those without a meaning for a server, are ignored."""
         if isinstance(message, str):
             return self.hear()
         if message[:1] == AUDIO_TAG:
@@ -68,11 +68,11 @@ class ChatClient(ABC):
         if isinstance(decoded, moshi.Event):
             return self._follow(decoded)
         if isinstance(decoded, moshi.Ping) and self.request.extended:
-            return (Send(decoded, is_optional=True),)  # a browser neither sees nor sends a WebSocket's pings
+            return (Send(decoded, is_optional=True),)  # a browser's scripts cannot use a WebSocket's pings
         return self.follow_other(decoded)
 
     def hear(self) -> Sequence[Action]:
-        """Decode one step of what came; before the call begins the decoder only follows the stream."""
+        """Decode one step of the audio; before the call begins the decoder only follows the stream."""
         pcm = self._decoder.step()
         self.has_more = pcm is not None and self._decoder.has_more
         if pcm is None or not pcm.size:
@@ -85,10 +85,10 @@ class ChatClient(ABC):
         return (PushAudio(pcm, seconds),)
 
     def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
-        """Obey a control message, as far as full duplex gives it a meaning.
+        """Apply a control message, as far as full duplex gives it a meaning.
 
-        pause: what is said until start is not heard; restart: forget what is queued both ways, and hear
-        again; start: hear again; endTurn: nothing, since this server has no turns.
+        pause: ignore audio until start; restart: discard waiting data in both directions, and read audio
+        again; start: read audio again; endTurn: no effect, since this server has no turns.
         """
         if action is moshi.ControlAction.END_TURN:
             return ()
@@ -107,14 +107,14 @@ class ChatClient(ABC):
                 return (Close(),)
 
     def follow_other(self, _message: moshi.Message) -> Sequence[Action]:
-        """Follow a message that only some calls have."""
+        """Handle a message that only some calls have."""
         return ()
 
     @abstractmethod
     def flush(self) -> Sequence[Action]:
-        """What it means that the client wants no more of what it was to hear."""
+        """The actions for a client that wants no more of the current output."""
 
-    # What goes out.
+    # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self.is_begun = True
@@ -133,7 +133,7 @@ class ChatClient(ABC):
 
     @abstractmethod
     def parameters(self, facts: HelloFacts) -> Mapping[str, Any]:
-        """The sampling parameters that have an effect, as JSON."""
+        """The sampling parameters in use, as JSON."""
 
     def encode(self, event: moshi.Message) -> Sequence[Message]:
         return (moshi.encode(event),)

@@ -16,7 +16,7 @@ CODECS: Final = {Encoding.PCM: "pcm_s16le", Encoding.PCMU: "pcmu", Encoding.PCMA
 
 
 def line_of(audio: LiveFormat) -> WireFormat:
-    """The format of a session, as the codec's value."""
+    """A session's format as the codec's value."""
     return WireFormat(CODECS[audio.encoding], audio.rate)
 
 
@@ -25,35 +25,35 @@ BEGINNINGS: Final = re.compile(
     rb"|(?P<WebM>\x1a\x45\xdf\xa3.{1,8}?\x42[\x82\x86])|(?P<MP4>\0\0\0.ftyp)|(?P<MP3>ID3[\2-\4]\0)",
     re.DOTALL,
 )
-"""What the events of a client that appends files begin with: of five bytes or more, which are no samples."""
+"""The first bytes of audio events that are files, not samples; five bytes or more."""
 
 SAMPLES_FOLLOW: Final = "WAV"
-"""The kind of a file whose later parts are bare samples; those of the others would be heard as noise."""
+"""The kind of file whose later parts are plain samples; later parts of the others would sound like noise."""
 
 
 class EventAudio:
-    """The audio in the events of one session: bare samples."""
+    """The audio in the events of one session: plain samples."""
 
     def __init__(self, renewal: str) -> None:
-        """Begin without a file; ``renewal`` names the events that :meth:`renew` is called for."""
+        """Start without a file; ``renewal`` names the events that :meth:`renew` is called for."""
         self._renewal = renewal
         self._has_refused = self._is_in_file = False
 
     @property
     def kept(self) -> bytes:
-        """What another connection of the same call has to know: :meth:`go_on` takes it."""
+        """The state for another connection of the same call, which passes it to :meth:`go_on`."""
         return b"file" if self._is_in_file else b""
 
     def go_on(self, kept: bytes) -> None:
-        """Continue as another connection left it: what follows in a file that it began is dropped."""
+        """Continue from another connection's state: the rest of a file that it began is dropped."""
         self._has_refused = self._is_in_file = bool(kept)
 
     def renew(self) -> None:
-        """The client begins anew: what it appends now is no part of a file before."""
+        """The client starts again: audio from now on belongs to no earlier file."""
         self._has_refused = self._is_in_file = False
 
     def is_file(self, audio: bytes, event_id: str | None) -> bool:
-        """Whether an event begins a file or continues one: it is to be dropped.
+        """Whether an event begins or continues a file, and is dropped.
 
         Raises:
             FieldError: it is the first such event.
@@ -81,7 +81,7 @@ def decoded(decode: Callable[[bytes], FloatArray], audio: bytes, event_id: str |
     """The samples of an event, float32 ``[N]``.
 
     Raises:
-        FieldError: half a sample.
+        FieldError: an odd number of bytes.
     """
     try:
         return decode(audio)

@@ -26,13 +26,13 @@ from antiphon.serve.transport.transport import Message
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The words for a client: Kyutai's own where every row is taken, since its clients may look for them."""
+    """The text for a full server: Kyutai's own, since its clients may look for it."""
     form = wire_form(error)
     return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
 
 
 def bare_refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """Formats of bare audio have no messages."""
+    """Formats of plain audio have no messages."""
     return (), wire_form(error).close
 
 
@@ -69,7 +69,7 @@ class AsrDialect(Dialect[AsrNews]):
                 return self._decode()
             case _ if self._has_audio:
                 raise ProtocolError("Init came after audio; a session begins once")
-        return ()  # Ready goes to every client, without a request
+        return ()  # Every client gets Ready, without a request
 
     def _decode(self) -> Sequence[Action]:
         """Decode one step of a piece of Ogg."""
@@ -92,7 +92,7 @@ class AsrDialect(Dialect[AsrNews]):
 
 
 class TtsDialect(Dialect[Piece]):
-    """Text in, speech out, in the client's ``format``; those of bare audio have no messages."""
+    """Text in, speech out, in the client's ``format``; those of plain audio have no messages."""
 
     policy = Policy(is_live=False, awaits="text")
 
@@ -126,7 +126,7 @@ class TtsDialect(Dialect[Piece]):
             raise ProtocolError(str(error)) from error
 
     def messages(self, reply: Piece) -> Sequence[Message]:
-        """What stands for a piece in the client's format."""
+        """The message for a piece in the client's format."""
         is_packed = self._format.is_packed
         if isinstance(reply, Spoken):
             if not reply.is_heard:

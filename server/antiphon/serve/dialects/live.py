@@ -1,4 +1,4 @@
-"""The protocol of OpenAI Live: JSON events for the client of a session, and for those that watch it."""
+"""The protocol of OpenAI Live: JSON events for a session's client, and for its watchers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 USAGE_PERIOD_S: Final = 10.0
-"""The interval of usage events, as in the hosted service."""
+"""Seconds between usage events, as in the hosted service."""
 
 DRAIN_S: Final = 4.0
-"""How long an answer may continue after ``session.close``: LiveKit's client waits 5 s for the end."""
+"""Seconds that an answer may continue after ``session.close``: LiveKit's client waits 5 s for the end."""
 
 LIFE_S: Final = 86_400
-"""From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
+"""Seconds from the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 UNNUMBERED: Final = (
     events.SessionStarted,
@@ -41,11 +41,11 @@ UNNUMBERED: Final = (
     events.UsageUpdated,
     events.Error,
 )
-"""Events of one connection only: audio has frames of its own, a usage follows another."""
+"""Events without numbers: audio is numbered by frames, and a later usage event replaces an earlier one."""
 
 
 Watcher: TypeAlias = Callable[[events.ServerEvent | None], None]
-"""Sees each event of a session, and None when it is over."""
+"""Gets each event of a session, and None at its end."""
 
 
 class LiveDialect(Dialect[FrameReply]):
@@ -61,10 +61,10 @@ class LiveDialect(Dialect[FrameReply]):
         notices: Sequence[events.Info] = (),
         sequence: OutboundSequence | None = None,
     ) -> None:
-        """Prepare. ``notices`` say what of the wishes has no effect."""
+        """Prepare. ``notices`` report fields without effect."""
         super().__init__()
         self.watchers: set[Watcher] = set()
-        self.live_id = ""  # what the protocol calls the session, on every connection
+        self.live_id = ""  # the protocol's id of the session, on every connection
         self.tokenizer = model.tokenizer
         self._config, self._start, self._sequence = start.session, start, sequence
         self._notices: list[events.Info] = list(notices)
@@ -76,20 +76,20 @@ class LiveDialect(Dialect[FrameReply]):
         self._is_begun = False
         self._close_asked: live.Close | None = None
         self._usage_due_s = 0.0
-        self._heard_before_ms = 0.0  # on other connections, which captions did not hear
+        self._heard_before_ms = 0.0  # on other connections, without captions
         self._events = 0
         self._expires_at = int(time.time()) + LIFE_S
 
-    # What comes in.
+    # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
         return self.obey(live.decode(message))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
-        """What an event of the client or of a watcher requests.
+        """The actions that an event of the client or of a watcher requests.
 
         Raises:
-            FieldError: it cannot be followed; the session continues.
+            FieldError: the event is invalid; the session continues.
         """
         match event:
             case live.AppendAudio():
@@ -152,7 +152,7 @@ class LiveDialect(Dialect[FrameReply]):
         self._notices.append(told)
         return ()
 
-    # What goes out.
+    # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self._is_begun, self.live_id = True, f"live_{facts.session}"
@@ -179,7 +179,7 @@ class LiveDialect(Dialect[FrameReply]):
         return (*messages, *(it for notice in self._notices for it in self.encode(notice)))
 
     def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """Audio, then the text that is spoken in it."""
+        """Audio, then its text."""
         sequence, messages = self._sequence, list[Message]()
         if (said := self._line.say(reply)) is not None:
             number = None if sequence is None else reply.frame
@@ -192,7 +192,7 @@ class LiveDialect(Dialect[FrameReply]):
         return messages
 
     def encode(self, event: events.ServerEvent) -> Sequence[Message]:
-        """An event for the client, which watchers see too."""
+        """An event for the client and its watchers."""
         self._show(event)
         return (self._written(event),)
 
@@ -235,13 +235,13 @@ class LiveDialect(Dialect[FrameReply]):
         return self.encode(closed), None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """An error; of one that the session outlives, watchers see nothing."""
+        """The event of an error; watchers get only one that ends the session."""
         told = events.error_of(error)
         is_last = not isinstance(error, FieldError)
         return self.encode(told) if is_last else (self._written(told),), wire_form(error).openai_close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
-        """End the watchers' connections, with a word where the client has none to say."""
+        """End the watchers' connections, with a final event where the client gets none."""
         if is_lost:
             lost = events.CloseReason.CONNECTION_LOST
             self._show(events.SessionClosed(lost, self._shown(), self._seconds(stats)))

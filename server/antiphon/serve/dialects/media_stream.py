@@ -1,7 +1,7 @@
 """Telephone media in JSON: one call of Twilio or Telnyx with a model that talks.
 
-The telephone plays what it gets one after the other, at its own pace. So that a burst of late audio does not
-delay every later answer, the model's silence is sent only while little waits to be played.
+The telephone plays audio in order, at its own pace. So that a burst of late audio does not delay every later
+answer, the model's silence is sent only while little waits to be played.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 MOST_AHEAD_S: Final = 0.16
-"""Of sound that waits to be played, beyond which silence is left out: two frames."""
+"""Seconds of sound waiting to be played, above which silence is left out: two frames."""
 
 MOST_EARLY: Final = 5
-"""Chunks that wait for one before them: 100 ms. Telnyx promises no order."""
+"""Chunks that wait for an earlier one: 100 ms. Telnyx promises no order."""
 
 
 class MediaStreamDialect(Dialect[FrameReply]):
@@ -40,11 +40,11 @@ class MediaStreamDialect(Dialect[FrameReply]):
         self._start, self._clock = start, clock
         self._line = DuplexLine(WireFormat(start.codec, wire.SAMPLE_RATE), model.engine.info.spec)
         self._chunks = Chunks()
-        self._played_s = 0.0  # when all that was sent will have been played
+        self._played_s = 0.0  # when all sent audio will have been played
         self._marks = 0
-        self._since_mark_s = 0.0  # of sound behind the last mark
+        self._since_mark_s = 0.0  # seconds of sound after the last mark
 
-    # What comes in.
+    # From the telephone.
 
     def feed(self, message: Message) -> Sequence[Action]:
         match wire.decode(message):
@@ -59,10 +59,10 @@ class MediaStreamDialect(Dialect[FrameReply]):
                 raise ProtocolError("event is start, and the stream has started")
         return ()
 
-    # What goes out.
+    # To the telephone.
 
     def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """One frame of the model, and a mark behind the last of what it says."""
+        """One frame of the model, and a mark after the last frame of speech."""
         self.text_of(reply)
         said = self._line.say(reply)
         if said is None:
@@ -88,12 +88,12 @@ class MediaStreamDialect(Dialect[FrameReply]):
         return (wire.encode_clear(self._start),)
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """The protocol has no word for an error: the close alone tells it."""
+        """The protocol has no message for an error: the close is the only sign."""
         return (), wire_form(error).close
 
 
 class Chunks:
-    """The audio of a stream in its order: what comes early waits, what comes too late is left out."""
+    """The audio of a stream in order: early chunks wait, late ones are left out."""
 
     def __init__(self) -> None:
         """Begin."""
@@ -101,7 +101,7 @@ class Chunks:
         self._next = 0
 
     def put(self, media: wire.Media) -> bytes:
-        """What is next now, perhaps nothing, perhaps several chunks."""
+        """The chunks that are next now, possibly none, possibly several."""
         if not media.chunk:
             return media.payload
         self._next = self._next or media.chunk

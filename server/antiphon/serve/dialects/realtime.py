@@ -1,8 +1,8 @@
-"""The protocol of OpenAI Realtime with a model that talks: a call in turns, made of one without.
+"""The protocol of OpenAI Realtime with a model that talks: turns over a call that has none.
 
-The model hears and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses of what it
-voices, :mod:`antiphon.protocol.realtime_input` turns of what it hears. The caller's voice informs the client
-and does not cut an answer.
+The model listens and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses from its
+output, :mod:`antiphon.protocol.realtime_input` makes turns from its input. The caller's speech is reported to
+the client and does not cut an answer.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
-"""How long the model waits for the client's first event, which may say who it is to be."""
+"""Seconds that the model waits for the client's first event, which may set its persona."""
 
 ITS_INPUT: Final = "answers only what it hears by input_audio_buffer.append"
-"""Why a response to items fails, of text or of audio."""
+"""Why a response to an item, of text or of audio, fails."""
 
 MAX_OWED: Final = 8
-"""Changes that are confirmed when the model hears; a client makes two or three before."""
+"""Changes confirmed when the model is ready; a client makes two or three before."""
 
 PromptMaker: TypeAlias = Callable[[str, str | None, str | None], Awaitable[Prompt | None]]
-"""A prompt of instructions, of a voice, for the event of an id."""
+"""Makes a prompt from instructions and a voice, for the event with an id."""
 
 
 class RealtimeDialect(Dialect[FrameReply]):
@@ -63,7 +63,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         captions_of: Callable[[str], tuple[Captions, str] | None],
         rules: ReplyRules | None = None,
     ) -> None:
-        """Prepare ``session``; ``rules`` say when a response ends, ``captions_of`` finds a recogniser."""
+        """Prepare ``session``; ``rules`` define when a response ends, ``captions_of`` finds a recogniser."""
         super().__init__()
         self.tokenizer = model.tokenizer
         self.listens_at_s = math.inf  # until then the model waits for its persona
@@ -80,11 +80,11 @@ class RealtimeDialect(Dialect[FrameReply]):
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._numbers = itertools.count(1)
         self._is_begun = self._is_listening = self._has_captions = False
-        self._has_unread = False  # the client wrote an item, and has not spoken since
+        self._has_unread = False  # the client has added an item, and has not spoken since
         self._owed = 0  # changes that are not confirmed yet
-        self.is_quiet = session.detection is None  # it sends nothing between its turns
+        self.is_quiet = session.detection is None  # the client sends nothing between its turns
 
-    # What comes in.
+    # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
         asked = realtime.decode(text_of(message))
@@ -157,12 +157,12 @@ class RealtimeDialect(Dialect[FrameReply]):
         return (*actions, Send(None))
 
     async def _prompt(self, session: RealtimeSession, event_id: str | None) -> Prompt | None:
-        """Who the model is to be, unless it hears something by then."""
+        """Set the model's persona, unless it has processed audio by then."""
         prompt = await self._prompt_of(session.instructions, session.output.voice, event_id)
         return None if self._is_listening else prompt
 
     def _end_turn(self, committed: list[Event]) -> list[Event]:
-        """A turn is over, if there was one: its transcript ends here."""
+        """End the current turn, if any: its transcript ends here."""
         if committed:
             self._has_unread = False
         if committed and self._has_captions:
@@ -194,7 +194,7 @@ class RealtimeDialect(Dialect[FrameReply]):
                 events += self._end_turn(self._turns.stopped(found.ms))
         return (Send(events),) if events else ()
 
-    # What goes out.
+    # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self._is_begun = True
@@ -204,7 +204,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self.encode([created, event("conversation.created", conversation=conversation)])
 
     def listening(self) -> Sequence[Message]:
-        """Confirm changes now that the model hears: a client takes it as its sign to speak."""
+        """Confirm changes now that the model is ready: a client takes it as its sign to speak."""
         self._is_listening = True
         owed, self._owed = self._owed, 0
         return self.encode([self._updated()] * owed)
@@ -222,7 +222,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self.encode(events + self._replies.frame(audio, is_speaking=self.is_speaking, text=text))
 
     def encode(self, event: Sequence[Event] | None) -> Sequence[Message]:
-        """Events, or for None the confirmation of a change."""
+        """Events, or, for None, the confirmation of a change."""
         if event is None:
             if not self._is_listening:
                 self._owed = min(self._owed + 1, MAX_OWED)

@@ -1,4 +1,4 @@
-"""The protocol of OpenAI Realtime with a voice agent: turns, tools and items, all of them with effect."""
+"""The protocol of OpenAI Realtime with a voice agent: turns, tools and items, all with effect."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
-"""How long the synthesiser waits for the client's first event, which may say whose voice it is to have."""
+"""Seconds that the synthesiser waits for the client's first event, which may set its voice."""
 
 NEVER: Final = 2.0
-"""A probability of a pause that none is above: with ``server_vad`` silence alone ends a turn."""
+"""A pause's probability that none exceeds: with ``server_vad`` only silence ends a turn."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "system": Role.SYSTEM,
@@ -84,12 +84,12 @@ OUTCOMES: Final[Mapping[str, tuple[str, str | None]]] = {
 """Status and reason of a response by the outcome of a reply."""
 
 VoiceMaker: TypeAlias = Callable[[str | None], Awaitable[Prompt | None]]
-"""A prompt of the synthesiser for a voice, of its own choice where it has none of that name."""
+"""Makes a prompt of the synthesiser for a voice; of its own choice for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client's ``response.create`` says of the response itself."""
+    """The parameters of a client's ``response.create`` for the response itself."""
 
     output: OutputFormat
     metadata: Mapping[str, str] | None
@@ -122,7 +122,7 @@ class AgentDialect(Dialect[AgentNews]):
         self._samples = 0
         self.settings = self._settings(reply_fields(session))
 
-    # What comes in.
+    # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
         asked = realtime.decode(text_of(message), has_tools=True)
@@ -232,7 +232,7 @@ class AgentDialect(Dialect[AgentNews]):
         self._is_asked = False
         return (Instruct(CancelReply()),)
 
-    # What goes out.
+    # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self.listens_at_s = min(self.listens_at_s, facts.now_s + SETTLE_S)
@@ -279,7 +279,7 @@ class AgentDialect(Dialect[AgentNews]):
                 return [*ended, *response.tool_call(item, call_id, name, pieces)]
 
     def _transcribed(self, events: list[Event]) -> list[Event]:
-        """A transcript is for clients that have asked for one."""
+        """The transcript, for clients that have requested one."""
         return [] if self._session.transcription is None else events
 
     def _begin(self, asked: AskReply | None) -> list[Event]:
@@ -316,7 +316,7 @@ class AgentDialect(Dialect[AgentNews]):
 
 
 def _rules(detection: Detection | None, own: TurnRules) -> TurnRules:
-    """How turns are found."""
+    """The settings of turn detection."""
     if detection is None:
         return replace(own, is_manual=True)
     is_semantic = detection.type is DetectionType.SEMANTIC_VAD
@@ -338,7 +338,7 @@ def _entry(item: str | WrittenItem) -> str | HistoryEntry:
 
 
 def _usage(over: ReplyOver) -> dict[str, Any] | None:
-    """The text model's tokens, as the API has them; None where it has not said."""
+    """The text model's tokens in the API's form; None where it has not reported any."""
     read, written = over.tokens_in, over.tokens_out
     if not (read or written):
         return None

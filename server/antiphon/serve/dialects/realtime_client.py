@@ -15,11 +15,11 @@ from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_session import Detection, RealtimeSession
 
 LIFE_S: Final = 86_400
-"""From the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
+"""Seconds from the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 
 class RealtimeClient:
-    """What one session has of its client's view: ids, items, and when it ends."""
+    """The client's view of one session: ids, items, and when it ends."""
 
     def __init__(self) -> None:
         """Name the session."""
@@ -28,10 +28,10 @@ class RealtimeClient:
         self.session_id, self.expires_at = self.ids.new("sess"), int(time.time()) + LIFE_S
 
     def change_items(self, asked: CreateItem | RetrieveItem | DeleteItem) -> list[Event]:
-        """Follow an event about items.
+        """Handle an event about items.
 
         Raises:
-            FieldError: there is such an item, or none.
+            FieldError: such an item exists already, or does not exist.
         """
         match asked:
             case CreateItem():
@@ -51,7 +51,7 @@ class RealtimeClient:
 
 
 def rules_of(detection: Detection | None) -> DetectorRules:
-    """What the detector of speech goes by."""
+    """The settings of the speech detector."""
     if detection is None:
         return DetectorRules()
     return DetectorRules(detection.level_dbfs, detection.prefix_ms, detection.silence_ms)

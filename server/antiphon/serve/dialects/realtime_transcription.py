@@ -30,7 +30,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
     policy = Policy(is_live=False, expects_input=False, has_answers=True)
 
     def __init__(self, session: RealtimeSession, model: ServedModel, is_own: Callable[[str], bool]) -> None:
-        """Prepare ``session``; ``is_own`` says of a name whether it is this model's."""
+        """Prepare ``session``; ``is_own`` tests whether a name is this model's."""
         super().__init__()
         self._session, self._client, self._is_own = session, RealtimeClient(), is_own
         self._rate = model.engine.info.spec.sample_rate
@@ -82,7 +82,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         return (pushed, Send(events)) if events else (pushed,)
 
     def _end_turn(self, committed: list[Event]) -> list[Event]:
-        """The words so far are those of one turn: the marker comes back when all of them are written."""
+        """End a turn: the marker returns when all of its words are written."""
         if committed:
             self.marks.append(next(self._numbers))
         return committed

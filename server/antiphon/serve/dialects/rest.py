@@ -23,9 +23,9 @@ from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
-    """One text, the number of its words and of those ``unspoken``, and its speech as a ``body``.
+    """One text, its numbers of words and ``unspoken`` words, and its speech as a ``body``.
 
-    ``event_of`` an error ends events.
+    ``event_of`` an error ends a stream of events.
     """
 
     policy = Policy(is_live=False, awaits="reading of the speech", expects_input=False)
@@ -60,10 +60,10 @@ class SpeechDialect(Dialect[Piece]):
 
 
 class TranscriptBody(Protocol):
-    """How the words of a recording are answered."""
+    """The format of the answer with a recording's words."""
 
     def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
-        """What one more word, or the end of the last one, adds now."""
+        """What one more word, or the end of the last one, adds to the answer."""
         ...
 
     def finish(self, seconds: float) -> bytes:
@@ -83,7 +83,7 @@ class RecordingDialect(Dialect[AsrNews]):
         event_of: Callable[[AntiphonError], bytes] | None,
         ends: WordEnds | None = None,
     ) -> None:
-        """Begin a body; ``event_of`` an error ends one of events, ``ends`` hears the recording."""
+        """Begin a body; ``event_of`` an error ends a stream of events, ``ends`` processes the recording."""
         super().__init__()
         self._body, self._event_of, self._ends = body, event_of, ends
         self._rate = model.checkpoint.spec.sample_rate

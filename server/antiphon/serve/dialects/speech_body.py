@@ -30,10 +30,10 @@ class SpeechBody:
         self._file = CODECS[codec].encoder(sample_rate, sample_rate)
 
     def feed(self, pcm: FloatArray) -> bytes:
-        """What one frame adds, float32 ``[N]``; perhaps nothing yet.
+        """The bytes that one frame adds, float32 ``[N]``; possibly none yet.
 
         Raises:
-            AudioError: what the model said cannot be encoded.
+            AudioError: the model's samples cannot be encoded.
         """
         return self._framed(self._file.encode(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
@@ -41,14 +41,14 @@ class SpeechBody:
         """The end, after ``words`` words, ``unspoken`` others, and ``frames`` of 80 ms.
 
         Raises:
-            AudioError: as :meth:`feed`; a tempo holds some frames back.
+            AudioError: as :meth:`feed`; a tempo delays some frames to the end.
         """
         rest = [] if self._tempo is None else self._file.encode(self._tempo.finish())
         data = self._framed(rest + self._file.finish())
         return data + speech_request.audio_done(words, unspoken, frames) if self.is_sse else data
 
     def close(self) -> None:
-        """Give native memory back."""
+        """Free native memory."""
         self._file.close()
 
     def _framed(self, payloads: list[bytes]) -> bytes:

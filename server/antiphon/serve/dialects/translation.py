@@ -1,4 +1,4 @@
-"""OpenAI's translation sessions: a model that repeats in another language what it hears, without turns."""
+"""OpenAI's translation sessions: the model repeats its input in another language, without turns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 DRAIN_S: Final = 10.0
-"""How long a translation may continue after ``session.close``."""
+"""Seconds that a translation may continue after ``session.close``."""
 
 LAG_S: Final = 3.0
-"""How far a translation lies behind what it translates: silence of that length is no end."""
+"""Seconds that a translation lags behind its input: silence of that length is no end."""
 
 
 class TranslationDialect(Dialect[FrameReply]):

@@ -1,1 +1,1 @@
-"""What a server is made of: engines, services, conversations, their beginning and end."""
+"""The parts of a server: engines, services and conversations, their begin and end."""

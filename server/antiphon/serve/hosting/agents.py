@@ -1,4 +1,4 @@
-"""The voice agents of one server: from their configuration to what their calls are made of."""
+"""The voice agents of one server: from their configuration to the parts of their calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.serve.hosting.served import ServedModel, models_of
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_HINT_CHARS: Final = 400
-"""Of the names in a hint: a text model's server sends as many as it likes."""
+"""Names in a hint: a text model's server may list any number."""
 
 
 def make_agents(
@@ -26,7 +26,7 @@ def make_agents(
     """Each agent by its name.
 
     Raises:
-        ConfigError: one has a voice that is not served, or as :func:`models_of`.
+        ConfigError: its voice is not served, or an error of :func:`models_of`.
     """
     agents: dict[str, AgentParts] = {}
     named = {model.name: model for model in models}
@@ -60,7 +60,9 @@ def make_agents(
 
 
 async def check_text_models(agents: Mapping[str, AgentParts], log: Log) -> None:
-    """Ask each agent's text models for what they have, and log what is missing; calls may come meanwhile."""
+    """Ask each agent's server of text models for its models, and log what is missing; calls may start
+    meanwhile.
+    """
     for agent in agents.values():
         for endpoint in agent.text_model.endpoints:
             facts = {"agent": agent.name, "host": endpoint.host}

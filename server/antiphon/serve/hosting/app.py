@@ -51,13 +51,13 @@ from antiphon.serve.routes.upload import read_small
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
-"""Lines of one kind that callers cause, logged at once: enough to see the cause, too few to fill a disk."""
+"""Lines of one kind that callers cause, logged at once: enough to show the cause, too few to fill a disk."""
 
 KEEPALIVE_TIMEOUT_S = 15.0
-"""For a connection that sends no request, and between two requests."""
+"""Seconds for a connection that sends no request, and between two requests."""
 
 MAX_FORM_BYTES = 8192
-"""Of the form for a key, as of a header with one."""
+"""Most bytes of the form for a key, as of a header with one."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -78,14 +78,14 @@ def build_app(
     """An application around started engines; its clean-up closes every socket, not the engines.
 
     ``families`` are this process's metrics. ``access``, whose client asks the whole server, is made from
-    ``config`` when None: then that is this process. ``clock`` is the engines'. ``page`` is the folder of the
-    web client, found automatically when None.
+    ``config`` when None, for this process. ``clock`` is the engines'. ``page`` is the folder of the web
+    client, found automatically when None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
-    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # who answers on their paths
+    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # an agent's model on its path
     served = Models(models, (*config.alias, *own_names))
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
@@ -179,7 +179,7 @@ def build_app(
 
 
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """What runs an application of :func:`build_app`; ``options`` are aiohttp's.
+    """The runner of an application of :func:`build_app`; ``options`` are aiohttp's.
 
     There is no access log, since it would write query strings.
     """
@@ -228,7 +228,7 @@ async def close_calls(app: web.Application, error: AntiphonError) -> None:
     calls = tuple(app[SERVICES].calls)
     for call in calls:
         call.end(error)
-    # One call that cannot end well must not keep the others, or the process; its own task says what it was.
+    # One call that fails to end must not keep the others, or the process; its own task has logged the error.
     await asyncio.gather(*(call.closed() for call in calls), return_exceptions=True)
 
 
@@ -238,7 +238,7 @@ async def _close_sockets(app: web.Application) -> None:
 
 @web.middleware
 async def _no_sniffing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers are what their content type says, whatever a browser would make of them."""
+    """Browsers must use the content type of an answer as it is."""
     try:
         response = await handler(request)
     except web.HTTPException as refusal:

@@ -1,4 +1,4 @@
-"""The canary of a server: which version answers a new call, and what its calls were like."""
+"""The canary of a server: chooses the version that answers a new call, and compares both versions' calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_CALLER: Final = "caller"
 
 
 class CanaryRouter:
-    """Chooses the version of each new call of the stable model, and judges how it went."""
+    """Chooses the version of each new call of the stable model, and judges its quality."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class CanaryRouter:
         listen: Callable[[ServedModel], OutputListener | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """``listen`` gives a recogniser for a call of a model, where one is served; ``draw`` a number
+        """``listen`` returns a recogniser for a call of a model, where one is served; ``draw`` a number
         below 1.
 
         Raises:
-            ConfigError: the two models cannot stand in for each other.
+            ConfigError: the two models cannot replace each other.
         """
         stable, canary = find_pair(models, config)
         self._named = stable
@@ -55,8 +55,8 @@ class CanaryRouter:
         """The version of a call that requests ``model``; one that ``resumes`` is looked for later.
 
         A canary that would not admit a call at once gets none; nothing is drawn then, and nothing compared:
-        else the calls of busy moments would all be the stable version's. Calls that name the canary itself
-        get it, and are not compared either.
+        else all calls of busy moments would be the stable version's. Calls that name the canary itself get
+        it, and are not compared either.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model
@@ -70,7 +70,7 @@ class CanaryRouter:
         return stable
 
     def versions(self, model: ServedModel) -> tuple[ServedModel, ...]:
-        """Where a call that requested ``model`` may be, the likelier one first."""
+        """The versions that may have a call that requested ``model``, the likelier one first."""
         return (model,) if model.arm is None else tuple(self._arms.values())
 
     def observe(self, model: ServedModel, session: CallSession) -> Observation | None:
@@ -90,7 +90,7 @@ class CanaryRouter:
         *,
         goes_on: bool,
     ) -> None:
-        """A watched call is over here; one that ``goes_on`` is judged where it ends."""
+        """End the watch of a call here; one that ``goes_on`` is judged where it ends."""
         error, stats = session.error, session.stats()
         if goes_on or (not stats.frames_taken and error is None):
             observation.forget()
@@ -112,11 +112,11 @@ class CanaryRouter:
         return self._named_in(await self._client.trial(phase))
 
     async def settled(self) -> None:
-        """Wait until recognisers have heard the calls that have ended."""
+        """Wait until recognisers have transcribed the calls that have ended."""
         await asyncio.gather(*self._listening, return_exceptions=True)
 
     def close(self) -> None:
-        """The server ends: what a recogniser still hears is not compared."""
+        """End with the server: open transcripts are not compared."""
         for task in self._listening:
             task.cancel()
 
@@ -144,7 +144,7 @@ def find_pair(models: Models, config: ServerConfig) -> tuple[ServedModel, Served
     """The stable model and its canary.
 
     Raises:
-        ConfigError: one of them is not served, or they cannot stand in for each other.
+        ConfigError: one of them is not served, or they cannot replace each other.
     """
     by_name = {model.name: model for model in models}
     canary = _one(by_name, "canary", config.canary or "")

@@ -1,6 +1,7 @@
-"""The engine's process: every model, its rows and its time, reached by callers through shared memory only.
+"""The engine's process: every model, its rows and its time; front ends reach it through shared memory
+only.
 
-``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``: the supervisor starts it.
+The supervisor starts it with ``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from antiphon.supervisor.child import run_child
 from antiphon.supervisor.messages import Connect, ControlReply, Message
 
 HEALTH_S: Final = 0.25
-"""How often front ends get the state of the engines."""
+"""Seconds between reports of the engines' health to front ends."""
 
 TRACE_POLL_S: Final = 0.1
-"""How soon a complete trace is written."""
+"""Seconds between checks for a complete trace."""
 
 
 class Engines:
@@ -56,7 +57,7 @@ class Engines:
         *,
         is_alone: bool = False,
     ) -> None:
-        """Begin to hear the supervisor; front ends come as it says.
+        """Begin to read the supervisor's messages; they bring the front ends.
 
         ``is_alone`` for a server of one process, whose only front end calls and drains the engines itself.
         """
@@ -81,7 +82,7 @@ class Engines:
         self._leaving.set()
 
     async def run(self) -> None:
-        """Serve front ends until the supervisor says otherwise."""
+        """Serve front ends until the supervisor ends it."""
         self.peer.send(messages.Ready(tuple(self._lines), self._models))
         lost = asyncio.wrap_future(self._lost)
         lost.add_done_callback(lambda it: self.peer.send(messages.Lost(str(it.result()))))
@@ -93,7 +94,7 @@ class Engines:
             self.front_ends.stop()
 
     async def _watch_front_ends(self) -> None:
-        """Report to front ends how the engines are, and drop those that take no messages."""
+        """Report the engines' health to front ends, and drop those that take no messages."""
         while self.front_ends is not None:
             await asyncio.sleep(HEALTH_S)
             self.front_ends.look_after()
@@ -127,7 +128,7 @@ class Engines:
         return None
 
     def _dropped(self, pool: int) -> None:
-        """A front end takes no messages, or has gone."""
+        """A front end takes no messages, or has ended."""
         self.peer.send(messages.Stuck(self._pids.get(pool, 0)))
 
     def _answer(self, what: str) -> bytes:
@@ -138,7 +139,7 @@ class Engines:
 
 
 def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
-    """A device is lost; of several the first is reported. Called from any thread."""
+    """A device is lost; the first of several is reported. Called from any thread."""
     with contextlib.suppress(InvalidStateError):
         lost.set_result(error)
 
@@ -173,7 +174,7 @@ def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int])
 
         served = asyncio.run(serve())
     assert served is not None
-    served.close()  # an engine thread that has not ended by now is in a step, and the process ends
+    served.close()  # an engine thread that has not ended by now is in a step; the process ends
 
 
 if __name__ == "__main__":

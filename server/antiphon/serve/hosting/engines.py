@@ -1,4 +1,4 @@
-"""From the configured models to their running engines, one after the other, on what they share."""
+"""From the configured models to their running engines, started in order, with shared devices."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 
 DIGEST_DIGITS = 12
-"""Of a manifest's SHA-256 in the banner: enough to tell two releases apart at a glance."""
+"""Hexadecimal digits of a manifest's SHA-256 in the banner: enough to distinguish two releases."""
 
 STOP_TIMEOUT_S = 10.0
-"""For the step that still runs, of each engine."""
+"""Seconds for each engine's running step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A started engine, and what of the configuration and the checkpoint it serves."""
+    """A started engine, and the configuration and checkpoint that it serves."""
 
     config: ModelConfig
     name: str
@@ -57,10 +57,10 @@ def running_engines(
     progress: Progress,
     pools: int | None = None,
 ) -> Iterator[list[RunningEngine]]:
-    """The configured models' engines, started for as long as this lasts; ``pools`` is that of the engine.
+    """The configured models' engines, started for the block; ``pools`` is that of the engine.
 
-    Every checkpoint is looked at, and its files compared with its manifest, before the first engine starts.
-    An engine sees what the ones before it have taken of its device, and leaves a share for those to come.
+    Every checkpoint is read, and its files compared with its manifest, before the first engine starts. An
+    engine counts the memory that earlier ones took of its device, and leaves a share for later ones.
 
     Raises:
         AntiphonError: one of them cannot be served.
@@ -110,32 +110,32 @@ def _show_as(progress: Progress, prefix: str, done: int, total: int, what: str) 
 
 
 def stop_engine(engine: Engine) -> None:
-    """End an engine; one that has lost its device is not waited for."""
+    """End an engine; one with a lost device is not waited for."""
     engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
 
 
 def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
-    """The name of the backend that an entry requests, or that suits its checkpoint here.
+    """The backend that an entry requests, or that suits its checkpoint on this machine.
 
     Raises:
-        MissingExtraError: nothing installed can run the model.
+        MissingExtraError: no installed backend can run the model.
     """
     return resolve_auto(checkpoint) if entry.backend == AUTO else entry.backend
 
 
 def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkpoint) -> BackendFactory:
-    """What makes an entry's backend with a number of slots.
+    """Makes an entry's backend with a number of slots.
 
     Raises:
-        ConfigError: no such backend, or as :func:`antiphon.backends.registry.options_of`.
-        MissingExtraError: nothing installed can run the model.
+        ConfigError: no such backend, or an error of :func:`antiphon.backends.registry.options_of`.
+        MissingExtraError: no installed backend can run the model.
     """
     name = backend_of(entry, checkpoint)
     chosen: dict[str, Any] = {}
     if name == "null":
         chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
     if name == "onnx" and len(config.served) > 1:
-        chosen["spin"] = False  # the others have threads here too, which the measurement would not see
+        chosen["spin"] = False  # the others have threads here too, which the measurement would miss
     chosen |= options_of(name, entry.backend_option)
 
     def make(slots: int) -> Backend:
@@ -157,7 +157,7 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = ""
 
 
 def show_progress(is_terminal: bool) -> Progress:
-    """Tells how far the warm-up is: in a terminal on one line, which is gone at the end, else in the log."""
+    """Reports the progress of the warm-up: in a terminal on one line, erased at the end, else in the log."""
     log = Log()
 
     def show(done: int, total: int, what: str) -> None:

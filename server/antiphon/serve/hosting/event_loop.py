@@ -1,4 +1,4 @@
-"""The event loop that serves: which one, how late it runs, and what reading texts may take of one turn."""
+"""The event loop that serves: its choice, its lag, and the share of a turn for reading texts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop, which takes two thirds of the CPU for a message in and out (docs/adr/0025)."""
+    """A loop of uvloop, which uses two thirds of the CPU for a message in and out (docs/adr/0025)."""
     try:
         import uvloop
-    except ImportError:  # there is none for Windows, nor for every Python from its first day
+    except ImportError:  # it does not exist for Windows, nor at once for a new Python
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -29,20 +29,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 PERIOD_S: Final = 0.05
-"""Between two looks: often enough for a median within half a second, rarely enough to cost nothing."""
+"""Seconds between two measurements: a median within half a second, at next to no cost."""
 
 LOOKS: Final = 8
-"""Looks that the median is of: what one garbage collection or one slow handler adds is no overload."""
+"""Measurements of the median: one garbage collection or one slow handler is no overload."""
 
 WORST_S: Final = 5.0
-"""How long the worst look is remembered for the metric: as long as between two scrapes."""
+"""Seconds for which the largest lag is kept for the metric: the time between two scrapes."""
 
 
 class LoopLag:
-    """Looks at the loop from inside: a timer that comes late was kept waiting by other handlers."""
+    """Measures the loop's lag from inside: a late timer was delayed by other handlers."""
 
     def __init__(self, clock: Callable[[], float], tell: Callable[[float], None]) -> None:
-        """Tell ``tell`` the lag in seconds after each look. ``clock`` gives seconds."""
+        """Call ``tell`` with the lag in seconds after each measurement. ``clock`` gives seconds."""
         self._clock = clock
         self._tell = tell
         self._looks: deque[float] = deque(maxlen=LOOKS)
@@ -52,7 +52,7 @@ class LoopLag:
 
     @property
     def lag_s(self) -> float:
-        """How late handlers run now: the median of the last looks."""
+        """How late handlers run now: the median of the last measurements."""
         return median(self._looks) if self._looks else 0.0
 
     @property
@@ -62,12 +62,12 @@ class LoopLag:
         return max((lag_s for at_s, lag_s in self._worst if at_s >= since_s), default=0.0)
 
     def start(self) -> None:
-        """Look from now on, on the running loop."""
+        """Start measuring, on the running loop."""
         self._due_s = self._clock() + PERIOD_S
         self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -86,11 +86,11 @@ class LoopLag:
 class Reading:
     """Reads texts piece by piece: fewer than two pieces of ``PIECE_WORDS`` in one turn of the event loop.
 
-    Callers that wait have their piece in the order they came.
+    Waiting callers get their turns in order.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing read."""
+        """Start with no words read."""
         self._lock = asyncio.Lock()
         self._words = 0
 

@@ -1,7 +1,7 @@
-"""A front end: connections that the supervisor passes on, and their conversations.
+"""A front end: connections from the supervisor, and their conversations.
 
-It is the server's only one where that is one process, or a process of its own:
-``python -m antiphon.serve.hosting.front_end DESCRIPTOR PARENT``: the supervisor starts it.
+It runs in the process of a server of one process, or in its own, which the supervisor starts with ``python -m
+antiphon.serve.hosting.front_end DESCRIPTOR PARENT``.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
 HEAD_S: Final = 1.0
-"""For the first whole request of a connection, where others have no room."""
+"""Seconds for the first whole request of a connection, when others need its place."""
 
 
 class Connections:
-    """Connections that were passed on: which are at work, and which have closed, for the supervisor.
+    """Connections from the supervisor: which are busy, and which have closed.
 
-    One is at work until its first request has been answered, and while a request is.
+    A connection is busy until its first request is answered, and during every request.
     """
 
     def __init__(self, peer: ControlSocket, server: web.Server, connect_timeout_s: float) -> None:
@@ -64,7 +64,7 @@ class Connections:
         self._numbers: dict[web.RequestHandler, int] = {}
         self._beginning: set[web.RequestHandler] = set()
         self._idle: set[web.RequestHandler] = set()
-        self._unasked: dict[web.RequestHandler, tuple[float, socket.socket]] = {}  # since when, oldest first
+        self._unasked: dict[web.RequestHandler, tuple[float, socket.socket]] = {}  # oldest first
 
     async def begin(self, number: int, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve a connection that was passed on."""
@@ -80,18 +80,18 @@ class Connections:
             await loop.connect_accepted_socket(
                 lambda: handler, connection, ssl=tls, ssl_handshake_timeout=limit_s
             )
-        except OSError:  # gone already, or no TLS, which is counted elsewhere
+        except OSError:  # gone already, or a failed TLS handshake, which is counted elsewhere
             connection.close()
         finally:
             self._beginning.discard(handler)
 
     def refuse(self, number: int) -> None:
-        """A connection came without its descriptor: this process had no open file left for it."""
+        """A connection arrived without its descriptor: this process had no open file left for it."""
         self._received += 1
         self._report([number])
 
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A middleware that sees which connections have a request being answered."""
+        """A middleware that tracks which connections have a request in progress."""
         self._unasked.pop(request.protocol, None)
         if request.protocol in self._idle:
             self._idle.discard(request.protocol)
@@ -109,7 +109,7 @@ class Connections:
             if loop.time() - since_s < HEAD_S:
                 break
             del self._unasked[handler]
-            if handler.transport is None:  # its TLS has not begun
+            if handler.transport is None:  # its TLS handshake has not begun
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             else:
@@ -117,7 +117,7 @@ class Connections:
         loop.call_soon(self.look)
 
     def look(self) -> None:
-        """Find those that have closed."""
+        """Detect closed connections."""
         alive = {*self._server.connections, *self._beginning}
         gone = [handler for handler in self._numbers if handler not in alive]
         self._idle &= alive
@@ -132,10 +132,10 @@ class Connections:
 
 
 def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str]) -> None:
-    """Compare a model's files with the fingerprints of what the engine is ``running``, by name.
+    """Compare a model's files with the fingerprints of the ``running`` engine, by name.
 
     Raises:
-        ConfigError: they were replaced since the engine has started.
+        ConfigError: they were replaced since the engine started.
     """
     if fingerprint(checkpoint.files) != running.get(name):
         raise ConfigError(
@@ -145,7 +145,7 @@ def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str
 
 
 class FrontEnd:
-    """Calls, on the event loop it was made on, until the supervisor ends it."""
+    """The calls of one event loop, until the supervisor ends it."""
 
     def __init__(
         self,
@@ -157,10 +157,10 @@ class FrontEnd:
         tracer: Tracer | None = None,
         secret: bytes | None = None,
     ) -> None:
-        """Begin to hear the supervisor.
+        """Begin to read the supervisor's messages.
 
-        Next to engines ``access`` asks this process, and ``tracer`` is theirs, who report it. Otherwise
-        ``secret`` signs ephemeral keys.
+        In a server of one process ``access`` counts in this process, and ``tracer`` is the engines', who
+        report it. Otherwise ``secret`` signs ephemeral keys.
 
         Raises:
             AntiphonError: the configuration cannot be used.
@@ -169,7 +169,7 @@ class FrontEnd:
         self._log = Log()
         self._leaving = asyncio.Event()
         self._is_cut = False
-        self._early_drain: messages.Drain | None = None  # it came before the application was built
+        self._early_drain: messages.Drain | None = None  # it arrived before the application was built
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self.connections: Connections | None = None
@@ -180,7 +180,7 @@ class FrontEnd:
         self._access = access or Access(config, SupervisorClient(self.peer.send, self.peer.ask), secret)
 
     async def run(self, served: Sequence[ServedModel]) -> None:
-        """Serve these models until the supervisor says otherwise.
+        """Serve these models until the supervisor ends it.
 
         Raises:
             AntiphonError: the application cannot be built.
@@ -205,8 +205,8 @@ class FrontEnd:
         app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
         limit_s = self._config.limits.connect_timeout_s
         self.connections = Connections(self.peer, runner.server, limit_s)
-        # A full collection walks every object there is: with torch loaded 170 ms, two frames late. What is
-        # here now stays anyway.
+        # A full collection visits all objects: with torch loaded it takes 170 ms, and two frames are late.
+        # Objects made so far live on anyway.
         gc.collect()
         gc.freeze()
         self.peer.send(messages.Ready())
@@ -233,7 +233,7 @@ class FrontEnd:
                     self._begin(self._drain(self._app, message))
                 else:
                     self._early_drain = message
-                    self.peer.send(messages.Drained())  # there is no call
+                    self.peer.send(messages.Drained())  # there are no calls
             case messages.CanaryPhase():
                 self._access.client.hear_phase(message.phase)
             case messages.Reread():
@@ -269,7 +269,7 @@ class FrontEnd:
         task.add_done_callback(self._tasks.discard)
 
     def _reread(self) -> None:
-        """Read keys and the certificate of callers again; unusable files only cause a line of the log."""
+        """Read keys and the callers' certificate again; unusable files only cause a line of the log."""
         config = self._config
         self._access.reread_keys()
         try:
@@ -292,10 +292,10 @@ class FrontEnd:
 async def drain(
     app: web.Application, limit_s: float, *, is_cut: Callable[[], bool], log: Log, target: str = ""
 ) -> None:
-    """Take no new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
+    """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
 
-    Those that can go to the worker at ``target`` do. What is left is closed, with the error of an engine
-    where none is left.
+    Calls that can move to the worker at ``target`` do. The rest is closed, with the error of an engine where
+    none is left.
     """
     services = app[SERVICES]
     calls: set[Call] = services.calls
@@ -313,7 +313,7 @@ async def drain(
         return any(engine.health().alive for engine in engines)
 
     def has_calls() -> bool:
-        """Whether any continue; one that comes back here is without a connection for a moment."""
+        """Whether any calls continue; one that resumes here is without a connection for a moment."""
         return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
 
     with contextlib.suppress(TimeoutError):
@@ -331,7 +331,7 @@ async def drain(
 def _announce(call: Call, limit_s: float, log: Log) -> None:
     try:
         call.announce_draining(limit_s)
-    except Exception as error:  # a boundary: whatever is wrong with one call, the server must leave
+    except Exception as error:  # a boundary: the server must end despite any error of one call
         log.error("notifying a call of draining failed", exc_info=error)
 
 

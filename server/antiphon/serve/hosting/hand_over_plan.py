@@ -1,4 +1,4 @@
-"""How an engine of this server hands its calls over. Front ends import it, without engines."""
+"""How an engine of this server hands its calls over. Front ends import it without engines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphon.serve.access.shared_secret import SharedSecret
 
 
 def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
-    """What the calls of a running model belong to.
+    """The identity that calls of a running model belong to.
 
-    Published weights next to the graphs that run do not count: a worker may lack them.
+    Published weights next to the running graphs do not count: a worker may lack them.
     """
     form = checkpoint.backends.get(info.name)
     unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
@@ -30,7 +30,7 @@ def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
 def hand_over_plan(
     config: ServerConfig, model: str, checkpoint: Checkpoint
 ) -> Callable[[BackendInfo], HandOverPlan] | None:
-    """What makes the plan of a model once its backend runs; None without a secret.
+    """Makes a model's plan once its backend runs; None without a secret.
 
     Raises:
         ConfigError: the secret cannot be read.
@@ -40,7 +40,7 @@ def hand_over_plan(
     secret = SharedSecret.read(Path(config.hand_over_secret))
     timeout_s = config.limits.hand_over_timeout_s
 
-    workers: dict[str, OtherWorker] = {}  # each keeps the name that it was given
+    workers: dict[str, OtherWorker] = {}  # each keeps its given name
 
     def post(target: str, call: bytes) -> str:
         worker = workers.get(target) or OtherWorker(target, secret, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
-"""``antiphon serve``: the configuration, and in how many processes it is served.
+"""``antiphon serve``: the configuration, and the number of processes.
 
-Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when nothing can continue, as after the loss of the device,
-2 for a configuration that cannot be served.
+Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when the server cannot continue, as after the loss of the
+device, 2 for a configuration that cannot be served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.supervisor.connection_bounds import raise_open_file_limit
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal ends it or nothing can continue; returns the exit code.
+    """Serve until a signal ends it or the server cannot continue; returns the exit code.
 
     Raises:
         AntiphonError: the server cannot start.
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     raise_open_file_limit()
     with first_signals():
         check_files(config)
-        # Either needs much that the other does not: a supervisor stays small.
+        # Each imports much that the other does not need: a supervisor stays small.
         if front_ends:
             from antiphon.serve.hosting.processes import serve_apart
 
@@ -52,9 +52,9 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def first_signals() -> Iterator[None]:
-    """Let SIGTERM end the process until a server takes it over, and others do nothing.
+    """Let SIGTERM end the process until the server handles it; ignore other signals.
 
-    Process 1 of a container gets no signal for which it has no handler.
+    Process 1 of a container gets no signal without a handler.
     """
 
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -72,7 +72,7 @@ def first_signals() -> Iterator[None]:
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:
     """Number of front-end processes; 0: one process for everything.
 
-    ``auto`` is the cores that the engines' threads leave, one a model and device, and at least one. Engines
+    ``auto`` is the cores that the engines' threads leave, one per model and device, and at least one. Engines
     of several devices have processes of their own, so 0 is ``auto`` there.
 
     Raises:

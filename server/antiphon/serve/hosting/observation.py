@@ -1,4 +1,6 @@
-"""What of an ongoing call is kept to judge it: a few counts, its last words, and what a recogniser hears."""
+"""The measurements of a running call that judge it: a few counts, its last words, and a recogniser's
+transcript.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,31 @@ from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
-"""Of a call's frames: admission stops at this share, so a call with as many late frames is the worst."""
+"""The fraction of late frames at which a call counts as worst: admission stops at it."""
 
 HANG_UP_S: Final = 10.0
-"""A caller that leaves earlier hangs up; the alert on quality counts the same."""
+"""Seconds; a caller that leaves earlier hangs up. The alert on quality uses the same."""
 
 MIN_JUDGED_S: Final = 2.0
-"""A shorter call is too short to call silent."""
+"""Seconds; a shorter call cannot count as silent."""
 
 SPOKEN_SHARE: Final = 0.1
 WRITTEN_SHARE: Final = 0.02
-"""Of a call's frames: with speech, and with text where the model only writes, a word in four seconds. With
-fewer the call is silent, in full at none."""
+"""The expected fraction of frames with speech, or with text where the model only writes: a word in four
+seconds. Below it a call counts as silent, fully at none.
+"""
 
 SPEECH_POWER: Final = 10 ** (-50 / 10)
-"""Of a frame, from which on it is speech; the output gate opens at as much."""
+"""The level from which a frame is speech; the output gate opens at the same."""
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256
-"""Repetition is the part of sequences of four that came before, among this number of last tokens."""
+"""Repetition is the fraction of sequences of four tokens that occurred before, among the last of this
+number.
+"""
 
 LISTEN_FRAMES: Final = 250
-"""The beginning of a call that a recogniser hears: 20 s."""
+"""Seconds at the begin of a call that a recogniser transcribes."""
 
 WORD: Final = re.compile(r"\w+")
 
@@ -50,14 +55,14 @@ class Observation:
     """One call of a version on trial, used on the event loop only."""
 
     def __init__(self, model: ServedModel, listener: OutputListener | None) -> None:
-        """Begin with the call; ``listener`` hears its beginning, where there is one."""
+        """Begin with the call; ``listener`` transcribes its begin, where there is one."""
         self._model, self._listener = model, listener
         self._frames = self._active = 0
         self._tokens: deque[int] = deque(maxlen=KEPT_TOKENS)
         self._text: list[str] = []
 
     def see(self, reply: FrameReply) -> None:
-        """A reply that was sent."""
+        """Count a reply that was sent."""
         if reply.is_padding:
             return
         text = self._piece(reply.text_token)
@@ -72,7 +77,7 @@ class Observation:
                 self._listener.stop()
 
     def signals(self, stats: SessionStats, error: AntiphonError | None) -> CallSignals:
-        """What the call was like, without the recogniser; ``error`` is what ended it, if anything."""
+        """The call's measurements, without the recogniser's; ``error`` is the error that ended it, if any."""
         frame_s = self._model.engine.info.spec.frame_ms / 1000
         seconds = stats.frames_taken * frame_s
         late_share = (stats.late + stats.lost) / max(1, stats.frames_taken)
@@ -87,7 +92,7 @@ class Observation:
         )
 
     async def with_transcript(self, signals: CallSignals) -> CallSignals:
-        """The signals with what the recogniser heard, once that is known."""
+        """The measurements with the recogniser's, once known."""
         if self._listener is None:
             return signals
         try:
@@ -106,7 +111,7 @@ class Observation:
 
     @property
     def has_listener(self) -> bool:
-        """Whether a recogniser hears the call."""
+        """Whether a recogniser transcribes the call."""
         return self._listener is not None
 
     def _silence(self) -> float:
@@ -115,7 +120,7 @@ class Observation:
 
     def _piece(self, token: int | None) -> str:
         tokenizer = self._model.tokenizer
-        # A tts model's numbers are those of words that it was given.
+        # A tts model's counts are those of its input words.
         if token is None or tokenizer is None or not self._model.kind.takes_audio:
             return ""
         return tokenizer.piece(token)
@@ -126,7 +131,7 @@ def _is_speech(pcm: FloatArray) -> bool:
 
 
 def repetition(tokens: deque[int]) -> float:
-    """The part of all sequences of four tokens that came before; 0 of fewer than sixteen tokens."""
+    """The fraction of sequences of four tokens that occurred before; 0 for fewer than sixteen tokens."""
     kept = tuple(tokens)
     sequences = [kept[at : at + REPEATED_TOKENS] for at in range(len(kept) - REPEATED_TOKENS + 1)]
     if len(kept) < 4 * REPEATED_TOKENS:
@@ -135,7 +140,7 @@ def repetition(tokens: deque[int]) -> float:
 
 
 def disagreement(text: str, transcript: str) -> float | None:
-    """The part of the words of both that the other has not in this order; None without a text."""
+    """The fraction of both texts' words that the other lacks in this order; None without a text."""
     said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
     if not said:
         return None

@@ -1,4 +1,4 @@
-"""A server in one process: engines and the front end are tasks, and their messages stay objects."""
+"""A server in one process: engines and the front end are tasks, and their messages remain objects."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from antiphon.supervisor.supervisor import Supervisor
 
 
 def serve(config: ServerConfig) -> int:
-    """Serve until a signal ends it or nothing can continue; returns the exit code.
+    """Serve until a signal ends it or the server cannot continue; returns the exit code.
 
     Raises:
         AntiphonError: the server cannot start.
     """
-    # The event loop gives the interpreter away in every system call and must wait this long to get it back
-    # from an engine's thread that computes in Python.
+    # The event loop releases the interpreter in every system call and waits this long to get it back from an
+    # engine's thread that computes in Python.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
-    access = Access(config)  # before the models, which take their time
+    access = Access(config)  # before the models, which take long to load
     families, lost = MetricFamilies(CollectorRegistry()), Future[AntiphonError]()
     tracer, progress = make_tracer(config), show_progress(sys.stderr.isatty())
     on_lost = partial(report_loss, lost)

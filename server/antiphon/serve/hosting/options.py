@@ -41,7 +41,7 @@ docs/configuration.md describes the file of --config.
 
 
 def build_parser(*, is_full: bool = False) -> argparse.ArgumentParser:
-    """One flag for each option; a flag that is not given leaves no trace in the result.
+    """One flag per option; a flag that is not given is absent from the result.
 
     The help shows what most people set, or everything if ``is_full``.
     """
@@ -100,10 +100,10 @@ def _constants_help() -> str:
 
 
 def parse_command_line(argv: Sequence[str]) -> ServerConfig:
-    """The configuration a command line requests.
+    """The configuration of a command line.
 
     Raises:
-        ConfigError: an unknown flag or a constant's, a value that does not fit, a bad file.
+        ConfigError: an unknown flag or a constant's, an invalid value, an unreadable file.
     """
     given, unknown = build_parser().parse_known_args(list(argv))
     known = options(ServerConfig)
@@ -134,7 +134,8 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def check_files(config: ServerConfig) -> None:
-    """Check every variable, file and folder that an option names, by reading; by access if it is written.
+    """Check every variable, file and folder that an option names: read those to be read, test access to
+    those to be written.
 
     Raises:
         ConfigError: one cannot be used; the message names the option and the file.
@@ -161,7 +162,7 @@ def check_files(config: ServerConfig) -> None:
     if config.trace:
         _check_written("trace_file", Path(config.trace_file))
     if config.record is not None:
-        folder = Path(config.record)  # it is made when it is not there
+        folder = Path(config.record)  # the server creates it
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise ConfigError(f"record = {config.record!r}: {nearest} is no folder that can be written to")

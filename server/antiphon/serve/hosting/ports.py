@@ -17,7 +17,7 @@ from antiphon.supervisor.address import bound
 
 @dataclass(frozen=True, slots=True)
 class PortTls:
-    """The TLS of a server's ports: ``callers`` on all of them but ``workers_port``, which has ``workers``."""
+    """The TLS of a server's ports: ``callers`` on all but ``workers_port``, which has ``workers``."""
 
     callers: ssl.SSLContext | None = None
     workers: ssl.SSLContext | None = None
@@ -25,23 +25,23 @@ class PortTls:
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
-        """All there are."""
+        """All contexts in use."""
         return [context for context in (self.callers, self.workers) if context is not None]
 
     def of(self, connection: socket.socket) -> ssl.SSLContext | None:
-        """The TLS of a connection that was accepted, by the port that it came to."""
+        """The TLS of an accepted connection, by its port."""
         if self.workers is not None and connection.getsockname()[1] == self.workers_port:
             return self.workers
         return self.callers
 
     def reread(self, certificate: str | None, key: str | None) -> None:
-        """Have new connections of callers get the certificate that the two PEM files hold now.
+        """Use the certificate in the two PEM files for new connections of callers.
 
         Raises:
             ConfigError: as :func:`tls_context`; nothing has changed then.
         """
         if self.callers is not None and certificate is not None:
-            tls_context(certificate, key)  # a context in use is not tried with files that may not fit
+            tls_context(certificate, key)  # files that may not fit are not tried on a context in use
             self.callers.load_cert_chain(certificate, key)
 
 
@@ -56,17 +56,18 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         raise ConfigError(f"cannot use {certificate} with {key}: {error}") from error
     return context
 
 
 @contextmanager
 def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
-    """The sockets of all ports, those for callers first; they do not listen yet, and are closed at the end.
+    """The sockets of all ports, those for callers first; they do not listen yet, and are closed at the
+    end.
 
     Raises:
-        ConfigError: no such address on this machine, or a port is taken.
+        ConfigError: this machine has no such address, or a port is taken.
     """
     with ExitStack() as stack:
         sockets = stack.enter_context(bound(config.host, config.port))

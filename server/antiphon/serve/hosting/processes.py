@@ -1,4 +1,4 @@
-"""The processes of a server, as the first of them begins it: sockets, commands, limits. Imports little."""
+"""Starts the processes of a server: sockets, commands, limits. Imports little."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
 FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")
 
 ENGINE_STOP_S: Final = 10.0
-"""For the step that still runs when the server ends."""
+"""Seconds for a running step at the server's end."""
 
 OTHER_FILES: Final = 256
-"""Open files of a process that are no connections: models, logs, recordings, rings."""
+"""Open files of a process apart from connections: models, logs, recordings, rings."""
 
 LEAST: Final = 64
-"""Connections of a process with hardly any files; it says so when they run out."""
+"""The least connections of a process with few files; it reports when they run out."""
 
 
 def serve_apart(config: ServerConfig, front_ends: int) -> int:
     """Serve in ``front_ends`` processes next to the engine's; returns the exit code.
 
     Raises:
-        ConfigError: a process cannot begin, or nothing can listen.
+        ConfigError: a process cannot begin, or no port can be opened.
     """
     task = pickle.dumps((config, front_ends, secrets.token_bytes(32)))  # it signs ephemeral keys
     devices = [device or "" for device in config.devices]
@@ -71,7 +71,7 @@ def make_plan(
     start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]],
     families: MetricFamilies | None = None,
 ) -> SupervisorPlan:
-    """What the supervisor is to run; 0 ``front_ends`` are one in its own process.
+    """The supervisor's plan; 0 ``front_ends`` are one in its own process.
 
     Raises:
         ConfigError: a proxy is no address.
@@ -98,10 +98,10 @@ def make_plan(
 async def supervise(
     supervisor: Supervisor, config: ServerConfig, health: Callable[[], Awaitable[Health]]
 ) -> int:
-    """Run a supervisor, and the free-rows port with what ``health`` says; returns the exit code.
+    """Run a supervisor, and the free-rows port with the result of ``health``; returns the exit code.
 
     Raises:
-        ConfigError: a process cannot begin, or nothing can listen.
+        ConfigError: a process cannot begin, or no port can be opened.
     """
     async with contextlib.AsyncExitStack() as stack:
         if config.free_rows_port:
@@ -110,7 +110,7 @@ async def supervise(
 
 
 async def overall(answers: Answers) -> Health:
-    """All engines as one, for the free-rows port."""
+    """The health of all engines as one, for the free-rows port."""
     said = await answers.health()
     healths = {name: Health(**health) for name, health in said["models"].items()}
     if healths and said["engine_answers"]:
@@ -120,7 +120,7 @@ async def overall(answers: Answers) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """How many connections may be served; with those that wait each has a file of one of ``processes``."""
+    """The most connections; each open or waiting one needs a file of one of ``processes``."""
     files = round(processes * max(LEAST, open_file_limit() - OTHER_FILES) / (1 + WAITING_SHARE))
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),
@@ -131,9 +131,9 @@ def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLim
 
 
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
-    """The models, in a line each, and where to call: the text in the terminal when the server is ready."""
+    """The models, one per line, and the address: the text in the terminal when the server is ready."""
     scheme = "https" if config.tls_cert else "http"
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # an address that answers
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # one that can be opened
     shown = f"[{host}]" if ":" in host else host
     processes = f", {front_ends} front-end process{'es' if front_ends > 1 else ''}" if front_ends else ""
     lines = [f"antiphon {__version__}: {model}{processes}" for model in models]

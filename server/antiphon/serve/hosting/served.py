@@ -1,4 +1,4 @@
-"""The models of one server: what each is made of, and which one a request means."""
+"""The models of one server: the parts of each, and the model that a request means."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
 
 SEED_BITS = 53
-"""Whole numbers that JavaScript reads exactly: a client can show its seeds and request them again."""
+"""The largest seed: JavaScript reads it exactly, so a client can show its seeds and request them again."""
 
 MAX_SHOWN_CHARS = 100
-"""Of an unknown name, an error repeats no more than this."""
+"""Characters of an unknown name that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One model and its running engine.
 
-    ``name`` is what callers say. ``defaults`` are the sampling parameters of callers who request none.
-    ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970. ``arm`` is
-    set for a call that is one side of a trial.
+    ``name`` is the one that callers use. ``defaults`` are the sampling parameters of callers who request
+    none. ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970.
+    ``arm`` is set for a call on one side of a trial.
     """
 
     name: str
@@ -54,14 +54,14 @@ class ServedModel:
     arm: TrialArm | None = None
 
     def parameters(self) -> SamplingParameters:
-        """The defaults with seeds of their own, for one more caller."""
+        """The defaults with new seeds, for one more caller."""
         return replace(
             self.defaults, text_seed=secrets.randbits(SEED_BITS), audio_seed=secrets.randbits(SEED_BITS)
         )
 
     @property
     def kind(self) -> PipelineKind:
-        """What goes in and what comes out."""
+        """The audio or text of its input and output."""
         return self.checkpoint.spec.kind
 
 
@@ -73,10 +73,10 @@ def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
 def serve_model(
     config: ModelConfig, name: str, checkpoint: Checkpoint, engine: EngineGroup, families: MetricFamilies
 ) -> ServedModel:
-    """A started engine with all else that request handlers need.
+    """A started engine with the other parts that request handlers need.
 
     Raises:
-        ConfigError: the folder of voices is not there.
+        ConfigError: the folder of voices does not exist.
     """
     return ServedModel(
         name=name,
@@ -97,8 +97,8 @@ def name_models(
     """Each entry with the name callers use and its checkpoint.
 
     Raises:
-        ConfigError: two have the same name, or an alias or an agent cannot be.
-        CheckpointError: one is not there, or not what its format says.
+        ConfigError: two have the same name, or an alias or an agent is invalid.
+        CheckpointError: a checkpoint does not exist, or differs from its format.
     """
     named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
     for entry in entries:
@@ -118,7 +118,7 @@ def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[s
     """The recogniser and the synthesiser of an agent, by default the only ones of those ``served``.
 
     Raises:
-        ConfigError: it has the name of a model, or one of its own is not served.
+        ConfigError: it has the name of a model, or names a model that is not served.
     """
     if agent.name in served:
         raise ConfigError(f"the agent {agent.name!r} has the name of a model here; give it its own")
@@ -147,7 +147,7 @@ class Models:
         """Serve these, at least one; ``aliases`` are NAME=MODEL.
 
         Raises:
-            ConfigError: two of them have the same name, or an alias cannot be.
+            ConfigError: two of them have the same name, or an alias is invalid.
         """
         self._models = {model.name: model for model in models}
         if len(self._models) < len(models):
@@ -159,34 +159,34 @@ class Models:
         self._any = [self._models[name] for alias, name in pairs if alias == ANY]
 
     def __iter__(self) -> Iterator[ServedModel]:
-        """In the order they were declared."""
+        """The models in the order they were declared."""
         return iter(self._models.values())
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of models."""
         return len(self._models)
 
     @property
     def rows(self) -> int:
-        """The rows of all of them."""
+        """The rows of all models."""
         return sum(model.engine.info.slots for model in self)
 
     @property
     def first(self) -> ServedModel:
-        """The one declared first."""
+        """The model declared first."""
         return next(iter(self))
 
     def default_of(self, kinds: Collection[PipelineKind]) -> ServedModel | None:
-        """The first declared of these kinds: the one that answers a request without a name."""
+        """The first declared of these kinds: it answers a request without a name."""
         return next((model for model in self if model.kind in kinds), None)
 
     def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
-        """The model called ``name``, or the default of ``kinds`` when none is named.
+        """The model called ``name``, or the default of ``kinds`` without a name.
 
-        An alias is a name, and so is the value of ``--model``, which is not shown: it may be a path here.
+        An alias is a name, and so is the value of ``--model``, which is not shown: it may be a local path.
 
         Raises:
-            UnknownModelError: there is none, or it is of another kind; the message lists what there is.
+            UnknownModelError: there is none, or it is of another kind; the message lists the names.
         """
         named = self.default_of(kinds) if name is None else self.named(name, kinds)
         shown = repr((name or "")[:MAX_SHOWN_CHARS])
@@ -205,18 +205,18 @@ class Models:
         raise UnknownModelError(f"{what}; there is: {listed}{hint}", known=known)
 
     def named(self, name: str, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel | None:
-        """The model that ``name`` stands for; where any name does for one of ``kinds``, that one."""
+        """The model that ``name`` stands for; where any name selects one of ``kinds``, that one."""
         own = self._models.get(name) or self._aliases.get(name)
         refs = (it for it in self if it.config.model == name)
         return own or next(refs, None) or next((it for it in self._any if it.kind in kinds), None)
 
     def are_one(self, name: str, other: str) -> bool:
-        """Whether two names are the same, or of the same model of some kind."""
+        """Whether two names are equal, or stand for the same model of some kind."""
         pairs = ((self.named(name, (kind,)), self.named(other, (kind,))) for kind in PipelineKind)
         return name == other or any(one is not None and one is two for one, two in pairs)
 
     def aliases_of(self, model: ServedModel) -> list[str]:
-        """The further names of a model, but for "any"."""
+        """The further names of a model, except "any"."""
         return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:
@@ -230,17 +230,17 @@ class Models:
 
 
 def same_name(name: str) -> str:
-    """The sentence for two models of one name."""
+    """The error's text for two models of one name."""
     return f"two models are called '{name}'; give them names of their own, as entries of [[models]] in a file"
 
 
 ANY: Final = "*"
 NAME: Final = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
-"""What a client of another server calls a model: ``whisper-1``, ``Systran/faster-whisper-small``."""
+"""Names that clients of other servers use: ``whisper-1``, ``Systran/faster-whisper-small``."""
 
 
 def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> list[tuple[str, str]]:
-    """Each alias with the name of its model, of those that are ``served`` by name and kind.
+    """Each alias with the name of its model, of those ``served`` by name and kind.
 
     Raises:
         ConfigError: one is not NAME=MODEL, names no served model, or is taken.
@@ -270,5 +270,5 @@ def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> li
 
 
 def hint_of(name: str, model: str) -> str:
-    """How an operator can serve ``model`` under a name that nothing has; "" for one that no alias can be."""
+    """A hint how to serve ``model`` under an unused name; "" for one that cannot be an alias."""
     return f"; to serve it under this name: --alias {name}={model}" if NAME.fullmatch(name) else ""

@@ -29,13 +29,13 @@ from antiphon.serve.operator.status import ServerStatus
 class Services:
     """The parts of one running server.
 
-    ``metrics`` counts what happens before a model was found; ``calls`` are those under way, of all models,
-    each an :class:`antiphon.serve.calls.call.Call`, which stands on this module, and ``changed`` is set when
-    one has ended; ``provoked`` takes the lines that any caller can cause again and again. ``arrivals`` are
-    calls of other workers under way. ``begin_drain`` drains the server, or one engine by its device, and the
-    calls go to an address. ``canary`` is there while two versions of a model are on trial. ``agents`` are the
-    voice agents by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, which stands on this module
-    too.
+    ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
+    each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
+    when one has ended; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls
+    arriving from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the
+    calls to an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the
+    voice agents by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this
+    one too.
     """
 
     config: ServerConfig
@@ -69,7 +69,7 @@ class Services:
         *,
         resumes: bool = False,
     ) -> ServedModel:
-        """The model that answers a call: as :meth:`Models.find`, in the version that the call gets.
+        """The model that answers a call: as :meth:`Models.find`, in the version chosen for the call.
 
         Raises:
             UnknownModelError: there is none of that name and these kinds.
@@ -78,7 +78,7 @@ class Services:
         return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
 
     def agent_for(self, name: str | None) -> Any:
-        """The agent of this name; without one the first where no model talks; None where there is none."""
+        """The agent of this name; without a name the first, if no model talks; else None."""
         if name is None and self.models.default_of(LIVE_KINDS) is None:
             return next(iter(self.agents.values()), None)
         return None if name is None else self.agents.get(name)

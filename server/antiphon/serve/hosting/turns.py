@@ -1,8 +1,8 @@
-"""Turns of the event loop: their order, and how long all together keep the loop from its sockets.
+"""Turns of the event loop: their order, and how long together they keep the loop from its sockets.
 
 Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn* of it, a
-small piece of work; the turns of all other conversations in the queue run before its next one. A
-conversation that floods its waker delays the others by one turn each, not by its backlog.
+small piece of work; the queued turns of all other conversations run before its next one. A conversation that
+floods its waker delays the others by one turn each, not by its backlog.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Final
 
 Turn = Callable[[], bool]
-"""Does one piece of work, of less than a millisecond, and says whether there is more."""
+"""Does one piece of work, of less than a millisecond, and returns whether there is more."""
 
 Fault = Callable[[Exception], None]
 """Called with the exception that a turn raised; ends the conversation. Must not raise."""
 
 BUDGET_S: Final = 0.005
-"""Turns in a row before sockets are looked at again: a sixteenth of a frame, a quarter of what may block."""
+"""Turns in a row before sockets are polled again: a sixteenth of a frame, a quarter of the longest block."""
 
 
 class Waker:
@@ -30,7 +30,7 @@ class Waker:
     __slots__ = ("_due_s", "_fault", "_is_waiting", "_timer", "_turn", "_turns")
 
     def __init__(self, turns: Turns, turn: Turn, fault: Fault) -> None:
-        """Give ``turn`` a place in ``turns``; :meth:`close` gives it back."""
+        """Give ``turn`` a place in ``turns``; :meth:`close` removes it."""
         self._turns = turns
         self._turn: Turn | None = turn
         self._fault = fault
@@ -39,13 +39,13 @@ class Waker:
         self._due_s = math.inf
 
     def wake(self) -> None:
-        """Request a turn; asking again before it began changes nothing. Never raises."""
+        """Request a turn; a second request before it begins changes nothing. Never raises."""
         if not self._is_waiting and self._turn is not None:
             self._is_waiting = True
             self._turns.put(self)
 
     def wake_at(self, due_s: float, now_s: float) -> None:
-        """Request a turn at ``due_s``, or before, of whatever clock it is ``now_s`` by."""
+        """Request a turn at ``due_s``, or earlier; ``now_s`` is the time on the same clock."""
         if due_s < self._due_s and self._turn is not None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -65,11 +65,11 @@ class Waker:
         try:
             if self._turn():
                 self.wake()
-        except Exception as error:  # a boundary: what goes wrong in a turn ends only its conversation
+        except Exception as error:  # a boundary: an error in a turn ends only its conversation
             self._fault(error)
 
     def close(self) -> None:
-        """Take no more turns; the conversation's memory is freed now, though it holds its waker."""
+        """Take no more turns; the conversation's memory is freed now, although it references its waker."""
         self._turn, self._fault = None, lambda _: None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Files of callers in this process: how many at once, their room on disk, and the thread that reads them."""
+"""Uploaded files in this process: their number, their bytes on disk, and the thread that reads them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_UPLOADS: Final = 32
 """Recordings being received or transcribed at once."""
 
 LARGEST_ON_DISK: Final = 4
-"""Recordings of the largest size that one process keeps on disk; smaller ones share that room."""
+"""Recordings of the largest size that one process keeps on disk; smaller ones share that space."""
 
 IN_MEMORY_BYTES: Final = 1_048_576
-"""A smaller recording makes no file."""
+"""Bytes; a smaller recording remains in memory."""
 
 RETRY_AFTER_S: Final = 10
 
@@ -31,7 +31,7 @@ class Uploads:
     """Counts recordings (``count``) and their bytes on disk (``disk_bytes``). Used on the event loop only."""
 
     def __init__(self, max_upload_bytes: int, families: MetricFamilies, log: SparseLog) -> None:
-        """Register the metrics; ``log`` gets a line now and then while the disk has no room."""
+        """Register the metrics; ``log`` gets a line from time to time while the disk has no space."""
         self._max_upload_bytes, self._log = max_upload_bytes, log
         self.count = self.disk_bytes = 0
         self._gauge = families.get(Gauge, "spooled_upload_bytes")
@@ -39,10 +39,10 @@ class Uploads:
 
     @contextlib.contextmanager
     def one(self, stated_bytes: int | None) -> Iterator[Spool]:
-        """Room for one more, for as long as this lasts; ``stated_bytes`` are those that its sender announces.
+        """Count one more recording for the block; ``stated_bytes`` are announced by its sender.
 
         Raises:
-            ServerFullError: there are as many as there may be, or there is no room for it.
+            ServerFullError: too many recordings, or no space for it.
         """
         if self.count >= MAX_UPLOADS:
             raise ServerFullError(
@@ -63,14 +63,14 @@ class Uploads:
         """Count ``size`` more bytes on disk, or fewer where it is negative.
 
         Raises:
-            ServerFullError: there is no room for them.
+            ServerFullError: there is no space for them.
         """
         self._check(size)
         self.disk_bytes += size
         self._gauge.set(self.disk_bytes)
 
     def refuse(self, reason: str) -> ServerFullError:
-        """The error to raise for want of room, counted and logged."""
+        """The error for missing space, counted and logged."""
         self._refused.inc()
         self._log.error("no room for a recording", of="spool", reason=reason, spooled_bytes=self.disk_bytes)
         return ServerFullError(
@@ -85,10 +85,10 @@ class Uploads:
 
 
 class Spool:
-    """The bytes of one recording: in memory while they are few, then in a file without a name."""
+    """The bytes of one recording: in memory while they are few, then in an unnamed file."""
 
     def __init__(self, uploads: Uploads) -> None:
-        """Begin without a byte."""
+        """Start empty."""
         self._uploads = uploads
         self._size = self._disk_bytes = 0
         self._spooled = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 (close() does)
@@ -98,7 +98,7 @@ class Spool:
         """Append bytes.
 
         Raises:
-            ServerFullError: the disk has no room for them, or may have none.
+            ServerFullError: the disk has no space for them, or its limit is reached.
         """
         self._size += len(data)
         if self._size > IN_MEMORY_BYTES:
@@ -107,14 +107,14 @@ class Spool:
         self._try(lambda: self._spooled.write(data))
 
     def flush(self) -> None:
-        """Have all bytes where they are read from; raises as :meth:`write`."""
+        """Flush all bytes to where they are read from; raises as :meth:`write`."""
         self._try(self._spooled.flush)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._uploads.grow(-self._disk_bytes)
         self._disk_bytes = 0
-        with contextlib.suppress(OSError):  # bytes that a full disk did not take are tried again here
+        with contextlib.suppress(OSError):  # bytes that a full disk refused are tried again here
             self._spooled.close()
 
     def _try(self, work: Callable[[], object]) -> None:
@@ -125,24 +125,26 @@ class Spool:
 
 
 MAX_JOBS: Final = 64
-"""Jobs that wait or run: one of each recording that may be uploaded at once, and as many voices."""
+"""Jobs that wait or run: one per recording that may be uploaded at once, and as many voices."""
 
 JOB_RETRY_S: Final = 5
-"""By then the jobs that wait now are done: each is a second of audio, or a file of some megabytes."""
+"""Seconds after which the jobs that wait now are done: each is a second of audio, or a file of some
+megabytes.
+"""
 
 T = TypeVar("T")
 
 
 class Helper:
-    """Runs jobs one after the other, in the order they came. Only the event loop asks it."""
+    """Runs jobs one at a time, in order. Used by the event loop only."""
 
     def __init__(self) -> None:
-        """The thread begins with its first job."""
+        """Start without a thread; the first job starts it."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="antiphon-helper")
         self._jobs = 0
 
     async def run(self, job: Callable[..., T], *args: object) -> T:
-        """What ``job`` returns, or raises.
+        """The result of ``job``; raises its error.
 
         Raises:
             ServerFullError: too many jobs wait.
