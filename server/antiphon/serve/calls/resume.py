@@ -22,7 +22,7 @@ CLAIM_S: Final = 2.0
 """Seconds for the first message of a connection that resumes; it takes no row before."""
 
 LATE_S: Final = 60.0
-"""Frames beyond the window: a client's clock may be this far ahead of the audio that it has sent."""
+"""Seconds beyond the window: a client's clock may be this far ahead of the audio that it has sent."""
 
 
 @dataclass(frozen=True, slots=True)

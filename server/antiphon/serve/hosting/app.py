@@ -85,7 +85,7 @@ def build_app(
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
-    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # an agent's model on its path
+    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # answer as these
     served = Models(models, (*config.alias, *own_names))
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(

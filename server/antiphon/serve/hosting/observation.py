@@ -37,7 +37,7 @@ seconds. Below it a call counts as silent, fully at none.
 """
 
 SPEECH_POWER: Final = 10 ** (-50 / 10)
-"""The level from which a frame is speech; the output gate opens at the same."""
+"""The power from which a frame is speech; the output gate opens at the same."""
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256

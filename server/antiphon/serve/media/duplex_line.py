@@ -1,4 +1,4 @@
-"""Both directions of a live call on a line: decoded on the way in, gated on the way out."""
+"""Both directions of a live call's audio: decoded on input, gated on output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One frame of the model, as it is to be heard: encoded, and as float32 ``[frame_samples]``."""
+    """One frame of the model's output: encoded, and as float32 ``[frame_samples]``."""
 
     data: bytes
     pcm: FloatArray
@@ -23,14 +23,14 @@ class DuplexLine:
     """The codecs and the output gate of one call with a model of this ``spec``."""
 
     def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
-        """Prepare. What is ``said`` may have a format of its own."""
+        """Prepare. The output may have a format of its own."""
         self._spec = spec
         self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
         self._padding_id = None if spec.lm is None else spec.lm.text_padding_id
 
     def set_formats(self, heard: WireFormat, said: WireFormat) -> None:
-        """From now on audio has these formats; what a resampler held back, 6.4 ms at most, is lost."""
+        """Change the formats from now on; samples in a resampler, 6.4 ms at most, are lost."""
         self._decoder = make_decoder(heard, self._spec.sample_rate)
         self._encoder = make_encoder(said, self._spec.sample_rate)
 
@@ -40,18 +40,18 @@ class DuplexLine:
         return self._gate.is_open
 
     def decode(self, data: bytes) -> FloatArray:
-        """What came, float32 ``[N]`` at the model's rate.
+        """Decode input to float32 ``[N]`` at the model's rate.
 
         Raises:
-            AudioError: half a sample.
+            AudioError: an odd number of bytes.
         """
         return self._decoder.feed(data)
 
     def say(self, reply: FrameReply) -> Said | None:
-        """A frame of the model; None where it has no sound.
+        """Encode a frame of the model; None where it is silent.
 
         Raises:
-            AudioError: the model's samples are no numbers.
+            AudioError: the model's samples are NaN or infinite.
         """
         if reply.pcm is None:
             return None
@@ -60,6 +60,6 @@ class DuplexLine:
         return Said(b"".join(self._encoder.encode(pcm)), pcm)
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
-        """Where on the session's time a frame begins and ends, by audio since its start."""
+        """The begin and the end of a frame on the session's time, by audio since its start."""
         start_ms = max(0, reply.frame - self._spec.delay_frames) * self._spec.frame_ms
         return round(start_ms), round(start_ms + self._spec.frame_ms)

@@ -1,8 +1,8 @@
 """The voices a server offers: the files of one folder, by name.
 
-Two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which hold
-what a voice becomes inside the model. Names come from a query, so they are looked up in the folder's own
-list and never joined to a path.
+Two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which hold a
+voice's embeddings inside the model. Names come from a query, so they are looked up in the folder's list and
+never joined to a path.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from antiphon.models.tensor_file import read_tensors
 
 EMBEDDED: Final = ".pt"
 SUFFIXES: Final = (EMBEDDED, ".wav", ".flac", ".mp3", ".ogg", ".opus")
-"""What counts as a voice; of files that differ only in the suffix, the first of these is the one meant."""
+"""Suffixes of voices; of files that differ only in the suffix, the first suffix here wins."""
 
 LOUDNESS_LUFS: Final = -24.0
-"""How loud PersonaPlex makes a recorded voice before it listens to it."""
+"""The loudness that PersonaPlex gives a recorded voice."""
 
 MAX_NAME: Final = 80
-"""Letters of a caller's name for a voice that the log and an answer show."""
+"""Characters of a requested voice's name that the log and an answer show."""
 
 KEPT_VOICES: Final = 32
 """Voices kept in memory: a few megabytes each."""
@@ -39,10 +39,10 @@ class VoiceFolder:
     """The voices in ``folder``, for one model; one thread loads them."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
-        """Look at the folder; voices are read when they are first requested.
+        """List the folder; a voice is read at its first request.
 
         Raises:
-            ConfigError: there is no such folder.
+            ConfigError: the folder does not exist.
         """
         if not folder.is_dir():
             raise ConfigError(f"voices = {str(folder)!r} is no folder")
@@ -57,7 +57,7 @@ class VoiceFolder:
         """The voice of this name, with or without its suffix.
 
         Raises:
-            ProtocolError: there is no such voice; the message lists those there are.
+            ProtocolError: there is no such voice; the message lists the voices.
             AudioError, CheckpointFormatError: its file cannot be used.
         """
         files = [path for path in self._files() if name in (path.name, path.stem)]
@@ -93,7 +93,7 @@ def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | Non
     """The configured folder, else one called ``voices`` next to the model, else none.
 
     Raises:
-        ConfigError: the configured folder is not there.
+        ConfigError: the configured folder does not exist.
     """
     if folder is not None:
         return VoiceFolder(Path(folder), checkpoint.spec)
@@ -102,7 +102,7 @@ def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | Non
 
 
 def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
-    """A recording as a voice: mono, as loud as others, its tail padded to a whole frame.
+    """A recording as a voice: mono, normalised in loudness, its tail padded to a whole frame.
 
     Raises:
         AudioError: it is not audio, is silent, or shorter than 0.4 s.

@@ -1,11 +1,10 @@
-"""Recordings of calls whose callers agreed: off unless requested, written on a thread of its own, of bounded
-length and size.
+"""Recordings of calls whose callers agreed: off unless requested, written on a thread of its own, of
+bounded length and size.
 
-Each recorded call has two files of 16-bit WAV in the folder, what was heard and what was said, named by time
-and session. One thread writes them all. What it cannot keep up with is left out and counted: a slow disk must
-not affect calls. After every piece a file is a complete recording, whatever ends it.
-Nothing grows without bound: a call is recorded up to a limit, and the same thread removes the oldest files
-when the folder holds more than it may, or they are older than they may be.
+Each recorded call has two files of 16-bit WAV in the folder, its input and its output, named by time and
+session. One thread writes them all. Pieces that it is too slow for are left out and counted: a slow disk must
+not affect calls. After every piece a file is a complete recording. Everything is bounded: a call is recorded
+up to a limit, and the same thread removes the oldest files above the folder's limits of size and age.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from antiphon.log import Log
 from antiphon.serve.media.retention import STAMP, RecordingLimits, sweep
 
 QUEUE_PIECES = 1024
-"""Pieces waiting for the disk: half a minute of one call, half a second of a hundred."""
+"""Pieces that wait for the disk: half a minute of one call, half a second of a hundred."""
 
 SWEEP_S = 60.0
-"""How often old recordings are looked for while none begins or ends."""
+"""Seconds between sweeps of old recordings while none begins or ends."""
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 class CallRecording:
-    """One call's two files, whose names begin with ``stem``; any thread may call it, and never waits."""
+    """One call's two files, whose names begin with ``stem``; any thread may call it, and it never waits."""
 
     def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
-        """Nothing is written before there is something to write."""
+        """Start without files; the first piece makes one."""
         self._recorder = recorder
         self.stem = stem
         self._left = {"heard": max_samples, "said": max_samples}
 
     def heard(self, pcm: FloatArray) -> None:
-        """Keep what the caller said: float32 ``[samples]``."""
+        """Record the caller's audio: float32 ``[samples]``."""
         self._keep("heard", pcm)
 
     def said(self, pcm: FloatArray) -> None:
-        """Keep what the model said: float32 ``[samples]``."""
+        """Record the model's audio: float32 ``[samples]``."""
         self._keep("said", pcm)
 
     def close(self) -> None:
-        """The call is over."""
+        """End the recording."""
         for side in self._left:
             self._recorder.put(f"{self.stem}-{side}.wav", None)
 
@@ -68,7 +67,7 @@ class CallRecording:
 class CallRecorder:
     """Writes recordings into a folder, on a thread of its own.
 
-    ``left_out`` counts pieces that the disk was too slow for, ``failed_files`` the files that were given up.
+    ``left_out`` counts pieces that the disk was too slow for, ``failed_files`` the files that were abandoned.
     """
 
     def __init__(
@@ -79,10 +78,10 @@ class CallRecorder:
         sample_rate: int = 24000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Start the thread; the folder is made when it is not there.
+        """Start the thread, and make the folder if necessary.
 
         Raises:
-            ConfigError: nothing can be written there.
+            ConfigError: the folder cannot be written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +117,7 @@ class CallRecorder:
                 self.left_out += 1
 
     def close(self) -> None:
-        """Write what is queued, and end the thread."""
+        """Write the queue, and end the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -133,7 +132,7 @@ class CallRecorder:
             if item is None:
                 break
             self._try_to_write(*item)
-            while self._ends and self._queue.empty():  # what came before an end has been written
+            while self._ends and self._queue.empty():  # pieces before an end have been written
                 self._try_to_write(self._ends.popleft(), None)
         for name in tuple(self._files):
             self._try_to_write(name, None)
@@ -148,14 +147,14 @@ class CallRecorder:
         sweep(self._folder, self._limits, self._clock(), spared=self._files)
 
     def _try_to_write(self, name: str, data: bytes | None) -> None:
-        """A full disk must end recordings, not calls, nor the thread of all recordings."""
+        """Write until the end; a full disk must end recordings, but neither calls nor this thread."""
         try:
             self._write(name, data)
         except OSError as error:
             Log(__name__).error("recording failed", file=name, reason=error.strerror)
             self._drop(name)
             if data is None:
-                self._failed.discard(name)  # nothing more comes for it
+                self._failed.discard(name)  # the file ends here
 
     def _write(self, name: str, data: bytes | None) -> None:
         if data is None:
@@ -180,7 +179,7 @@ class CallRecorder:
         self._try_to_sweep()
 
     def _drop(self, name: str) -> None:
-        """Give a file up; it is not tried again, and its call continues. What it holds can be played."""
+        """Abandon a file; it is not tried again, and its call continues. Its audio so far can be played."""
         self._failed.add(name)
         self.failed_files += 1
         file = self._files.pop(name, None)
@@ -193,20 +192,20 @@ class CallRecorder:
                 (self._folder / name).unlink()
 
     def _set_length(self, file: FileIO) -> None:
-        """Let the header say what the file holds, in whole samples; this needs no room on the disk."""
+        """Write the number of whole samples into the header, which needs no space on the disk."""
         size = (file.tell() - _HEADER.size) // 2 * 2
         os.pwrite(file.fileno(), header(size, self._sample_rate), 0)
 
 
 def _create(path: Path) -> FileIO:
-    """A new file that only its owner may read: it holds a person's voice. Unbuffered: written data are in
-    the file.
+    """A new file that only its owner may read, since it contains a person's voice. Unbuffered: written
+    data are in the file.
     """
     return FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Write every byte, for a disk that is nearly full takes some of them.
+    """Write all bytes: a nearly full disk takes only some of them.
 
     Raises:
         OSError: not all of them could be written.
@@ -217,7 +216,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 
 def header(data_bytes: int, sample_rate: int) -> bytes:
-    """The 44 bytes before 16-bit mono samples (RIFF/WAVE)."""
+    """The 44 bytes of header of 16-bit mono samples (RIFF/WAVE)."""
     return _HEADER.pack(
         *(b"RIFF", 36 + data_bytes, b"WAVE", b"fmt ", 16, 1, 1),
         *(sample_rate, 2 * sample_rate, 2, 16, b"data", data_bytes),
@@ -228,7 +227,7 @@ def make_recorder(config: ServerConfig) -> CallRecorder | None:
     """The recorder that a configuration requests; by default none.
 
     Raises:
-        ConfigError: nothing can be written into its folder.
+        ConfigError: its folder cannot be written.
     """
     if config.record is None:
         return None

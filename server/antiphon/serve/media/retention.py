@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+-(heard|said)\.wav")
-"""A recording: its time, its session and its side. Other files are never removed."""
+"""The name of a recording: its time, its session and its direction. Other files are never removed."""
 
 STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 MAX_REMOVED: Final = 256
-"""Files that one sweep removes, a few milliseconds of a disk; the next sweep continues."""
+"""Files that one sweep removes, in a few milliseconds of a disk; the next sweep continues."""
 
 DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingLimits:
-    """Seconds of one call, bytes of all recordings together, and their age in days, 0 for any."""
+    """Seconds of one call, bytes of all recordings, and their age in days, 0 for no limit."""
 
     max_s: float
     max_bytes: int
@@ -33,12 +33,12 @@ class RecordingLimits:
 
 
 def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Container[str] = ()) -> int:
-    """Remove the oldest recordings while they are too old, or too large together; returns how many.
+    """Remove the oldest recordings while they are too old, or too large together; returns their number.
 
     ``now_s`` is the wall clock's. Files named in ``spared`` are still written.
 
     Raises:
-        OSError: one could not be removed; those after it were.
+        OSError: one could not be removed; later ones were.
     """
     sizes: dict[str, int] = {}
     with os.scandir(folder) as found:
@@ -68,6 +68,6 @@ def _is_old(name: str, limits: RecordingLimits, now_s: float) -> bool:
         return False
     try:
         begun_s = calendar.timegm(time.strptime(name.partition("-")[0], STAMP))
-    except ValueError:  # no date, though its digits look like one
+    except ValueError:  # an invalid date
         return True
     return now_s - begun_s > limits.max_days * DAY_S

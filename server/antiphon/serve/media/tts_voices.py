@@ -1,10 +1,9 @@
 """The voices of a tts model: the files under one folder, by name.
 
 Kyutai's repository of voices has embeddings as ``NAME.SIGNATURE@EPOCH.safetensors``, the part behind the name
-being ``model_id`` of the model they were made for; a plain ``NAME.safetensors`` will do too. A Pocket-TTS
-model has what it keeps of a voice in such files, and, where its weights allow, takes recordings
-(``NAME.wav``). Names come from a query, so they are looked up in the folder's own list and never joined to a
-path.
+being ``model_id`` of their model; a plain ``NAME.safetensors`` works too. A Pocket-TTS model keeps the state
+of a voice in such files, and, where its weights allow, takes recordings (``NAME.wav``). Names come from a
+query, so they are looked up in the folder's list and never joined to a path.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20
-"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used stays anyhow."""
+"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used is always
+kept.
+"""
 
 MAX_NOTED_NAMES: Final = 64
-"""Names that are no voice here and are remembered, so that each is logged once: callers may send any."""
+"""Unknown names that are remembered, so that each is logged once: callers may send any."""
 
 SUFFIX: Final = ".safetensors"
 RECORDED: Final = ".wav"
@@ -38,12 +39,12 @@ class TtsVoiceFolder:
     """The voices under ``folder``, for one model; one thread loads them, another may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
-        """List the folder, if there is one; voices are read when they are first requested.
+        """List the folder, if there is one; a voice is read at its first request.
 
         ``readers`` read a voice's file by its suffix.
 
         Raises:
-            ConfigError: there is no such folder.
+            ConfigError: the folder does not exist.
         """
         if folder is not None and not folder.is_dir():
             raise ConfigError(f"voices = {str(folder)!r} is no folder")
@@ -59,7 +60,7 @@ class TtsVoiceFolder:
         return list(self._files)
 
     def choose(self, name: str | None) -> str | None:
-        """The voice that speaks when a caller names ``name``: it, or the first; None where there are none.
+        """The voice for a caller who requests ``name``: that one, or the first; None without voices.
 
         An unknown name is no error, as with Kyutai's server: its clients have names of their own.
         """
@@ -93,7 +94,7 @@ class TtsVoiceFolder:
 
 
 def _find(folder: Path, own: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Files by name, in order. Where one name has several, the one made for this model is meant."""
+    """Files by name, in order. Of several with one name, the one made for this model wins."""
     found: dict[str, Path] = {}
     paths = [path for suffix in reversed(suffixes) for path in sorted(folder.rglob(f"*{suffix}"))]
     for path in (*(it for it in paths if "@" not in it.name), *(it for it in paths if it.name.endswith(own))):
@@ -108,7 +109,7 @@ def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolde
     """The configured folder, else one called ``voices`` next to the model; None for a model of one voice.
 
     Raises:
-        ConfigError: the configured folder is not there.
+        ConfigError: the configured folder does not exist.
     """
     readers = _readers(checkpoint.spec) if not checkpoint.spec.kind.takes_audio else {}
     if not readers:
@@ -120,7 +121,7 @@ def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolde
 
 
 def _readers(spec: ModelSpec) -> dict[str, Reader]:
-    """What reads the voices of a model, by suffix."""
+    """The readers of a model's voices, by suffix."""
     pocket = PocketShape.of(spec)
     if pocket is not None:
         recorded = {RECORDED: lambda path: pocket.recorded(read_audio(path, spec.sample_rate), spec)}

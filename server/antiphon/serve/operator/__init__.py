@@ -1,1 +1,1 @@
-"""What operators see: health, metrics, traces, the free-rows port."""
+"""For operators: health, metrics, traces, the free-rows port."""

@@ -1,4 +1,4 @@
-"""``antiphon canary``: the state of a model on trial, and what becomes of it."""
+"""``antiphon canary``: shows and changes the state of a model on trial."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ACTIONS: Final[Mapping[str, tuple[Phase, str]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the state, after changing it where that is requested; 1 for a canary that was withdrawn.
+    """Show the state, after changing it if requested; returns 1 for a withdrawn canary.
 
     Raises:
-        ConfigError: an address, a file, or an action without the secret.
-        HandOverError: the worker cannot be reached, or says no.
+        ConfigError: an invalid address or file, or an action without the secret.
+        HandOverError: the worker cannot be reached, or refuses.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon canary",
@@ -68,11 +68,11 @@ def _state(options: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
-    """What a worker reports of its canary.
+    """A worker's report on its canary.
 
     Raises:
-        ConfigError: no address, or a file that cannot be read.
-        HandOverError: it does not say.
+        ConfigError: an invalid address, or a file that cannot be read.
+        HandOverError: it does not answer.
     """
     check_target(url)
     request = urllib.request.Request(url.rstrip("/") + CANARY_PATH)
@@ -95,7 +95,7 @@ def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
 
 
 def table(state: Mapping[str, Any]) -> list[str]:
-    """The state in lines: the phase, the calls, and by signal what both versions have."""
+    """The state as text: the phase, the calls, and both versions' value of each signal."""
     names, calls = state["models"], state["calls"]
     by = "calls" if state["by"] == "call" else "callers"
     lines = [

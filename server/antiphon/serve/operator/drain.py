@@ -20,17 +20,17 @@ examples:
 """
 
 ASK_S: Final = 15.0
-"""For an answer: TLS with a worker whose cores are busy takes seconds."""
+"""Seconds for an answer: TLS with a worker whose cores are busy takes seconds."""
 
 LOOK_S: Final = 0.2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare both workers, begin to drain the first, and wait for its end if asked to.
+    """Compare both workers, begin to drain the first, and wait for its end if requested.
 
     Raises:
         ConfigError: an address, a secret, or two workers that cannot exchange calls.
-        HandOverError: a worker cannot be reached, or says no.
+        HandOverError: a worker cannot be reached, or refuses.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon drain",
@@ -55,12 +55,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whole: bool = True) -> str:
-    """Check that two workers can exchange the calls of every model of the first; the name of the second.
+    """Check that two workers can exchange the calls of every model of the first; returns the name of the
+    second.
 
-    They may be one worker where not the whole of the first leaves.
+    They may be one worker if only a part of the first drains.
 
     Raises:
-        ConfigError: they cannot; the message has what differs, with both values.
+        ConfigError: they cannot; the message has the difference, with both values.
     """
     for model, ours in leaving["models"].items():
         theirs = target["models"].get(model)
@@ -82,9 +83,10 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whol
 
 
 def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
-    """Wait until a worker cannot be reached; 1 when it is there after the limit, or too busy to answer.
+    """Wait until a worker cannot be reached; 1 if it still answers after the limit, or is too busy to
+    answer.
 
-    An answer of any kind is of a worker that is there, an error of its own or of a proxy included.
+    Any answer counts, including an error of its own or of a proxy.
     """
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:

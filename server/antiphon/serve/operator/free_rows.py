@@ -25,14 +25,14 @@ from antiphon.ipc.health import Health
 from antiphon.supervisor.address import bound, reuse
 
 MAX_WEIGHT = 256
-"""HAProxy's largest weight: beyond that number of free rows, workers count as equally free."""
+"""HAProxy's largest weight: above this number of free rows, workers count as equally free."""
 
 WRITE_TIMEOUT_S = 2.0
-"""For a peer to take one short line; the proxy asks again every second."""
+"""Seconds for a peer to take one short line; the proxy asks again every second."""
 
 
 def free_rows_line(health: Health) -> str:
-    """What a worker in this health says, without the end of the line."""
+    """The line of a worker in this health, without its end."""
     if not health.is_healthy:
         return f"down #{' '.join(health.detail.split())}"
     if health.draining:
@@ -42,14 +42,14 @@ def free_rows_line(health: Health) -> str:
 
 @contextlib.asynccontextmanager
 async def free_rows_port(host: str, port: int, read: Callable[[], Awaitable[Health]]) -> AsyncIterator[int]:
-    """Answer on a TCP port of ``host`` for as long as this lasts; yields the port (0 is any free one).
+    """Answer on a TCP port of ``host`` for the block; yields the port (0 chooses a free one).
 
     Raises:
-        ConfigError: nothing can listen there.
+        ConfigError: the port cannot be opened.
     """
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):  # a peer that has gone wants no answer
+        with contextlib.suppress(ConnectionError, TimeoutError):  # a disconnected peer needs no answer
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 writer.write(f"{free_rows_line(await read())}\n".encode(errors="replace"))
                 await writer.drain()

@@ -1,6 +1,6 @@
-"""The two questions a supervisor asks, of the whole server or of one model (``/m/NAME/readyz``).
+"""The two questions of a supervisor, about the whole server or one model (``/m/NAME/readyz``).
 
-As text, or as JSON for clients that accept only that (``Accept: application/json``).
+The answer is text, or JSON for clients that accept only that (``Accept: application/json``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.serve.operator.status import ServerHealth
 
 
 async def healthz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
-    """200 while every engine thread lives and moves; 503 with the reason when a restart is due."""
+    """200 while every engine thread runs and makes progress; 503 with the reason when a restart is due."""
     server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
@@ -28,7 +28,7 @@ async def healthz(request: web.Request, services: Services, models: Sequence[Ser
 async def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """200 while some model would admit a new caller at once; 503 with each one's reason when none would.
 
-    One dead engine is enough for 503: the process is about to be started anew.
+    One dead engine is enough for 503: the process will be restarted.
     """
     server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
@@ -52,7 +52,7 @@ def readiness(health: Health) -> str:
 def _answer(
     request: web.Request, server: ServerHealth, healths: dict[str, Health], is_ok: bool, words: dict[str, str]
 ) -> web.Response:
-    """The status, with JSON or a line for each model; of a single one the name is left out."""
+    """The status, as JSON or with a line per model; the name of a single model is left out."""
     status = 200 if is_ok else 503
     if request.headers.get(hdrs.ACCEPT) == "application/json":
         models = {name: _to_json(health) for name, health in healths.items()}

@@ -1,4 +1,4 @@
-"""Answers to operators and tools over HTTP: metrics, and what is running."""
+"""Answers to operators and tools over HTTP: metrics, versions, models and machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antiphon.serve.routes.routing import Route, kinds_of
 
 
 async def metrics(_request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
-    """Everything, in the Prometheus text format."""
+    """All metrics, in the Prometheus text format."""
     body = await services.status.metrics()
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -33,23 +33,23 @@ async def metrics(_request: web.Request, services: Services, _models: Sequence[S
 async def build_info(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """What runs here, on what: all that a benchmark has to be read with."""
+    """Versions, models and machine: the context of a benchmark."""
     return web.json_response(describe(models))
 
 
 def product() -> web.Response:
-    """What callers without a key may read of it."""
+    """The part for callers without a key."""
     return web.json_response({"name": "antiphon", "version": __version__})
 
 
 async def modules_info(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The modules and their slots, in the shape of Kyutai's servers."""
+    """The models and their slots, in the format of Kyutai's servers."""
     modules = []
     for model in models:
         health = model.engine.health()
-        # One entry a model, of the first of its WebSockets: tools add the slots up.
+        # One entry per model, for the first of its WebSockets: tools add the slots up.
         for route in ROUTES.get(model.kind, ())[:1]:
             is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
             modules.append(
@@ -66,7 +66,7 @@ async def modules_info(
 async def list_models(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The models a caller may name, in the order of declaration: what a page draws its settings from."""
+    """The models a caller may name, in the order of declaration: the source of a page's settings."""
     agents = [
         {"name": it.name, "stt": it.stt.name, "tts": it.tts.name, "voice": it.voice}
         for it in services.agents.values()
@@ -82,9 +82,9 @@ def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
 
 
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
-    """One entry of ``/api/models``: what the model is, and what may be asked of it.
+    """One entry of ``/api/models``: the model and its parameters.
 
-    ``paths`` are its routes, but for those of one session; ``is_default``: it answers on them without a name.
+    ``paths`` are its routes, except those of one session; ``is_default``: it answers on them without a name.
     ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
     ``voices`` is null for a model that takes no prompt.
     """
@@ -117,7 +117,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
 
 
 def model_card(model: ServedModel) -> dict[str, Any]:
-    """What a model is and can do, for people: as its manifest says; without one only its size is known."""
+    """The description of a model for people, from its manifest; without one only its size is known."""
     manifest = model.checkpoint.manifest
     return {
         "description": "" if manifest is None else manifest.description,
@@ -160,7 +160,7 @@ def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
 
 
 def hardware() -> Mapping[str, Any]:
-    """The machine: processor, how many of them this process may use, and memory in bytes."""
+    """The machine: processor, the number of processors this process may use, and memory in bytes."""
     return {
         "cpu": cpu_name(),
         "cpus": usable_cores(),

@@ -18,11 +18,11 @@ from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import CallRecorder
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
-"""The close codes registered for all WebSockets. Peers also send others; those share a label."""
+"""The close codes registered for all WebSockets. Codes that peers send in addition share a label."""
 
 
 class ServeMetrics:
-    """Counters of refusals and closes, with the label ``model``: "" before a model was found."""
+    """Counters of refusals and closes, with the label ``model``: "" before a model is found."""
 
     def __init__(self, families: MetricFamilies, *, model: str) -> None:
         """Register under the label ``model``."""
@@ -36,13 +36,13 @@ class ServeMetrics:
         self._refused.labels(self._model, str(status)).inc()
 
     def closed(self, code: int | None) -> None:
-        """Count a WebSocket that is over; None stands for 1006, gone without a word."""
+        """Count a WebSocket that is over; None stands for 1006, a disconnect without a close."""
         code = code or 1006
         self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
 
 
 class AgentMetrics:
-    """How an agent answers, with the label ``agent``."""
+    """Counters and latencies of agents, with the label ``agent``."""
 
     def __init__(self, families: MetricFamilies, agent: str) -> None:
         """Register under the label ``agent``."""
@@ -54,23 +54,23 @@ class AgentMetrics:
         self._tokens = {it: tokens.labels(agent, it) for it in METRICS["agent_tokens"].values}
 
     def flushed(self, seconds: float) -> None:
-        """The recogniser has written a turn's last word."""
+        """Record the delay of the recogniser's last word of a turn."""
         self._flush.observe(seconds)
 
     def asked(self, seconds: float) -> None:
-        """The text model has begun a reply."""
+        """Record the delay of the text model's first token."""
         self._text.observe(seconds)
 
     def sounded(self, seconds: float) -> None:
-        """The reply to a turn is heard."""
+        """Record the delay of a reply's first sound."""
         self._sound.observe(seconds)
 
     def ended(self, outcome: str) -> None:
-        """A reply is over."""
+        """Count a finished reply."""
         self._replies[outcome].inc()
 
     def used(self, tokens_in: int, tokens_out: int) -> None:
-        """The text model has counted these."""
+        """Count tokens that the text model reported."""
         self._tokens["in"].inc(tokens_in)
         self._tokens["out"].inc(tokens_out)
 
@@ -78,19 +78,19 @@ class AgentMetrics:
 def watch_process(
     registry: CollectorRegistry, turns: Turns, lag: LoopLag, access: Access, recorder: CallRecorder | None
 ) -> None:
-    """Report what all models share: memory, keys, recordings, and how busy and how late the event loop is."""
+    """Report values common to all models: memory, keys, recordings, and the event loop's load and lag."""
     registry.register(_ProcessCollector(turns, lag, access, recorder))
-    ProcessCollector(registry=registry)  # processor time, open files, and since when it runs
+    ProcessCollector(registry=registry)  # processor time, open files and start time
 
 
 def watch_engine_process(registry: CollectorRegistry) -> None:
-    """Report a process that has engines and no conversations: its memory and its device's."""
+    """Report a process with engines and without conversations: its memory and its device's."""
     registry.register(_MemoryCollector())
     ProcessCollector(registry=registry)
 
 
 class _MemoryCollector(Collector):
-    """Reads the memory of the process, and of the device it may use."""
+    """Reads the memory of the process and of its device."""
 
     def collect(self) -> Iterable[Metric]:
         yield read_family("process_memory_bytes", process_bytes())
@@ -99,7 +99,7 @@ class _MemoryCollector(Collector):
 
 
 class _ProcessCollector(Collector):
-    """Reads the workers' own counts when asked, so that counting costs them nothing."""
+    """Reads the workers' own counts at a scrape, so that counting costs them nothing."""
 
     def __init__(self, turns: Turns, lag: LoopLag, access: Access, recorder: CallRecorder | None) -> None:
         self._turns, self._lag = turns, lag
@@ -123,7 +123,7 @@ class _ProcessCollector(Collector):
 def _device_memory() -> Iterable[Metric]:
     used = read_family("device_memory_bytes")
     limit = read_family("device_memory_limit_bytes")
-    # Loaded by backends that run on torch, and only by them: this layer imports no framework.
+    # Only backends that run on torch load it: this layer imports no framework.
     devices = sys.modules.get("antiphon.backends.torch_devices")
     for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
         used.add_metric((device,), in_use)

@@ -1,4 +1,4 @@
-"""Traces that the configuration requests, among them OpenTelemetry's."""
+"""Traces that the configuration requests, OpenTelemetry's included."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENGINE_TRACKS = frozenset({"engine", "backend"})
 
 
 class OtelTracer(Tracer):
-    """A tracer that never ends: exports one tick of every ``every``; may be used from any thread.
+    """A tracer without an end: exports one tick of every ``every``; may be used from any thread.
 
     ``exporter`` is an OpenTelemetry span exporter, ``clock`` the engine's.
     """
@@ -34,7 +34,7 @@ class OtelTracer(Tracer):
         wall_ns: Callable[[], int] = time.time_ns,
         has_ticks: bool = True,
     ) -> None:
-        """Start exporting in the background; without ticks, which another process has, one span of ``every``.
+        """Start exporting in the background; a process without ticks exports one span of ``every``.
 
         Raises:
             MissingExtraError: the OpenTelemetry SDK is not installed.
@@ -62,11 +62,11 @@ class OtelTracer(Tracer):
 
     @property
     def is_open(self) -> bool:
-        """Always: what is exported is chosen by ticks."""
+        """Always true: ticks select what is exported."""
         return True
 
     def span(self, name: str, start_s: float, end_s: float, *, track: str, **details: Any) -> None:
-        """Keep a span of the tick under way, or export one that follows an exported tick elsewhere."""
+        """Keep a span of the current tick; in a process without ticks, export it if its tick is exported."""
         span = Span(name, track, start_s, end_s, details)
         with self._guard:
             if track in ENGINE_TRACKS:
@@ -81,7 +81,7 @@ class OtelTracer(Tracer):
                 self._export(span, self._parent)
 
     def end_tick(self) -> None:
-        """Export the tick that is over, when it is one of those; its replies are sent from now on."""
+        """Export the finished tick, if selected; its replies are sent from now on."""
         with self._guard:
             gathered, self._gathered = self._gathered, []
             self._tick += 1
@@ -90,7 +90,7 @@ class OtelTracer(Tracer):
                 self._export_tick(gathered)
 
     def close(self) -> None:
-        """Export what is kept."""
+        """Export the kept spans."""
         self._provider.shutdown()
 
     def _export_tick(self, spans: list[Span]) -> None:
@@ -132,7 +132,7 @@ def otlp_exporter() -> Any:
 
 
 def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | None:
-    """What records where the time goes, if anything does; a process of conversations has no ticks.
+    """The tracer of the configuration, if any; a process of conversations has no ticks.
 
     Raises:
         ConfigError: both kinds of trace at once.
@@ -148,7 +148,7 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
 
 
 async def trace_of(tracer: Tracer | None) -> Body:
-    """What a process has recorded, for a trace of them all; encoded on a thread, since calls continue."""
+    """A process's spans, for a trace of all processes; encoded on a thread, since calls continue."""
     if tracer is None:
         return Body(b"")
     return Body(await asyncio.to_thread(lambda: tracer.to_json(is_relative=False).encode()))

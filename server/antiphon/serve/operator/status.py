@@ -1,4 +1,4 @@
-"""Answers for operators about the whole server, from any of its processes."""
+"""Answers to operators about the whole server, from any of its processes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from antiphon.supervisor.messages import Body, Question
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """Each model's engine by name, and what else an answer in JSON says of the processes."""
+    """Each model's health by name, and the processes as an answer in JSON lists them."""
 
     models: Mapping[str, Health]
     facts: Mapping[str, Any]
 
 
 class ServerStatus:
-    """The server as a whole, as the supervisor answers; without an answer as far as this process knows."""
+    """The status of the whole server, from the supervisor; without its answer, of this process."""
 
     def __init__(self, client: SupervisorClient, models: Models) -> None:
         """Ask through ``client``."""
         self._client, self._models = client, models
 
     async def health(self) -> ServerHealth:
-        """How everything is now."""
+        """The current status."""
         own = {model.name: model.engine.health() for model in self._models}
         try:
             said: dict[str, Any] = json.loads(await self._client.answer(Question("health")))
@@ -52,10 +52,10 @@ class ServerStatus:
         return ServerHealth(healths, said)
 
     async def metrics(self) -> bytes:
-        """Everything, in the Prometheus text format.
+        """All metrics, in the Prometheus text format.
 
         Raises:
-            web.HTTPServiceUnavailable: the supervisor, which has the counters of all, does not answer.
+            web.HTTPServiceUnavailable: the supervisor, which has all counters, does not answer.
         """
         try:
             return await self._client.answer(Question("metrics"))
@@ -64,7 +64,7 @@ class ServerStatus:
 
 
 def answer_alone(models: Models, lag: LoopLag, registry: CollectorRegistry, what: str) -> Body:
-    """The answer to a question for a server that is this process."""
+    """The supervisor's answers in a server of one process."""
     if what == "metrics":
         return Body(generate_latest(registry))
     return Body(
@@ -79,5 +79,5 @@ def answer_alone(models: Models, lag: LoopLag, registry: CollectorRegistry, what
 
 
 def in_ms(seconds: float) -> float:
-    """Milliseconds, as people read them."""
+    """Milliseconds, rounded for reading."""
     return round(1000.0 * seconds, 1)

@@ -1,1 +1,1 @@
-"""What each path answers, and how its protocol frames it."""
+"""The paths: what each answers, in the form of its protocol."""

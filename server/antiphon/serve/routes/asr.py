@@ -1,4 +1,4 @@
-"""``/api/asr-streaming``: from a request to a transcript, live over a WebSocket or of a recording by POST.
+"""``/api/asr-streaming``: transcripts, live over a WebSocket or of a recording by POST.
 
 Kyutai's clients read errors as messages, so a request for a WebSocket is upgraded, answered with ``Error``
 ("no free channels" when every row is taken), and closed with its code. A POST is answered with a status.

@@ -1,6 +1,6 @@
-"""A recording in a file, and its words as they are heard, at the model's pace.
+"""A recording in a file, and its words as they are recognised, at the model's speed.
 
-The file is decoded by a thread, a second of audio or some packets at a time.
+A thread decodes the file, a second of audio or some packets at a time.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from antiphon.serve.routes.routing import post_wait_s
 from antiphon.serve.transport.http_body import HttpBody
 
 STEP_PACKETS: Final = 512
-"""Packets decoded in one step, whether or not they hold audio: less than 20 ms of the thread's time."""
+"""Packets decoded in one step, with or without audio: less than 20 ms of the thread's time."""
 
 
 FREE_S: Final = 60.0
 MIN_BYTES_PER_S: Final = 100.0
-"""Of a recording beyond its first minute: Opus at its lowest rate has seven times as many. An hour of silence
-is 28 KB of FLAC, and held a row for a quarter of it."""
+"""The least bytes a second of a recording beyond its first minute: Opus at its lowest rate has seven times
+as many. Without this limit 28 KB of FLAC, an hour of silence, would hold a row for a quarter of it.
+"""
 
 
 async def check_length(file: BinaryIO, services: Services) -> None:
     """Check the header of a complete recording.
 
     Raises:
-        AudioError: no recording that can be read, of a rate out of range, or too long by its header.
+        AudioError: it is unreadable, of a rate out of range, or too long by its header.
     """
     seconds = await services.helper.run(stated_seconds, file)
     limit_s = longest_s(file, services.config.limits)
@@ -52,12 +53,12 @@ async def check_length(file: BinaryIO, services: Services) -> None:
 
 
 def longest_s(file: BinaryIO, limits: Limits) -> float:
-    """The seconds that a recording may last: silence takes next to no bytes, and a row all its time."""
+    """The longest recording in a file of this size, in seconds: silence takes few bytes, but a row's time."""
     return min(limits.max_upload_s, FREE_S + file.seek(0, io.SEEK_END) // MIN_BYTES_PER_S)
 
 
 def too_long(lasts: str, limit_s: float, limits: Limits) -> RecordingTooLongError:
-    """The error for a recording that ``lasts`` longer than it may."""
+    """The error for a recording of ``lasts`` seconds."""
     why = "" if limit_s == limits.max_upload_s else " for so few bytes"
     return RecordingTooLongError(f"this recording lasts {lasts}, the limit is {limit_s:g} s{why}")
 
@@ -75,9 +76,10 @@ async def transcribe(
     event_of: Callable[[AntiphonError], bytes] | None = None,
     ends: WordEnds | None = None,
 ) -> web.StreamResponse:
-    """The words of a recording as a ``body``, sent as they are heard where ``event_of`` an error ends it.
+    """The words of a recording as a ``body``, sent as they are recognised; ``event_of`` an error ends a
+    stream.
 
-    ``ends`` hears the recording.
+    ``ends`` processes the recording.
 
     Raises:
         AudioError: the recording cannot be read to its end, or is too long.
@@ -101,7 +103,7 @@ async def transcribe(
 
 
 async def _pieces(file: BinaryIO, rate: int, services: Services) -> AsyncGenerator[bytes | str]:
-    """A recording as float32 samples, at the model's pace, and "" for its end.
+    """A recording as float32 samples, at the model's speed, and "" for its end.
 
     Raises:
         AudioError: it cannot be read to its end, or is too long.
@@ -125,9 +127,9 @@ async def _pieces(file: BinaryIO, rate: int, services: Services) -> AsyncGenerat
 def decode_steps(
     file: BinaryIO, sample_rate: int, damage: Damage | None = None
 ) -> Generator[FloatArray, None, None]:
-    """The audio of a file in pieces of about a second, which are worth a trip to a thread each.
+    """The audio of a file in pieces of about a second, each decoded on a thread.
 
-    A piece is shorter, or empty, where so much audio takes more than ``STEP_PACKETS`` packets.
+    A piece is shorter, or empty, where that much audio takes more than ``STEP_PACKETS`` packets.
 
     Raises:
         AudioError: it cannot be read.

@@ -22,7 +22,7 @@ MAX_BODY_BYTES: Final = 256
 
 
 def add_canary(app: web.Application, secret: SharedSecret | None) -> None:
-    """Register the routes; without a ``secret`` none that changes anything."""
+    """Register the routes; without a ``secret`` only those that read."""
     add_question(app, CANARY_PATH, tell_state, open_as="metrics")
     if secret is not None:
         add_signed(app, secret, "POST", CANARY_PATH, set_phase)
@@ -41,7 +41,7 @@ async def tell_state(
 
 
 async def set_phase(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
-    """Promote the canary, withdraw it, or begin anew."""
+    """Promote the canary, withdraw it, or restart the trial."""
     body = await read_body(request, secret, MAX_BODY_BYTES, services.config.limits.hand_over_timeout_s)
     try:
         wanted = str(decode_object(body, "the body")["phase"])

@@ -1,9 +1,8 @@
 """``/api/chat``: from a request to a conversation, or to a refusal the client can read.
 
-Everything that can be refused is refused before the upgrade, with an HTTP status: 400 query or prompt, and
-what :mod:`antiphon.serve.routes.routing` finds, 401 key, 403 origin, 404 model, 429 sessions, 503 full or
-draining.
-Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are accepted,
+Every refusal comes before the upgrade, with an HTTP status: 400 query or prompt, and the checks of
+:mod:`antiphon.serve.routes.routing`: 401 key, 403 origin, 404 model, 429 sessions, 503 full or draining.
+Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are upgraded,
 answered with the reason in an ``error`` event, and closed with its code.
 """
 
@@ -81,7 +80,7 @@ def chat_call(
     *,
     caller: Caller = ANYBODY,
 ) -> Call:
-    """The call that a request asks for."""
+    """The call of a request."""
     has_resume = chat.resume is not ResumeMode.NO
     resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
@@ -93,7 +92,7 @@ async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, c
     """The call of a voice agent; ``text_prompt`` are instructions, ``voice_prompt`` is a voice.
 
     Raises:
-        ResumeError: it is to continue one, and an agent's cannot be continued.
+        ResumeError: the request resumes a call, which an agent's cannot.
         SessionFailedError: its voice's file is broken.
     """
     if chat.resume is ResumeMode.AGAIN:
@@ -111,7 +110,7 @@ async def resume_chat(
     """One WebSocket that resumes a call, for as long as it lasts.
 
     Raises:
-        web.HTTPException: it is none.
+        web.HTTPException: the request is no WebSocket request.
     """
     await check_upgrade(request, model, wait_s=chat.wait_s)
 
@@ -147,10 +146,10 @@ ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumpt
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:
-    """What the request asks for; ``max_wait_s`` is the longest wait that is accepted.
+    """The parameters of a request; ``max_wait_s`` is the longest accepted wait.
 
     Raises:
-        web.HTTPBadRequest: a query that cannot be honoured.
+        web.HTTPBadRequest: an invalid query.
     """
     try:
         return parse_chat_query(request.query, defaults=model.parameters(), max_wait_s=max_wait_s)

@@ -1,4 +1,4 @@
-"""``POST /v1/realtime/client_secrets``: an ephemeral key, and the session that it is for."""
+"""``POST /v1/realtime/client_secrets``: an ephemeral key and its session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antiphon.serve.routes.upload import read_small
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client asks an ephemeral key for."""
+    """A client's request for an ephemeral key."""
 
     session: Fields
     seconds: int
@@ -34,11 +34,11 @@ class Asked:
 async def handle_client_secrets(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One key.
+    """Answer with one key.
 
     Raises:
         web.HTTPException: 400 a body that cannot be used, or a session that is not available; 408 too slow.
-        UnknownModelError: the session names a model that is not here.
+        UnknownModelError: the session names an unknown model.
     """
     try:
         asked = read_asked(await read_small(request, services, services.config.limits.max_message_bytes))
@@ -68,7 +68,7 @@ def read_asked(body: bytes) -> Asked:
 
 
 def session_of(services: Services, fields: Fields, named: str | None = None) -> RealtimeSession:
-    """The session that is requested: ``named`` by the connection, or by its own fields.
+    """The requested session: ``named`` by the connection, or by its own fields.
 
     Raises:
         FieldError: a field that cannot be used, or two different models.

@@ -1,4 +1,4 @@
-"""What workers ask of each other: to take a call, and to drain. Signed, and over TLS or on this machine."""
+"""Requests between workers: to take a call, and to drain. Signed, and over TLS or on this machine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096
-"""Of a request to drain, which is an address."""
+"""Bytes of a request to drain, which is an address."""
 
 Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
 
 
 def add_hand_over(app: web.Application, secret: SharedSecret) -> None:
-    """Register the routes, which only a server with a secret has."""
+    """Register the routes; only a server with a secret has them."""
     for method, path, answer in (
         ("GET", CALLS_PATH, say_facts),
         ("POST", CALLS_PATH, take_call),
@@ -46,7 +46,7 @@ def add_hand_over(app: web.Application, secret: SharedSecret) -> None:
 
 
 def add_signed(app: web.Application, secret: SharedSecret, method: str, path: str, answer: Answer) -> None:
-    """Register a route for those who have the secret."""
+    """Register a route for workers with the secret."""
     app.router.add_route(method, path, _guarded(secret, answer))
 
 
@@ -77,7 +77,7 @@ def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
 
 
 async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
-    """The name of this worker, and what a call has to be of for each of its models."""
+    """The name of this worker, and the identity of the calls that each of its models takes."""
     models = {
         model.name: asdict(identity_of(model.checkpoint, model.engine.info))
         for model in services.models
@@ -87,7 +87,7 @@ async def say_facts(_request: web.Request, services: Services, _secret: SharedSe
 
 
 async def begin_drain(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
-    """Leave, or let one engine leave, and let calls go to another worker; those of one engine may stay."""
+    """Drain the server, or one engine; the calls move to the target, for one engine possibly this worker."""
     body = await read_body(request, secret, MAX_DRAIN_BYTES, services.config.limits.hand_over_timeout_s)
     try:
         asked = decode_object(body, "the body")
@@ -128,10 +128,10 @@ async def take_call(request: web.Request, services: Services, secret: SharedSecr
 
 
 async def read_body(request: web.Request, secret: SharedSecret, limit: int, timeout_s: float) -> bytes:
-    """The body without its tag, which is right.
+    """The body without its tag, which was checked.
 
     Raises:
-        HandOverError: it is too long, too slow, cut off, or signed otherwise.
+        HandOverError: it is too long, too slow, incomplete, or has a wrong signature.
     """
     length = (request.content_length or 0) - TAG_BYTES
     if not 0 <= length <= limit:
@@ -151,7 +151,7 @@ async def read_body(request: web.Request, secret: SharedSecret, limit: int, time
 
 
 def _signed(body: bytearray, tag: hmac.HMAC) -> bytes:
-    """A body without its tag, checked and copied outside of the event loop: it may be a gigabyte."""
+    """A body without its tag, checked and copied outside of the event loop: it can have a gigabyte."""
     with memoryview(body) as whole:
         tag.update(whole[:-TAG_BYTES])
         if not hmac.compare_digest(tag.digest(), whole[-TAG_BYTES:]):

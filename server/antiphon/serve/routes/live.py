@@ -1,7 +1,7 @@
 """``/v1/live/sessions``: OpenAI Live over a WebSocket, for models that talk.
 
-A wrong key, a foreign origin and too many sessions are refused before the upgrade. Everything else is an
-``error`` event and a close: it concerns what the first event says, which comes after the upgrade.
+A wrong key, a foreign origin and too many sessions are refused before the upgrade. All other refusals are an
+``error`` event and a close: they concern the first event, which comes after the upgrade.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
 MAX_EVENT_BYTES = MAX_EVENT_CHARS
-"""A WebSocket message beyond it ends the connection with 1009, before it is read."""
+"""The largest WebSocket message; a larger one ends the connection with 1009 before it is read."""
 
 
 async def handle_live(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One session, for as long as it lasts. ``model`` answers the request where the session names no other.
+    """One session, for as long as it lasts. ``model`` is the default where the session names none.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
     if ELSEWHERE in request.headers:
-        await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
+        await model.engine.check_room(0.0)  # a proxy reads a status, but no event after the upgrade
 
     async def begin(socket: Socket) -> Call | None:
         mode = live.read_mode(request.query)
@@ -82,11 +82,11 @@ ROUTES = (
 async def _first_event(
     socket: Socket, mode: ResumeMode, timeout_s: float
 ) -> live.Start | live.ResumeSession | None:
-    """The event that starts a session, or resumes one; None when the peer has left.
+    """The event that starts a session, or resumes one; None when the peer has disconnected.
 
     Raises:
-        FieldError: it is another one.
-        SessionTimeoutError: there is none.
+        FieldError: it is another event.
+        SessionTimeoutError: no event arrived.
     """
     is_again = mode is ResumeMode.AGAIN
     name, kind = ("session.resume", live.ResumeSession) if is_again else ("session.start", live.Start)
@@ -116,7 +116,7 @@ async def _begin(
     mode: ResumeMode,
     caller: Caller,
 ) -> Call:
-    """The call that a client requests, with its row.
+    """The requested call, with its row.
 
     Raises:
         AntiphonError: it is not available.
@@ -139,7 +139,7 @@ async def _begin(
         services,
         model,
         LiveDialect(start, model, notices=notices, sequence=sequence),
-        # A client that may resume keeps its own time: frame N of the input is the client's frame N.
+        # A client that may resume has a clock of its own: frame N of the input is the client's frame N.
         Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=resume is None),
         caller=caller,
         resume=resume,
@@ -170,7 +170,7 @@ async def _prompt_of(
 
 
 def _notices(model: str, session: SessionConfig, *, takes_prompt: bool, has_voice: bool) -> list[events.Info]:
-    """One for each field that is accepted and has no effect."""
+    """A notice for each field that is accepted and has no effect."""
     delegation = (session.delegation or {}).get("type")
     ignored = {
         "instructions": bool(session.instructions.strip()) and not takes_prompt,

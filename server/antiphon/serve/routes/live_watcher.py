@@ -1,8 +1,9 @@
-"""``/v1/live/sessions/{id}/attach``: a further connection of the same key watches a session, and commands it.
+"""``/v1/live/sessions/{id}/attach``: a further connection of the same key watches a session, and commands
+it.
 
-A watcher gets the events that come after it attached, and the audio of both sides as 16-bit samples of 24
-kHz. What it does not read in time it misses. It may do what the session's own client may, but not start it or
-speak.
+A watcher gets the events after it attached, and the audio of both sides as 16-bit samples at 24 kHz. It
+misses what it does not read in time. It may send what the session's own client may, except for the start and
+audio.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import open_socket
 
 MAX_WATCHERS: Final = 4
-"""Of one session: each costs as much as the session's own client."""
+"""Watchers of one session: each costs as much as the session's own client."""
 
 
 ELSEWHERE_WORDS: Final = (
@@ -43,14 +44,14 @@ async def handle_watcher(
 
     Raises:
         UnknownSessionError: this key has no such session here.
-        SessionLimitError: it has as many watchers as it may.
+        SessionLimitError: the session has its most watchers.
         web.HTTPUpgradeRequired: no WebSocket request.
     """
     call, dialect = find_call(services, request.match_info["id"], caller)
     if len(dialect.watchers) >= MAX_WATCHERS:
         raise SessionLimitError(f"the session has {len(dialect.watchers)} of {MAX_WATCHERS} watchers")
     watcher = LiveWatcher(call, dialect)
-    # Before anything is waited for: the next one counts it, and an end of the session reaches it.
+    # Before any wait: the next watcher counts this one, and the end of the session reaches it.
     dialect.watchers.add(watcher.see)
     try:
         await check_upgrade(request, model, wait_s=0.0)
@@ -69,7 +70,7 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
     """The session of this name, if it is this caller's.
 
     Raises:
-        UnknownSessionError: it is not; another key's session is as unknown as none.
+        UnknownSessionError: it is not; another key's session counts as unknown.
     """
     for call in services.calls:
         dialect = call.dialect if isinstance(call, Call) and call.caller.key == caller.key else None
@@ -80,10 +81,10 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
 
 
 class LiveWatcher:
-    """A connection that looks on, once it has a socket."""
+    """A watching connection, once it has a socket."""
 
     def __init__(self, call: Call, dialect: LiveDialect) -> None:
-        """Look on at ``call``."""
+        """Watch ``call``."""
         self._call, self._dialect = call, dialect
         self._socket: Socket | None = None
         self._events = 0
@@ -91,7 +92,7 @@ class LiveWatcher:
         self._ending: asyncio.Task[None] | None = None
 
     async def watch(self, socket: Socket) -> None:
-        """Pass on over ``socket`` what happens, and follow what is asked, until one side is over."""
+        """Send the session's events over ``socket``, and carry out the watcher's, until one side ends."""
         self._socket = socket
         if self._is_over:
             self._end(socket)
@@ -107,7 +108,7 @@ class LiveWatcher:
                 await self._ending
 
     def see(self, event: events.ServerEvent | None) -> None:
-        """Pass an event on, or leave it out when the peer reads too slowly; end where there is none."""
+        """Send an event, or drop it if the peer reads too slowly; None ends the connection."""
         socket = self._socket
         if event is None:
             self._is_over = True

@@ -1,4 +1,4 @@
-"""Errors as clients of OpenAI's HTTP API read them: a status, and a JSON object with a type and a code."""
+"""Errors in the format of OpenAI's HTTP API: a status, and a JSON object with a type and a code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.protocol.wire_errors import ErrorType, wire_form
 from antiphon.serve.access.callers import OPENAI_PATH, error_body
 
 DRAINING_RETRY_AFTER_S: Final = 10
-"""Retry-After while the server drains: by then another one should have taken its place."""
+"""Seconds of Retry-After while the server drains: by then another one should have replaced it."""
 
 STATUSES: Final[Mapping[int, Callable[..., web.HTTPException]]] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ STATUSES: Final[Mapping[int, Callable[..., web.HTTPException]]] = MappingProxyTy
         503: web.HTTPServiceUnavailable,
     }
 )
-"""The answers that :data:`~antiphon.protocol.wire_errors.WIRE_FORMS` names."""
+"""The answers named by :data:`~antiphon.protocol.wire_errors.WIRE_FORMS`."""
 
 _CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
         421: "misdirected_request",
     }
 )
-"""Of answers that are no error of ours: the words of a status."""
+"""Answers without an error of the server: the text of a status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class ApiError:
 
 
 def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
-    """What an error is in this API; ``param`` is the field it is about, where it does not say so itself.
+    """The API's form of an error; ``param`` is the field it is about, where the error does not name it.
 
-    ``openai``'s packages try 408, 429 and all from 500 on again, twice, after ``Retry-After``.
+    ``openai``'s packages retry 408, 429 and all from 500 on, twice, after ``Retry-After``.
     """
     form, status = wire_form(error), wire_form(error).openai_status
     if isinstance(error, FieldError):
@@ -92,13 +92,13 @@ def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
 
 
 def is_openai(request: web.Request) -> bool:
-    """Whether a request reads errors of this API: a WebSocket's client is shown one line instead."""
+    """Whether a request reads errors of this API: a WebSocket's client gets one line instead."""
     return OPENAI_PATH.match(request.path) is not None and hdrs.UPGRADE not in request.headers
 
 
 @web.middleware
 async def openai_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give every refusal on OpenAI's paths OpenAI's body, whatever refused."""
+    """Give every refusal on OpenAI's paths OpenAI's body."""
     try:
         return await handler(request)
     except web.HTTPException as refusal:

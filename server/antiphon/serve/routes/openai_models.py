@@ -46,9 +46,9 @@ async def one_model(request: web.Request, services: Services, _models: Sequence[
 async def list_voices(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices that a client may name, each once for every model that has it.
+    """The voices that a client may name, one entry for each model that has it.
 
-    ``data`` is OpenAI's list; ``voices`` is the same, where clients of other servers look for it.
+    ``data`` is OpenAI's list; ``voices`` is the same, for clients of other servers.
     """
     voices = [
         {
@@ -73,7 +73,7 @@ def named_in_body(
     name: str | None,
     kinds: Collection[PipelineKind],
 ) -> ServedModel:
-    """The model that the body names, or that of the path or the query.
+    """The model in the body, or in the path or the query.
 
     Raises:
         FieldError: they differ.
@@ -90,6 +90,6 @@ def named_in_body(
 
 
 def _described(model: ServedModel, name: str, services: Services) -> dict[str, Any]:
-    """A model under one of its names; ``root`` is its own. An agent is one of its own."""
+    """A model under one of its names; ``root`` is its own name. An agent has its own entry."""
     root = {} if name == model.name or name in services.agents else {"root": model.name}
     return {"id": name, "object": "model", "created": model.since_s, "owned_by": "antiphon", **root}

@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: a text in, its speech in the format that was requested, sent as it is spoken."""
+"""``POST /v1/audio/speech``: a text in, its speech in the requested format, sent as it is synthesised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.routes.upload import read_small
 
 IGNORED_HEADER: Final = "Antiphon-Ignored"
-"""Of an answer: the fields that had no effect, with commas."""
+"""The header of an answer with the fields that had no effect, separated by commas."""
 
 
 async def handle_speech_request(
@@ -63,7 +63,7 @@ async def handle_speech_request(
 
 
 def ignored_header(names: Sequence[str]) -> Mapping[str, str]:
-    """What an answer says of the fields without effect."""
+    """The header for fields without effect."""
     return {IGNORED_HEADER: ", ".join(names)} if names else {}
 
 

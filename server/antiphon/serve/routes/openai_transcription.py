@@ -38,7 +38,7 @@ from antiphon.serve.routes.routing import Route, plain_refusal
 from antiphon.serve.routes.upload import receive, too_large
 
 FORM_BYTES: Final = 1_048_576
-"""What a form may have next to its recording: fields, headers and boundaries."""
+"""Bytes of a form in addition to its recording: fields, headers and boundaries."""
 
 
 async def handle_form(
@@ -92,7 +92,7 @@ def _file_error(words: str, code: str) -> FieldError:
 
 
 class _Form:
-    """The form of one request, as it comes: its recording goes into a file, its fields are kept."""
+    """The form of one request, parsed as it arrives: its recording goes into a file, its fields are kept."""
 
     def __init__(self, spool: Spool, boundary: bytes, services: Services) -> None:
         self._spool, self._reader = spool, FormReader(boundary)
@@ -103,7 +103,7 @@ class _Form:
         self._values: defaultdict[str, list[bytearray]] = defaultdict(list)
 
     def take(self, data: bytes) -> None:
-        """More of the body.
+        """Parse more of the body.
 
         Raises:
             ProtocolError: it is no form, or has two files or too long fields.
@@ -118,7 +118,7 @@ class _Form:
                 self._take_field(piece)
 
     def order(self) -> TranscriptionRequest:
-        """What the whole form requests.
+        """The parameters of the complete form.
 
         Raises:
             ProtocolError: it is incomplete, or has a field that cannot be used.
@@ -137,7 +137,7 @@ class _Form:
         return transcription_request.parse_form(values, has_file=self._has_file)
 
     async def check_recording(self, services: Services) -> None:
-        """Look at the header of the recording; raises as :func:`check_length`, and names a text as such."""
+        """Check the header of the recording; raises as :func:`check_length`, and detects a text."""
         try:
             await check_length(self._spool.file, services)
         except AudioError as error:
@@ -165,15 +165,15 @@ class _Form:
 
 
 class TranscriptFile:
-    """A transcript as a file, or as events as its words are heard."""
+    """A transcript as a file, or as events as its words are recognised."""
 
     def __init__(self, order: TranscriptionRequest, ends: WordEnds) -> None:
-        """Begin without words; ``ends`` are those of the sound."""
+        """Start without words; ``ends`` are the times at which pieces of audio end."""
         self._order, self._ends = order, ends
         self._words: list[TimedWord] = []
 
     def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
-        """Keep a word, or learn where the last one ended; the event of a word."""
+        """Add a word, or the end of the last one; returns the event of a word."""
         if isinstance(message, kyutai.Word):
             start_s = round(message.start_time, 3)
             self._words.append(TimedWord(message.text, start_s, round(start_s + WORD_S, 3)))

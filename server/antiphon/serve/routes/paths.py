@@ -1,4 +1,4 @@
-"""Paths that are nearly the server's: answered where only slashes differ, else the right one is named."""
+"""Paths that nearly match: answered if only slashes differ, else the right one is suggested."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from antiphon.serve.routes.openai_errors import is_openai
 
 API: Final = "/v1"
 MAX_SEGMENTS: Final = 16
-"""Of a path that is looked at; none of the server's has half as many."""
+"""Characters of a path that are examined; the server's longest has less than half."""
 
 _SLASHES: Final = re.compile(r"/{2,}")
 
 
 @web.middleware
 async def near_paths(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a path with doubled or trailing slashes as without them, and a missing one with a message."""
+    """Answer a path with doubled or trailing slashes as without them, and an unknown one with a message."""
     path = cleaned(request.path)
     if path != request.path and is_served(request.app, path):
         request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))
@@ -45,7 +45,7 @@ async def near_paths(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def is_served(app: web.Application, path: str) -> bool:
-    """Whether a route answers a path, by whatever method; the page's files do not count."""
+    """Whether a route answers a path, for any method; the page's files do not count."""
     for resource in app.router.resources():
         info = resource.get_info()
         if info.get("path") == path:
@@ -61,9 +61,9 @@ def cleaned(path: str) -> str:
 
 
 def near_to(path: str) -> Iterator[str]:
-    """Paths that a client may have meant that was given too much, or too little, as its base.
+    """Paths that a client may have meant whose base is too long, or too short.
 
-    Those of the model that a path names come first.
+    The paths of the model that a path names come first.
     """
     segments = path.split("/")[1 : MAX_SEGMENTS + 1]
     model = "/" + "/".join(segments[:2]) if segments[0] == "m" else ""

@@ -1,4 +1,4 @@
-"""From the query's ``text_prompt`` and ``voice_prompt`` to a prompt for the model, or to a refusal."""
+"""From the query's ``text_prompt`` and ``voice_prompt`` to a prompt for the model, or a refusal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from antiphon.serve.routes.tts import voice_of
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
-    """The prompt a caller requests, made off the event loop.
+    """The prompt of a request, made off the event loop.
 
-    Models that were not trained for it get none, whatever the query says, as with upstream's servers.
+    Models that were not trained with prompts get none, for any query, as with upstream's servers.
 
     Raises:
-        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend that reads none.
+        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend that takes none.
         web.HTTPInternalServerError: a voice's file is broken.
     """
     info = model.engine.info
@@ -56,7 +56,7 @@ async def prompt_of_session(
 ) -> Prompt | None:
     """The prompt of an event protocol's session, None where the model takes none.
 
-    A voice that the model does not have is passed over: clients name their vendor's.
+    An unknown voice is ignored: clients name their vendor's voices.
 
     Raises:
         FieldError: instructions that are too long.
@@ -79,7 +79,7 @@ async def prompt_of_session(
 
 
 def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
-    """A persona of a text and a voice; it takes too long for the event loop.
+    """A persona from a text and a voice; it takes too long for the event loop.
 
     Raises:
         ProtocolError, UnsupportedError: no such voice, or a prompt that is too long.
@@ -99,7 +99,7 @@ def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt
 
 
 async def voice_of_agent(agent: AgentParts, name: str | None, services: Services) -> Prompt | None:
-    """The prompt of an agent's synthesiser for a voice, of the agent's own where it has none of that name.
+    """The prompt of an agent's synthesiser for a voice; the agent's own for an unknown one.
 
     Raises:
         SessionFailedError: its file is broken.

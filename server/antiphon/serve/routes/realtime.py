@@ -1,6 +1,6 @@
-"""``/v1/realtime``: OpenAI Realtime over a WebSocket, with models that talk and models that write.
+"""``/v1/realtime``: OpenAI Realtime over a WebSocket, with models that talk and recognisers.
 
-A wrong key, a foreign origin and a wrong query are refused before the upgrade. Everything else is an
+A wrong key, a foreign origin and a wrong query are refused before the upgrade. All other refusals are an
 ``error`` event and a close, which stock clients can read.
 """
 
@@ -118,7 +118,7 @@ async def _agent_call(
 
 
 def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[Captions, str] | None:
-    """What writes down the caller's words, and its name: the recogniser that is named, or the one served."""
+    """The recogniser of the caller's speech, and its name: the one requested, or the one served."""
     recognisers = (PipelineKind.STT,)
     model = services.models.named(named, recognisers)
     if model is None or model.kind not in recognisers:
@@ -128,7 +128,7 @@ def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[C
 
 
 def _asked(request: web.Request, services: Services, model: ServedModel) -> dict[str, str]:
-    """The kind of session that a connection requests; ``model`` is what answers its path."""
+    """The kind of session that a connection requests; ``model`` answers its path."""
     named, wants_text = named_model(request), request.query.get("intent") == SessionType.TRANSCRIPTION
     if services.agent_for(named) is not None and not wants_text:
         return {"type": SessionType.REALTIME}
@@ -164,11 +164,11 @@ async def handle_translation(
 async def _hold(
     request: web.Request, services: Services, model: ServedModel, call: Call
 ) -> web.StreamResponse:
-    """Upgrade, and hold a call; a refusal by the engine comes as an event."""
+    """Upgrade, and hold a call; a refusal by the engine is an event."""
     try:
         await check_upgrade(request, model, wait_s=0.0)
         if ELSEWHERE in request.headers:
-            await model.engine.check_room(0.0)  # a proxy reads a status, and no event after the upgrade
+            await model.engine.check_room(0.0)  # a proxy reads a status, but no event after the upgrade
 
         async def begin(_socket: Socket) -> Call:
             await call.admit(route=request.path)
@@ -187,17 +187,17 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def speaks_beta(request: web.Request) -> bool:
-    """Whether a WebSocket is requested by a client of the retired beta, which says so."""
+    """Whether the client requests the retired beta."""
     offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
     has_said = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or "openai-beta.realtime-v1" in offered
     return has_said and is_upgrade(request)
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:
-    """The rules of a response that the query sets.
+    """The rules of a response from the query.
 
     Raises:
-        web.HTTPBadRequest: a value that is none.
+        web.HTTPBadRequest: an invalid value.
     """
     interrupt, silence = query.get("duplex_interrupt", "soft"), query.get("reply_silence_ms", "600")
     if interrupt not in ("soft", "hard"):

@@ -1,8 +1,8 @@
 """Routing: which kinds of model answer on which path, and the checks before every handler.
 
 A route is registered twice: under its own path, where ``?model=NAME`` or the default model of its kinds
-answers, and under ``/m/NAME``. Before its handler is called, the origin has been checked, the caller is
-known, its session is counted, and the model has been found.
+answers, and under ``/m/NAME``. Before its handler is called, the origin is checked, the caller identified,
+its session counted, and the model found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awai
 Refusal: TypeAlias = Callable[
     [web.Request, Services, ServeMetrics, SessionError], Awaitable[web.StreamResponse]
 ]
-"""Tells a client why it gets no session: no such model, too many sessions, a full server, one that leaves."""
+"""Sends a client the reason why it gets no session: unknown model, too many sessions, a full or a draining
+server.
+"""
 
 Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awaitable[web.Response]]
 """Answers a question about one model, or about all of them."""
@@ -48,23 +50,23 @@ Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awa
 MODEL_PREFIX = "/m/{model}"
 
 ELSEWHERE = "X-Antiphon-Elsewhere"
-"""A header of a proxy that has other workers to ask: a caller that gets no row at once is answered with a
-status, which the proxy can read, even a client whose protocol has a message for it, or that would wait.
+"""A header of a proxy in front of several workers: a caller that gets no row at once is answered with a
+status, which the proxy can read, even if its protocol has a message for it or the caller would wait.
 """
 
 POST_WAIT_S = 100.0
-"""How long a recording or a text that came by POST waits for a row: as with Kyutai's server."""
+"""Seconds that a recording or a text of a POST waits for a row: as with Kyutai's server."""
 
 
 def post_wait_s(request: web.Request, limits: Limits) -> float:
-    """How long what came by POST waits for a row of this worker."""
+    """Seconds that a POST waits for a row of this worker."""
     return 0.0 if ELSEWHERE in request.headers else min(POST_WAIT_S, limits.max_wait_s)
 
 
 async def refuse_over_http(
     request: web.Request, _services: Services, _metrics: ServeMetrics, error: SessionError
 ) -> web.StreamResponse:
-    """Say no with an HTTP status, before any upgrade.
+    """Refuse with an HTTP status, before any upgrade.
 
     Raises:
         web.HTTPException: always.
@@ -73,7 +75,7 @@ async def refuse_over_http(
 
 
 def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
-    """Refuse a WebSocket in the ``words`` of its protocol, and a request that gets none with a status."""
+    """Refuse a WebSocket with a message of its protocol, any other request with a status."""
 
     async def refuse(
         request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
@@ -87,7 +89,7 @@ def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
 
 
 def never(_query: Mapping[str, str]) -> bool:
-    """No session of this route continues another's call."""
+    """For routes whose sessions never continue another's call."""
     return False
 
 
@@ -95,10 +97,10 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` is how its clients are refused; the handler may raise a SessionError for it too, before it has
-    upgraded the connection. ``resumes`` says of a query whether its session continues another's call.
-    ``has_agents``: a voice agent answers on it by its name, and its handler gets the agent's recogniser.
-    ``shows_key_later``: a request may lack the key; its handler asks for one before it takes a row.
+    ``refuse`` refuses its clients; the handler may raise a SessionError for it too, before it has upgraded
+    the connection. ``resumes`` tests a query for a session that continues another's call. ``has_agents``: a
+    voice agent answers on it by its name, and its handler gets the agent's recogniser. ``shows_key_later``: a
+    request may lack the key; its handler checks it before it takes a row.
     """
 
     method: str
@@ -116,10 +118,11 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 
 
 def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
-    """Register every route of a table of kinds; one that several kinds have is one route for all of them.
+    """Register every route of a table of kinds; a route of several kinds is registered once for all of
+    them.
 
-    A GET of a path that has only other methods is answered with 405: the page, which answers every other
-    GET, would say that there is no such path.
+    A GET of a path that has only other methods is answered with 405: the page, which answers every other GET,
+    would report an unknown path.
     """
     methods: defaultdict[str, set[str]] = defaultdict(set)
     for route in dict.fromkeys(route for routes in table.values() for route in routes):
@@ -163,7 +166,7 @@ def _guarded(
                     model = agent.stt
                 metrics = model.metrics
                 await services.access.admit(caller)
-                # A call that is resumed counts where it was until it is here.
+                # A resumed call counts at its former place until it is here.
                 rows = services.models.rows
                 async with services.access.ledger.hold(caller, rows=rows, extra=int(resumes)):
                     return await route.handler(request, services, model, caller)
@@ -180,7 +183,7 @@ def _guarded(
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             if not is_logged:
-                # Its text may quote the query, so the log has only the words of the status.
+                # Its text may quote the query, so the log has only the text of the status.
                 kind = type(refusal).__name__
                 services.provoked.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
@@ -198,10 +201,10 @@ def add_question(
     open_as: str | None = None,
     without_key: Callable[[], web.Response] | None = None,
 ) -> None:
-    """Register a GET that asks about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
+    """Register a GET about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
 
-    Where there are keys it needs one, unless it is ``open_as`` something that is not protected; a caller that
-    shows none gets the answer ``without_key``.
+    Where keys are required it needs one, unless it is ``open_as`` something that is not protected; a caller
+    without a key gets the answer ``without_key``.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -225,7 +228,7 @@ def named_model(request: web.Request) -> str | None:
     """The name in the path, or in ``?model=``; None without one.
 
     Raises:
-        web.HTTPBadRequest: both, and they differ.
+        web.HTTPBadRequest: both are given and differ.
     """
     in_path, in_query = request.match_info.get("model"), request.query.get("model") or None
     if in_path is not None and in_query not in (None, in_path):
@@ -236,11 +239,10 @@ def named_model(request: web.Request) -> str | None:
 
 
 def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
-    """404 for an unknown model or session, 429 for too many sessions, 503 where it is full or leaving.
+    """404 for an unknown model or session, 429 for too many sessions, 503 for a full or draining server.
 
-    The body is JSON, with the code a WebSocket would be closed with, and the names of the models there are;
-    on OpenAI's paths it is OpenAI's. Where a WebSocket was requested it is one line, since that is what its
-    clients show.
+    The body is JSON, with the code a WebSocket would be closed with, and the names of the models; on OpenAI's
+    paths it is OpenAI's. Where a WebSocket was requested it is one line, since its clients show that.
     """
     if is_openai(request):
         return api_error(error).exception()
@@ -257,19 +259,19 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
 
 
 def plain_refusal(error: AntiphonError) -> web.HTTPException:
-    """The status of a request that cannot be answered, with the error's words; not for OpenAI's clients."""
+    """The status and text of a request that cannot be answered; not for OpenAI's clients."""
     return STATUSES[wire_form(error).status](text=f"{error}\n")
 
 
 async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
-    """Refuse what is no WebSocket, after every other check: a plain GET learns the reason a WebSocket would
-    get.
+    """Refuse a request that is no WebSocket's, after every other check: a plain GET gets a WebSocket's
+    reason.
 
-    A browser cannot read why an upgrade failed, so a page asks again without one.
+    A browser cannot read why an upgrade failed, so a page repeats the request without one.
 
     Raises:
         web.HTTPUpgradeRequired: no WebSocket request; one with ``wait_s`` would be accepted.
-        ServerFullError, DrainingError, SessionFailedError: it would not.
+        ServerFullError, DrainingError, SessionFailedError: it would not be accepted.
     """
     if is_upgrade(request):
         return

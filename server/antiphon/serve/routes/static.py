@@ -1,8 +1,8 @@
-"""The web client at ``/``: a folder of small files, text compressed once, cached for good under a version.
+"""The web client at ``/``: a folder of small files, compressed once, cached without end under a version.
 
-``index.html`` is revalidated by its ETag at each visit. The files it names are named under the version of
-the whole folder, ``v/0123456789ab/main.js``: what is below that path never changes, so browsers keep it
-without asking, and a page never mixes files of two versions.
+The ETag of ``index.html`` is checked at each visit. The files it names are under the version of the whole
+folder, ``v/0123456789ab/main.js``: a file below that path never changes, so browsers keep it without a
+request, and a page never mixes files of two versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 _COMPRESSIBLE = ("text/", "application/json", "application/manifest+json", "image/svg+xml")
 _TYPES = {
-    # Named here because the machine's own table may map scripts to text/plain, which browsers refuse.
+    # Named here because the machine's table may map scripts to text/plain, which browsers refuse.
     ".js": "text/javascript",
     ".mjs": "text/javascript",
     ".css": "text/css",
@@ -43,7 +43,9 @@ _NAMED = re.compile(rb'((?:href|src)=")([\w./-]+\.(?:js|css|svg|png|ogg))(?=")')
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file in memory; ``gzipped`` is None where it gains nothing, ``version`` is (mtime, size)."""
+    """One file in memory; ``gzipped`` is None where compression gains nothing, ``version`` is (mtime,
+    size).
+    """
 
     body: bytes
     gzipped: bytes | None
@@ -60,7 +62,7 @@ def web_root() -> Path | None:
 
 
 class StaticFiles:
-    """Serves the files under ``root``; a changed file is read again, so that a page can be worked on."""
+    """Serves the files under ``root``; a changed file is read again, for developers of the page."""
 
     def __init__(self, root: Path) -> None:
         """Serve ``root``, a folder with an ``index.html``."""
@@ -69,15 +71,15 @@ class StaticFiles:
         self._folder: tuple[tuple[tuple[str, int, int], ...], str] = ((), "")
 
     async def handle(self, request: web.Request) -> web.Response:
-        """GET one file; the folder itself is ``index.html``.
+        """Answer a GET of one file; the folder itself is ``index.html``.
 
         Raises:
-            web.HTTPNotFound: no such file, or a path that leaves the folder.
+            web.HTTPNotFound: no such file, or a path out of the folder.
         """
         name, caching = request.match_info.get("path") or INDEX, REVALIDATED
         if versioned := _VERSIONED.fullmatch(name):
             name = versioned[2]
-            # A page from before a change may still ask under the old version: it gets the file as it is now.
+            # A page from before a change may still request the old version: it gets the current file.
             caching = IMMUTABLE if versioned[1] == self.version() else REVALIDATED
         asset = self.index() if name == INDEX else self.find(name)
         headers = page_headers(request.headers.get("Host"))
@@ -111,7 +113,7 @@ class StaticFiles:
         """The page, with the files it names under the folder's version.
 
         Raises:
-            web.HTTPNotFound: there is none any more.
+            web.HTTPNotFound: it no longer exists.
         """
         page = self.find(INDEX)
         prefix = f"v/{self.version()}/".encode()
@@ -126,7 +128,7 @@ class StaticFiles:
         """The asset called ``name`` (a relative path with slashes).
 
         Raises:
-            web.HTTPNotFound: no such file, or a path that leaves the folder.
+            web.HTTPNotFound: no such file, or a path out of the folder.
         """
         path = (self._root / name).resolve() if "\0" not in name else self._root
         if not path.is_relative_to(self._root) or not _is_file(path):
@@ -142,7 +144,7 @@ class StaticFiles:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name longer than any file's
+    except OSError:  # a name longer than a file's may be
         return False
 
 
@@ -153,7 +155,7 @@ def load_asset(path: Path, version: tuple[int, int]) -> Asset:
 
 
 def make_asset(body: bytes, content_type: str, version: tuple[int, int]) -> Asset:
-    """Hash a body and compress it, where that gains something."""
+    """Hash a body, and compress it where that makes it smaller."""
     compressed = gzip.compress(body, 9, mtime=0) if content_type.startswith(_COMPRESSIBLE) else None
     return Asset(
         body=body,

@@ -1,8 +1,9 @@
 """``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for models that talk.
 
-Both paths take the messages of either service. The address in a call's instructions keeps no query and no
-header, so the key, the model and the persona come as parameters of the ``start`` message: ``key``, ``model``,
-``voice``, ``instructions``. What is refused after the upgrade closes the connection with a code and a reason.
+Both paths take the messages of either service. The services send neither the query nor headers of the
+configured address, so the key, the model and the persona are parameters of the ``start`` message: ``key``,
+``model``, ``voice``, ``instructions``. A refusal after the upgrade closes the connection with a code and a
+reason.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ ROUTES = (
 
 
 async def _start_of(socket: Socket, timeout_s: float) -> wire.StreamStart | None:
-    """The message that begins a stream; None when the peer has left.
+    """The message that begins a stream; None when the peer has disconnected.
 
     Raises:
-        ProtocolError: another one than ``connected`` comes before it.
-        SessionTimeoutError: there is none.
+        ProtocolError: another message than ``connected`` comes first.
+        SessionTimeoutError: no message arrived.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -106,10 +107,10 @@ async def _start_of(socket: Socket, timeout_s: float) -> wire.StreamStart | None
 
 
 async def _begin(services: Services, named: str | None, start: wire.StreamStart, caller: Caller) -> Call:
-    """The call that a stream asks for, with its row.
+    """The requested call, with its row.
 
     Raises:
-        AntiphonError: it cannot be had.
+        AntiphonError: it is not available.
     """
     wishes = start.parameters
     model = services.model_for(wishes.get("model", named), caller, LIVE_KINDS)

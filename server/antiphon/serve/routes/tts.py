@@ -1,4 +1,4 @@
-"""``/api/tts_streaming``: from a request to speech, over a WebSocket or by POST; ``/v1/voices``: whose.
+"""``/api/tts_streaming``: speech, over a WebSocket or by POST; ``/v1/voices``: the voices.
 
 Kyutai's clients read errors as messages, so a request for a WebSocket is upgraded, answered with ``Error``
 ("no free channels" when every row is taken) where its format has messages, and closed with a code and a
@@ -32,7 +32,7 @@ from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.routes.upload import read_small
 
 VOICE_HEADER: Final = "Antiphon-Voice"
-"""Of an answer: the name of the voice that speaks, percent-encoded. Kyutai's messages have no word for it."""
+"""The header with the voice that speaks, percent-encoded. Kyutai's messages have no field for it."""
 
 
 async def handle_tts(
@@ -76,12 +76,12 @@ class ChosenVoice:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer says of it."""
+        """The headers that name the voice."""
         return {} if self.name is None else {VOICE_HEADER: quote(self.name, errors="replace")}
 
 
 async def voice_of(model: ServedModel, name: str | None, services: Services) -> ChosenVoice:
-    """The voice of this name, or the model's first where no voice has it; a model of one voice has no other.
+    """The voice of this name, or the model's first for an unknown name; None for a model of one voice.
 
     Raises:
         SessionFailedError: its file is broken.
@@ -103,7 +103,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
 
 
 def words_of(request: web.Request) -> Refusal:
-    """The words of a refusal in the format that the query requests."""
+    """The text of a refusal in the format that the query requests."""
     limits = request.app[SERVICES].config.limits
     try:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=limits.max_wait_s)
@@ -115,11 +115,11 @@ def words_of(request: web.Request) -> Refusal:
 async def handle_post(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """A text by POST, its speech as a WAV that begins before it is whole.
+    """A text by POST; the answer is a WAV that begins before the text is spoken.
 
     Raises:
-        web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long,
-            500 a failure, 503 full or leaving.
+        web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long, 500 a failure, 503
+            full or draining.
     """
     try:
         most = services.config.limits.max_message_bytes

@@ -1,6 +1,7 @@
-"""A text in, its speech out, sent as it is spoken: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
+"""A text in, its speech out, sent as it is synthesised: ``POST /api/tts_streaming`` and
+``/v1/audio/speech``.
 
-A WAV's header gives the largest length there is, since it is not known yet; players read to the end.
+A WAV's header gives the largest length, since the real one is not known yet; players read to the end.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from antiphon.serve.transport.http_body import HttpBody
 
 UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
 MAX_UNSPOKEN_BYTES: Final = 1500
-"""Of the names in that header: proxies take 4 KB of all headers."""
-"""Of an answer: words that the model cannot say, percent-encoded UTF-8, with commas, and "+N" for N more."""
+"""Bytes of names in that header: proxies take 4 KB of all headers."""
+"""The header with words that the model cannot pronounce, percent-encoded UTF-8, with commas, and "+N" for
+N more.
+"""
 
 
 async def handle_text(
@@ -45,11 +48,12 @@ async def handle_text(
     headers: Mapping[str, str],
     may_be_empty: bool,
 ) -> web.StreamResponse:
-    """Speak one text; ``headers`` are those of the answer. A text without words is an empty file, or refused.
+    """Synthesise one text; ``headers`` are the answer's. A text without words gives an empty file, or is
+    refused.
 
     Raises:
         FieldError: it has no words, and may not be empty.
-        ProtocolError: the model can say none of its words.
+        ProtocolError: the model can pronounce none of its words.
         ServerFullError, DrainingError: there is no row, and none became free in time.
         ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
     """
@@ -63,7 +67,7 @@ async def handle_text(
             words += count
             yield count
 
-    pieces = check()  # all of it once, before a row is taken, and nothing is kept: a text has 32,000 words
+    pieces = check()  # the whole text once, before a row is taken, without keeping its up to 32,000 words
     try:
         while await services.reading.step(pieces):
             pass
@@ -95,7 +99,7 @@ async def handle_text(
 
 
 def unspoken_header(unspoken: Unspoken) -> Mapping[str, str]:
-    """What an answer says of words that are not in its speech, if there are any."""
+    """The headers for words that are missing from the speech, if any."""
     if not unspoken.count:
         return {}
     names = [quote(name, safe="", errors="replace") for name in unspoken.names]

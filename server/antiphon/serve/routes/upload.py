@@ -1,7 +1,7 @@
 """``POST /api/asr-streaming``: a recording in, its words out, as Kyutai's server answers.
 
 The answer is a JSON array of ``Word`` and ``EndWord`` messages, once all is transcribed. A row is requested
-only when the recording is complete and its header was read: it lies in a file until then.
+only when the recording is complete, in a file, and its header was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.serve.routes.asr_file import check_length, transcribe
 from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
-"""Before a body has to keep its pace."""
+"""Seconds before a body must keep its least rate."""
 
 
 async def handle_recording(
@@ -32,8 +32,8 @@ async def handle_recording(
     """One recording, for as long as it takes.
 
     Raises:
-        web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 no recording
-            that can be read, 503 full, without room on disk, or leaving.
+        web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 an
+            unreadable recording, 503 full, without space on disk, or draining.
     """
     try:
         async with services.access.ledger.hold_upload(caller):
@@ -60,7 +60,8 @@ async def handle_recording(
 async def receive(
     request: web.Request, services: Services, take: Callable[[bytes], object], *, spare_bytes: int
 ) -> None:
-    """Give the body to ``take``, piece by piece, within the limits of a recording and ``spare_bytes`` more.
+    """Pass the body to ``take``, piece by piece, within the limits of a recording and ``spare_bytes``
+    more.
 
     Raises:
         web.HTTPException: too large, or too slow.
@@ -80,7 +81,7 @@ async def receive(
 
 
 async def read_small(request: web.Request, services: Services, most: int) -> bytes:
-    """A body of at most ``most`` bytes, which is kept in memory.
+    """A body of at most ``most`` bytes, kept in memory.
 
     Raises:
         web.HTTPException: too large, or too slow.
@@ -99,10 +100,10 @@ async def read_small(request: web.Request, services: Services, most: int) -> byt
 
 
 async def _receive(request: web.Request, limits: Limits, take: Callable[[bytes], object]) -> None:
-    """Give a body to ``take`` as long as it keeps its pace.
+    """Pass a body to ``take`` while it keeps its least rate.
 
     Raises:
-        web.HTTPRequestTimeout: it does not.
+        web.HTTPRequestTimeout: it is too slow.
     """
     size, loop = 0, asyncio.get_running_loop()
     begun_s = loop.time()
@@ -123,7 +124,7 @@ async def _receive(request: web.Request, limits: Limits, take: Callable[[bytes],
 
 
 def too_large(limit: int, size: int | None = None) -> web.HTTPException:
-    """413 for bytes; ``size`` where it is known."""
+    """The 413 for a body of ``size`` bytes, or of unknown size."""
     what = f"of {size} bytes" if size is not None else "of more bytes than it may have"
     text = f"a recording {what}, the limit is {limit}\n"
     return web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size or 0, text=text)
@@ -137,10 +138,10 @@ class UploadBody:
         self._messages: list[dict[str, Any]] = []
 
     def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
-        """Keep a message."""
+        """Add a message."""
         self._messages.append(kyutai.to_json(message))
         return b""
 
     def finish(self, _seconds: float) -> bytes:
-        """All of them."""
+        """The array of all messages."""
         return json.dumps(self._messages).encode()

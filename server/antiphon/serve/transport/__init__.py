@@ -1,1 +1,1 @@
-"""Sockets: messages in, frames out, and every wait bounded."""
+"""Sockets: messages in, frames out; every wait is bounded."""

@@ -1,7 +1,7 @@
-"""Connections that fail by what their peer does, or for want of open files: counted, and logged now and then.
+"""Connections that fail because of their peer, or for want of open files: counted, and logged rarely.
 
-aiohttp and asyncio log each as an error, some with a traceback. A peer provokes them at will, so here
-``antiphon_failed_connections_total`` counts them, and the log has a line of each kind now and then.
+aiohttp and asyncio log each as an error, some with a traceback. A peer can cause them at will, so here
+``antiphon_failed_connections_total`` counts them, and the log gets a line of each kind from time to time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from antiphon.supervisor.connection_bounds import open_file_limit
 
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
-"""What makes asyncio stop accepting for a second (``BaseSelectorEventLoop._accept_connection``)."""
+"""The errors after which asyncio stops accepting for a second
+(``BaseSelectorEventLoop._accept_connection``).
+"""
 
 
 class ConnectionFault(StrEnum):
-    """How a connection failed; the label ``kind``."""
+    """The kinds of failures; the label ``kind``."""
 
     MALFORMED = "malformed"
     RESET = "reset"
@@ -45,7 +47,7 @@ class ConnectionFaults:
         failed = families.get(Counter, "failed_connections")
         self._failed = {kind: failed.labels(kind.value) for kind in ConnectionFault}
         self._shortages = families.get(Counter, "resource_shortages")
-        # One line and then a pause: a single failure of a peer is of no interest, their number is.
+        # One line and then a pause: only the number of such failures is of interest.
         self._log = SparseLog(log, clock, burst=1)
 
     def report(self, kind: ConnectionFault, error: BaseException) -> None:
@@ -54,14 +56,14 @@ class ConnectionFaults:
         self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
 
     def take(self, error: object) -> bool:
-        """Whether an error is of a connection, and counted with that, not the server's own."""
+        """Whether an error concerns a connection, and counts as such, not as the server's own."""
         if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
             self._report_shortage(error)
         elif isinstance(error, HttpProcessingError | web.RequestPayloadError):
             self.report(ConnectionFault.MALFORMED, error)
         elif isinstance(error, ConnectionError) and not isinstance(
             error, ConnectionRefusedError
-        ):  # that is ours
+        ):  # the server's own
             self.report(ConnectionFault.RESET, error)
         elif isinstance(error, ssl.SSLError):
             self.report(ConnectionFault.TLS, error)
@@ -70,7 +72,7 @@ class ConnectionFaults:
         return True
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio's exception handler: what is not of a connection is passed to the loop's own."""
+        """asyncio's exception handler: other errors go to the loop's own handler."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
             self._report_shortage(error)
@@ -79,7 +81,7 @@ class ConnectionFaults:
 
     @staticmethod
     def _is_accepted(context: dict[str, Any]) -> bool:
-        """Whether a failure is of a connection that the server accepted; false for its own and for tasks."""
+        """Whether a failure concerns a connection that the server accepted, not one it made, nor a task."""
         protocol = context.get("protocol")
         if isinstance(protocol, SSLProtocol):
             return protocol._server_side
@@ -90,7 +92,7 @@ class ConnectionFaults:
         return _ServerLogger(logging.getLogger("aiohttp.server"), self)
 
     def watch_tls(self, context: ssl.SSLContext) -> None:
-        """Count a context's broken handshakes and records; asyncio itself is silent about them."""
+        """Count a context's broken handshakes and records; asyncio reports none of them."""
         counted = self._counted_tls
 
         class WatchedTls(ssl.SSLObject):

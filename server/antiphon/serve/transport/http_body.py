@@ -1,4 +1,4 @@
-"""A POST as a transport: its content is received message by message, what is sent is the answer's body."""
+"""A POST as a transport: its body is received message by message, and sent messages are the answer's body."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.transport import M, Message, T, Taker
 
 LOOK_S: Final = 0.5
-"""How often to check that the client of a POST is still connected."""
+"""Seconds between checks that the client of a POST is still connected."""
 
 
 class HttpBody:
-    """One complete request, and its answer. Only the event loop touches it.
+    """One complete request, and its answer; used on the event loop only.
 
-    An answer begins with the first message; until then an error is a status. One that breaks off later is
-    cut, so that its client does not take it for a whole one, unless it ``tells_errors`` at its end.
+    An answer begins with the first message; until then an error is a status. A later error cuts the
+    connection, so that its client does not take the answer for complete, unless it ``tells_errors`` at its
+    end.
     """
 
     close_code: int | None = None
@@ -40,7 +41,7 @@ class HttpBody:
         is_whole: bool = False,
         tells_errors: bool = False,
     ) -> None:
-        """Answer with ``headers``; an answer that ``is_whole`` is sent when all of it is there."""
+        """Answer with ``headers``; an answer that ``is_whole`` is sent once it is complete."""
         self._request, self._limits, self._clock = request, limits, clock
         self._messages, self._headers = messages, headers
         self._is_whole, self._tells_errors = is_whole, tells_errors
@@ -51,7 +52,7 @@ class HttpBody:
         self._response: web.StreamResponse | None = None
 
     def answer(self, error: AntiphonError | None) -> web.StreamResponse:
-        """What the handler of the request returns; ``error`` is what the call has ended with.
+        """The result of the request's handler; ``error`` is the error that ended the call.
 
         Raises:
             AntiphonError: nothing was sent before it.
@@ -116,7 +117,7 @@ class HttpBody:
             self._request.transport.abort()
 
     async def close(self, code: int, reason: str) -> None:
-        """End the answer: whole after the code of a normal end, else with its error, or cut."""
+        """End the answer: normally after the code of a normal end, else with its error, or cut."""
         is_done = code == CloseCode.NORMAL
         if self._is_whole and is_done:
             self._response = web.Response(body=b"".join(self._unsent), headers=dict(self._headers))
@@ -129,7 +130,7 @@ class HttpBody:
         self._is_over.set()
 
     async def stop(self) -> None:
-        """Send nothing more: the call is over, whether or not its client is still there."""
+        """Send nothing more: the call is over, with or without its client."""
         self._is_over.set()
         if self._writer is not None:
             self._writer.cancel()
@@ -146,8 +147,8 @@ class HttpBody:
             self.cut()
 
     async def _write_on(self) -> None:
-        """Send what there is, as fast as the client takes it."""
-        with contextlib.suppress(ConnectionError):  # the client has left
+        """Send the queued bytes, as fast as the client takes them."""
+        with contextlib.suppress(ConnectionError):  # the client has disconnected
             response: Any = web.StreamResponse(headers=dict(self._headers))
             self._response = response
             await response.prepare(self._request)

@@ -8,21 +8,23 @@ from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
 
 PINGS_PER_TIMEOUT: Final = 3
-"""Pings that are sent within one liveness timeout."""
+"""Pings sent within one liveness timeout."""
 
 AUDIO_CREDIT: Final = 10.0
-"""Seconds that a second of audio keeps a call: a caller that speaks a tenth of the time stays for ever."""
+"""Seconds without audio that a second of audio makes up for: a caller that speaks a tenth of the time
+never times out.
+"""
 
 FIRST_AUDIO_S: Final = 0.02
-"""Less is no beginning: one packet of Opus."""
+"""The least seconds of audio that count as a begin: one packet of Opus."""
 
 
 class LivenessRules:
     """The limits of one connection.
 
-    Seconds without audio add up, and audio takes ``AUDIO_CREDIT`` times its own seconds off the sum; other
-    messages do not change it. ``is_quiet`` is set while the client has announced to send nothing: these
-    seconds have a sum and a limit of their own.
+    Seconds without audio add up; audio subtracts ``AUDIO_CREDIT`` times its own seconds from the sum; other
+    messages do not change it. While the client has announced silence, ``is_quiet`` is set: these seconds have
+    a sum and a limit of their own.
     """
 
     def __init__(self, limits: Limits, awaits: str = "audio") -> None:
@@ -36,20 +38,22 @@ class LivenessRules:
 
     @property
     def period_s(self) -> float:
-        """How often to look."""
+        """Seconds between checks."""
         return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
 
     def begin(self, now_s: float, *, has_spoken: bool = False) -> None:
-        """From now on the caller is expected to speak; ``has_spoken`` for the limit of the next audio.
+        """From now on the caller should speak; with ``has_spoken`` the limit of the next audio applies.
 
-        Called again it changes nothing.
+        A second call has no effect.
         """
         if self._looked_s is None:
             self._looked_s = now_s
             self._has_spoken = self._has_spoken or has_spoken
 
     def heard(self, now_s: float, seconds: float) -> None:
-        """The caller sent ``seconds`` of audio since the last look, the last of it at ``now_s``."""
+        """Count ``seconds`` of audio that the caller sent since the last check, the last of it at
+        ``now_s``.
+        """
         self._look(now_s)
         if not self._has_spoken:
             self._first_s += seconds
@@ -60,19 +64,19 @@ class LivenessRules:
         self._quiet_s = max(0.0, self._quiet_s - AUDIO_CREDIT * seconds)
 
     def excuse(self, now_s: float) -> None:
-        """The time since the last look is the server's: the caller waits for it."""
+        """Do not count the time since the last check: the caller waited for the server."""
         if self._looked_s is not None:
             self._looked_s = max(self._looked_s, now_s)
 
     def wants_ping(self, silent_s: float) -> bool:
-        """Whether a peer that has been silent for ``silent_s`` should be asked for a sign of life."""
+        """Whether to ping a peer that has been silent for ``silent_s``."""
         return silent_s > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT
 
     def check(self, now_s: float, silent_s: float) -> None:
-        """Look, ``silent_s`` after the last sign of life.
+        """Check the limits, ``silent_s`` after the last sign of life.
 
         Raises:
-            SessionTimeoutError: it is over, and why.
+            SessionTimeoutError: one is exceeded; the message has the reason.
         """
         limits = self._limits
         if silent_s > limits.liveness_timeout_s:

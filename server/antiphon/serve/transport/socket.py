@@ -1,11 +1,10 @@
-"""One WebSocket, seen from a session: messages both ways, and every wait bounded.
+"""One WebSocket, from a session's side: messages both ways, and every wait bounded.
 
-aiohttp accepts the request; after the upgrade what it receives is handed to the socket, which reads frames
-itself: a single short one, the rule for speech, at once, any other by its reader. The rules: the
-peer must show a sign of life, unless we are the ones who do not read; messages are read no faster than a
-rate, and ahead of the conversation up to a bound; what is written and not taken by the network is counted in
-bytes; a close waits for the peer's answer. There is no compression, which would cost more than it saves on
-Opus.
+aiohttp accepts the request; after the upgrade the received bytes go to the socket, which reads frames itself:
+a single short one, the usual case for speech, at once, any other by its reader. The rules: the peer must show
+a sign of life, unless the server does not read; messages are read no faster than a rate, and ahead of the
+conversation up to a bound; unsent bytes are counted; a close waits for the peer's answer. There is no
+compression, which would cost more than it saves on Opus.
 """
 
 from __future__ import annotations
@@ -40,42 +39,44 @@ from antiphon.serve.transport.frames import (
 from antiphon.serve.transport.transport import M, Message, T, Taker
 
 READ_AHEAD_BYTES: Final = 1_048_576
-"""As large as the largest message: minutes of Opus, an hour's text, nine seconds of msgpack's numbers."""
+"""Bytes read ahead, as many as the largest message has: minutes of Opus, an hour's text, nine seconds of
+msgpack's numbers.
+"""
 
 MESSAGE_BYTES: Final = 256
-"""What a message takes in memory in addition to its content, at most: many small ones count as well."""
+"""Bytes that a message takes in memory in addition to its content, at most: many small ones count, too."""
 
 COMING_BACK: Final = 4000
-"""A peer that closes with this code gives the connection up, but not what it was for."""
+"""A peer that closes with this code abandons the connection, but not its call."""
 
 LOOK_S: Final = 0.25
-"""How often a connection that is not read is looked at: its row is free within a second."""
+"""Seconds between checks of a connection that is not read: its row is free within a second."""
 
 AHEAD_S: Final = 0.5
-"""What a peer may be ahead of its rates: that much is read at once, in a millisecond or two."""
+"""Seconds that a peer may be ahead of its rates: that much is read at once, in a millisecond or two."""
 
 HOLD_S: Final = 0.5
-"""How long a peer is not read that is further ahead."""
+"""Seconds for which a peer that is further ahead is not read."""
 
 AT_ONCE: Final = 8
-"""Messages of one read, and messages ahead of a peer's rate, beyond which they wait for their turn."""
+"""Messages of one read, and messages ahead of a peer's rate, above which they wait for their turn."""
 
 FRAGMENT_MESSAGES: Final = 16
 """Messages that ``MAX_FRAGMENTS`` fragments count as: 2,000 fragments a second are read, in 4 ms."""
 
 SHORT_BYTES: Final = 125
-"""Of a message whose length is in the second byte of its frame: 20 ms of Opus at 48 kbit/s."""
+"""Bytes of a message with its length in the second byte of its frame: 20 ms of Opus at 48 kbit/s."""
 
 CPU_SHARE: Final = 0.05
-"""Of a core, for decoding the messages of one peer; one that requests more is read more slowly."""
+"""The fraction of a core for decoding one peer's messages; a peer that needs more is read more slowly."""
 
 
 FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
-"""Linux's states of a connection whose other side sends nothing any more: its FIN or its RST has come."""
+"""Linux's states of a connection whose peer sends nothing more: its FIN or its RST has arrived."""
 
 
 class Socket:
-    """An upgraded WebSocket. Only the event loop touches it."""
+    """An upgraded WebSocket; used on the event loop only."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Socket:
         self._is_held = False
         self._ahead: deque[Message] = deque()
         self.ahead_bytes = 0
-        self._news: asyncio.Future[None] = self._loop.create_future()  # done while no receiver waits
+        self._news: asyncio.Future[None] = self._loop.create_future()  # set while no receiver waits
         self._news.cancel()
         self._taker: Taker | None = None
         self._offered = 0  # to the taker, of this read
@@ -112,10 +113,10 @@ class Socket:
         self.seen_s = clock()
         self.close_code: int | None = None
 
-    # What aiohttp calls.
+    # Called by aiohttp.
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what the network brought."""
+        """Take bytes from the network."""
         size = len(data) - 6
         is_short = 0 <= size <= self._short_bytes and data[0] == FINAL | BINARY and data[1] == MASKED | size
         if is_short and self._reader.is_empty and not self._is_full():
@@ -129,7 +130,7 @@ class Socket:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection is gone, and with it what waits to be received."""
+        """The connection has ended; messages that wait are discarded."""
         self._is_over.set()
         self._forget_ahead()
         self._wake()
@@ -137,7 +138,7 @@ class Socket:
     # Reading.
 
     def _read(self) -> None:
-        """Read what is here, until it is too much or too fast."""
+        """Read the available frames, up to the bounds and rates."""
         self._offered = 0
         try:
             while not self._is_full():
@@ -153,7 +154,7 @@ class Socket:
         return self._is_held or self._last is not None or self.ahead_bytes >= READ_AHEAD_BYTES
 
     def _take(self, opcode: int, content: Message) -> None:
-        """Count a message, and that the peer lives; offer it to the taker, and keep what that leaves."""
+        """Count a message as a sign of life; offer it to the taker, and keep the rest."""
         if opcode == FRAGMENTS:
             self._charge(FRAGMENT_MESSAGES * self._message_s)
             return
@@ -162,7 +163,7 @@ class Socket:
         if opcode == CLOSE:
             self._take_close(cast("bytes", content))
         elif opcode == PING:
-            # To one who does not read, only the latest ping may be answered (RFC 6455, section 5.5.3).
+            # A peer that does not read gets an answer to its latest ping only (RFC 6455, section 5.5.3).
             if not self.is_congested():
                 self._write(control_frame(PONG, cast("bytes", content)))
         elif opcode != PONG and not self._is_closing and (left := self._left_of(content)) is not None:
@@ -171,7 +172,9 @@ class Socket:
             self._wake()
 
     def _left_of(self, message: Message) -> Message | None:
-        """What the taker leaves of a message. It is asked while the receiver waits: none is overtaken."""
+        """The rest of a message after the taker. It is called while the receiver waits, so no message
+        overtakes another.
+        """
         if self._taker is None or self._ahead or self._news.done() or self._pauses:
             return message
         if self._offered == AT_ONCE or self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
@@ -179,13 +182,13 @@ class Socket:
         self._offered += 1
         try:
             return self._taker(message)
-        except Exception as error:  # a boundary: it concerns the receiver, not the network
+        except Exception as error:  # a boundary: the error concerns the receiver, not the network
             self._fault = error
             self._wake()
             return None
 
     def timed(self, decode: Callable[[M], T], message: M) -> T:
-        """What ``decode`` makes of a message; the processor time counts against the peer's share."""
+        """The result of ``decode`` for a message; its processor time counts against the peer's share."""
         began_s = time.thread_time()
         try:
             return decode(message)
@@ -193,7 +196,7 @@ class Socket:
             self._charge((time.thread_time() - began_s) / CPU_SHARE)
 
     def _charge(self, cost_s: float) -> None:
-        """A peer that is too far ahead of its rates is not read for a while."""
+        """Stop reading a peer that is too far ahead of its rates, for a while."""
         now_s = self._clock()
         self._paid_until_s = max(self._paid_until_s, now_s) + cost_s
         if self._paid_until_s > now_s + AHEAD_S and not self._is_held:
@@ -208,7 +211,7 @@ class Socket:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Read again, if there is room now: what is here first."""
+        """Read again, if there is room now: buffered frames first."""
         if not self.has_ended and not self._is_full():
             self._read()
             if not self._is_full():
@@ -221,19 +224,19 @@ class Socket:
         self._take_last(CloseCode.NORMAL, "")
 
     def _take_last(self, code: int, reason: str) -> None:
-        """Nothing more is read: the close frame that answers it goes out when all before it is received."""
+        """Read nothing more: the answering close frame goes out once everything before it is received."""
         self._last = (code, reason)
         if self._is_closing:
             self._is_over.set()
         self._wake()
 
     def _finish(self, code: int, reason: str) -> None:
-        """Answer the peer's last word, and end the connection."""
+        """Answer the peer's close, and end the connection."""
         self._is_over.set()
         self._write(close_frame(code, reason))
         self._is_closing = True
         self._transport.close()
-        # Closed, it still tries to send what it holds, and TLS to agree on the end; the peer may be gone.
+        # A closed transport still tries to send its buffer, and TLS to agree on the end, to a peer that may be gone.
         self._loop.call_later(self._limits.close_timeout_s, self._abort)
 
     def _wake(self) -> None:
@@ -242,18 +245,18 @@ class Socket:
 
     @contextlib.contextmanager
     def taking_at_once(self, taker: Taker) -> Iterator[None]:
-        """Meanwhile ``taker`` is offered each message that comes while a receiver waits.
+        """For the block, offer ``taker`` each message that arrives while a receiver waits.
 
-        What it takes wakes no task, which costs more than the work on a packet of Opus.
+        A message that it takes wakes no task, which would cost more than the work on a packet of Opus.
         """
         self._taker = taker
         try:
             yield
         finally:
-            self._taker = None  # else a call and its socket, which hold each other, outlive their end
+            self._taker = None  # else a call and its socket, which reference each other, outlive their end
 
     async def receive(self) -> bytes | None:
-        """The next binary message; None once the connection is over. Text messages are passed over."""
+        """The next binary message; None once the connection is over. Text messages are ignored."""
         while isinstance(message := await self.receive_any(), str):
             pass
         return message
@@ -264,14 +267,14 @@ class Socket:
             self._news = self._loop.create_future()
             await self._news
         if self.has_ended or self._is_closing:
-            self._forget_ahead()  # else it would all be worked off at once: nothing waits for room any more
+            self._forget_ahead()  # else it would all be processed at once: nothing waits for room any more
             return None
         if self._fault is not None:
             fault, self._fault = self._fault, None
             try:
                 raise fault
             finally:
-                del fault  # its traceback holds this frame
+                del fault  # its traceback references this frame
         message = self._ahead.popleft()
         was_full = self.ahead_bytes >= READ_AHEAD_BYTES
         self.ahead_bytes -= _kept_bytes(message)
@@ -280,20 +283,20 @@ class Socket:
         return message
 
     def _is_last_received(self) -> bool:
-        """Whether nothing more comes; a peer that has closed the connection gets its answer."""
+        """Whether the connection is over; a peer that has closed it gets its answer."""
         if self._last is not None and not self._is_closing:
             self._finish(*self._last)
         return self.has_ended or self._is_closing
 
     def _abort(self) -> None:
-        """Cut the connection, if it is still there."""
+        """Cut the connection, if it still exists."""
         # A TLS transport of older Pythons (3.11.2) fails here when its connection is gone already.
         with contextlib.suppress(AttributeError):
             self._transport.abort()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """While this lasts we do not read, so the peer's silence says nothing about it."""
+        """For the block the server does not read, so the peer's silence has no meaning."""
         self._pauses += 1
         try:
             yield
@@ -303,7 +306,7 @@ class Socket:
 
     @property
     def is_paused(self) -> bool:
-        """Whether we keep the peer waiting."""
+        """Whether the server keeps the peer waiting."""
         return self._pauses > 0
 
     @property
@@ -312,10 +315,10 @@ class Socket:
         return self._is_over.is_set() or self._transport.is_closing()
 
     async def wait_for(self, room: asyncio.Event) -> None:
-        """Wait until ``room`` is set, or the peer has left: then nothing more is received.
+        """Wait until ``room`` is set, or the peer has disconnected: then nothing more is received.
 
-        Its leaving may lie behind what there is no room for. So that is read ahead, at most
-        ``READ_AHEAD_BYTES`` and a message; and the connection is looked at, every ``LOOK_S``.
+        The disconnect may be behind messages for which there is no room. So up to ``READ_AHEAD_BYTES`` and a
+        message are read ahead, and the connection is checked every ``LOOK_S``.
         """
         has_room: asyncio.Future[Any] = asyncio.ensure_future(room.wait())
         try:
@@ -329,7 +332,7 @@ class Socket:
             has_room.cancel()
 
     def _has_left(self) -> bool:
-        """Whether the peer has left, also while earlier messages are not received."""
+        """Whether the peer has disconnected, even while earlier messages are not received."""
         if self._last is not None:
             self._forget_ahead()
             return self._is_last_received()
@@ -351,18 +354,20 @@ class Socket:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection ended without a word from the peer, or with one that it comes back."""
+        """Whether the connection ended without a close of the peer, or with the announcement that it
+        resumes.
+        """
         return self.has_ended and (self._last is None or self.close_code == COMING_BACK)
 
     def cut(self) -> None:
-        """End the connection at once, as if the network had."""
+        """End the connection at once, like a failure of the network."""
         self._is_over.set()
         self._forget_ahead()
         self._wake()
         self._abort()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Hand messages to the network in one write; after the connection is over they go nowhere."""
+        """Give messages to the network in one write; after the connection is over they are discarded."""
         parts: list[bytes] = []
         for message in messages:
             first, payload = FINAL | BINARY, message
@@ -383,11 +388,11 @@ class Socket:
             self._transport.write(frames)
 
     def ping(self) -> None:
-        """Request a sign of life."""
+        """Send a ping."""
         self._write(control_frame(PING))
 
     def is_congested(self) -> bool:
-        """Whether more is unsent than ``max_unsent_bytes``: the peer reads too slowly, or not at all."""
+        """Whether more than ``max_unsent_bytes`` are unsent: the peer reads too slowly, or not at all."""
         is_congested = self.unsent_bytes > self._limits.max_unsent_bytes
         if is_congested and self._stall_start_s is None:
             self._stall_start_s = self._clock()
@@ -398,25 +403,25 @@ class Socket:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether anything is written and not yet taken by the network; a close may cut it off."""
+        """Whether any bytes are unsent; a close may cut them off."""
         return self.unsent_bytes > 0
 
     @property
     def unsent_bytes(self) -> int:
-        """What is written and not yet taken by the network."""
-        # asyncio's TLS transport fails when it is asked for its buffer after its end.
+        """Unsent bytes."""
+        # asyncio's TLS transport fails when its buffer is read after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:
-        """How long the peer's last congestion kept something waiting that was ready at ``since_s``."""
+        """How long the peer's last congestion delayed data that was ready at ``since_s``."""
         start_s, end_s = self._last_stall_s
         return max(0.0, end_s - max(start_s, since_s))
 
     async def close(self, code: int, reason: str) -> None:
-        """Close with a code and a reason, behind all that was written before.
+        """Close with a code and a reason, after everything written before.
 
-        The peer answers when it has read that far, and what it still sends until then is discarded. One
-        that does not answer in time is cut off.
+        The peer answers when it has read up to the close; its messages until then are discarded. A peer that
+        does not answer in time is cut off.
         """
         if self._is_closing:
             return
@@ -442,7 +447,7 @@ def _kept_bytes(message: Message) -> int:
 
 
 def _peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Whether the peer's side has ended, though not all it sent was read. Only Linux says so."""
+    """Whether the peer has ended its side, even if not all it sent was read. Only Linux reports it."""
     connection = transport.get_extra_info("socket")
     if connection is None or not hasattr(socket, "TCP_INFO"):
         return False

@@ -1,4 +1,4 @@
-"""What a call needs of the connection to its client, whatever carries it."""
+"""A call's interface to the connection of its client."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 Message: TypeAlias = bytes | str
-"""What goes over a connection either way: binary, or text."""
+"""A message in either direction: binary, or text."""
 
 Taker: TypeAlias = Callable[[Message], Message | None]
-"""Takes a message and returns what is left of it for the receiver, who also gets what it raises."""
+"""Takes a message and returns the rest for the receiver, who also gets its errors."""
 
 
 class Transport(Protocol):
@@ -33,12 +33,14 @@ class Transport(Protocol):
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection ended without a word from the peer, or with one that it comes back."""
+        """Whether the connection ended without a close of the peer, or with the announcement that it
+        resumes.
+        """
         ...
 
     @property
     def has_unsent(self) -> bool:
-        """Whether anything is written and not yet taken by the network; a close may cut it off."""
+        """Whether any bytes are unsent; a close may cut them off."""
         ...
 
     async def receive_any(self) -> Message | None:
@@ -46,19 +48,19 @@ class Transport(Protocol):
         ...
 
     def timed(self, work: Callable[[M], T], message: M) -> T:
-        """What ``work`` makes of a message; the processor time counts against the peer's share."""
+        """The result of ``work`` for a message; its processor time counts against the peer's share."""
         ...
 
     def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
-        """Meanwhile ``taker`` may be offered each message that comes while a receiver waits."""
+        """For the block, ``taker`` may be offered each message that arrives while a receiver waits."""
         ...
 
     async def wait_for(self, room: asyncio.Event) -> None:
-        """Wait until ``room`` is set, or the peer has left."""
+        """Wait until ``room`` is set, or the peer has disconnected."""
         ...
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Hand messages to the network at once; after the connection is over they go nowhere."""
+        """Give messages to the network at once; after the connection is over they are discarded."""
         ...
 
     def is_congested(self) -> bool:
@@ -66,7 +68,7 @@ class Transport(Protocol):
         ...
 
     def stalled_s(self, since_s: float) -> float:
-        """How long the peer's last congestion kept something waiting that was ready at ``since_s``."""
+        """How long the peer's last congestion delayed data that was ready at ``since_s``."""
         ...
 
     def silent_s(self) -> float:
@@ -74,13 +76,13 @@ class Transport(Protocol):
         ...
 
     def ping(self) -> None:
-        """Request a sign of life."""
+        """Send a ping."""
         ...
 
     def cut(self) -> None:
-        """End the connection at once, as if the network had."""
+        """End the connection at once, like a failure of the network."""
         ...
 
     async def close(self, code: int, reason: str) -> None:
-        """Close with a code and a reason, behind all that was written before."""
+        """Close with a code and a reason, after everything written before."""
         ...

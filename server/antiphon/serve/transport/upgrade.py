@@ -15,12 +15,12 @@ from antiphon.serve.access.keys import chosen_subprotocol
 from antiphon.serve.transport.socket import Socket
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""What the answer to a client's key is made with (RFC 6455, section 1.3)."""
+"""The constant in the answer to a client's key (RFC 6455, section 1.3)."""
 
 
 def is_upgrade(request: web.Request) -> bool:
     """Whether a request asks for a WebSocket."""
-    # Without the subprotocols, aiohttp logs what was offered where it can select none.
+    # Without the subprotocols, aiohttp logs the offered ones where it can select none.
     protocols = _selected(request)
     return request.method == hdrs.METH_GET and bool(
         web.WebSocketResponse(protocols=protocols).can_prepare(request)
@@ -35,13 +35,13 @@ async def open_socket(
     max_message_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Socket:
-    """Upgrade a request. ``max_message_bytes`` stands for the limit of that name, where it is given.
+    """Upgrade a request. ``max_message_bytes`` replaces the limit of that name, where it is given.
 
-    ``headers`` are further ones of the answer.
+    ``headers`` are added to the answer.
 
     Raises:
-        web.HTTPBadRequest: it asks for no WebSocket.
-        ConnectionResetError: the peer left meanwhile.
+        web.HTTPBadRequest: it is no WebSocket request.
+        ConnectionResetError: the peer disconnected meanwhile.
     """
     response = switching_protocols(request, headers or {})
     await response.prepare(request)
@@ -59,7 +59,7 @@ async def open_socket(
 
 
 def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
-    """The answer that makes a request's connection a WebSocket; ``headers`` are further ones.
+    """The answer that makes a request's connection a WebSocket, with ``headers`` added.
 
     Raises:
         web.HTTPBadRequest: the request is no upgrade.
