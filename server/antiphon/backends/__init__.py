@@ -1,1 +1,1 @@
-"""The things that run a model, behind one small interface."""
+"""Backends: implementations that run a model, behind one small interface."""

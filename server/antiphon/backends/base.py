@@ -1,9 +1,9 @@
 """The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
 
-A backend is anything with the methods of :class:`Backend`. It is made by a factory named in
-:mod:`antiphon.backends.registry`, and from then on it is touched by one thread only. A framework provides an
-executor, :class:`DeviceRows`, which keeps S rows of state and computes those that it is given; the meaning of
-a tick (which rows are new, which of them emit, what an error means) is in :mod:`antiphon.backends.host`.
+A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it;
+from then on only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S
+rows of state and computes those that it is given; the meaning of a tick (which rows are new, which of them
+emit, what an error means) is in :mod:`antiphon.backends.host`.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
@@ -12,10 +12,9 @@ applied first: a row that is reset starts exactly like a fresh one. * No row can
 ``is_fixed`` ticks a row's results are bit-identical whichever rows are named with it, and in whatever
 order. In others they may differ in the last bits, as matrix products of other sizes do;
 docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too. * Outputs of rows that
-did not emit hold nothing of use and must not be read.
+did not emit are undefined and must not be read.
 
-How the rows are computed is the backend's business: it may run more physical rows than were named.
-:meth:`Backend.plan` says how many.
+A backend may run more physical rows than were named; :meth:`Backend.plan` returns how many.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
 HostArray: TypeAlias = NDArray[Any]
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (done, total, what) while something long is under way."""
+"""Called with (done, total, what) during a long operation."""
 
 FRAMES: Final = "host.frames"
-"""In a snapshot: the frames the row has been given since its reset, int64."""
+"""In a snapshot: the frames that the row has received since its reset, int64."""
 
 NO_TOKEN = -1
 """In ``StepOutputs.text_tokens``: this row has no text token this tick."""
 
 NO_STAGES: Final[Mapping[str, float]] = MappingProxyType({})
-"""The times of no stage."""
+"""Times without any stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class StepInputs:
 
     ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``
     is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text`` holds,
-    for tts, the next entries each row is offered, which it takes all or not at all, and is empty otherwise.
+    for tts, the next entries that each row is offered, of which it takes all or none, and is empty otherwise.
     An ``is_fixed`` tick runs all S rows of the backend, each in its own place, the others idle.
     """
 
@@ -76,15 +75,14 @@ class StepInputs:
 class StepOutputs(NamedTuple):
     """One tick's output for the m rows it named, in their order.
 
-    ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an
-    output frame (a duplex row inside its first ``max_delay`` frames consumes and does not emit). A tts row
-    consumes when it took what it was offered, and, offered nothing, as long as it has something to do; it
-    rests when it neither consumes nor emits.
-    ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is int32 ``[m]``,
-    ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from 0 since the
-    reset, that begins in this frame). ``vad`` is float32 ``[m, heads]`` (stt with heads).
-    ``finished`` is bool ``[m]`` (tts: the row has spoken everything). ``stage_ms`` gives the time of
-    each stage of this tick, by name ("encode", "lm", "depformer", "sample", "decode").
+    ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an output
+    frame (a duplex row inside its first ``max_delay`` frames consumes and does not emit). A tts row consumes
+    when it took the offered entries, and, offered none, while it has work left; it rests when it neither
+    consumes nor emits. ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is
+    int32 ``[m]``, ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from
+    0 since the reset, that begins in this frame). ``vad`` is float32 ``[m, heads]`` (stt with heads).
+    ``finished`` is bool ``[m]`` (tts: all text is spoken). ``stage_ms`` gives the time of each stage of this
+    tick, by name ("encode", "lm", "depformer", "sample", "decode").
     """
 
     consumed: BoolArray
@@ -100,8 +98,8 @@ class StepOutputs(NamedTuple):
 class RowSnapshot:
     """The whole state of one row, to be restored into any row of a backend of the same model.
 
-    ``tensors`` maps the state's names to arrays without the row axis; what they are (numpy, torch)
-    is the backend's business. ``bytes`` is their size.
+    ``tensors`` maps the state's names to arrays without the row axis, in the backend's own type (numpy,
+    torch). ``bytes`` is their size.
     """
 
     backend: str
@@ -111,9 +109,9 @@ class RowSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PrimeProgress:
-    """How far a row has got with its prompt: ``done`` of ``total`` frames.
+    """The progress of a row's prompt: ``done`` of ``total`` frames.
 
-    ``is_copied``: its state came from an earlier row that was given the same prompt.
+    ``is_copied``: its state came from an earlier row with the same prompt.
     """
 
     done: int
@@ -122,24 +120,23 @@ class PrimeProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether the row may now be stepped."""
+        """Whether the row can be stepped."""
         return self.done == self.total
 
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """The unchanging facts about a backend that was made.
+    """The fixed properties of a backend.
 
-    ``can_prime`` says whether prime works. ``memory`` is bytes by purpose ("weights", "state_per_row",
-    "caches", the most that prompts and voices kept for later rows take, and of a GPU "total", what this
-    process may have of it), for admission arithmetic and the report. ``row_ms`` is what each row adds to a
-    tick, where the backend knows it and the engine cannot measure it (tts). ``device_name`` is what the
-    driver calls a GPU, and ``work`` what a tick asks of it: the fields of
-    :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, from the warm-up on, is how a tick uses
-    those of a CPU, as text; empty where that is not known.
-    ``chooses_threads``: :meth:`Resizable.choose_threads` has a choice.
+    ``can_prime``: prime is supported. ``memory`` is bytes by purpose ("weights", "state_per_row", "caches",
+    the most that prompts and voices kept for later rows take, and for a GPU "total", this process's part of
+    it), for admission and the report. ``row_ms`` is each row's addition to a tick, where the backend knows it
+    and the engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU, and ``work`` the
+    cost of a tick: the fields of :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, after the
+    warm-up, describes how a tick uses a CPU's threads; empty where that is unknown. ``chooses_threads``:
+    :meth:`Resizable.choose_threads` has a choice.
 
-    An executor describes itself with no slots, and with the memory that the host cannot know.
+    An executor's info has no slots, and only the memory that the host cannot know.
     """
 
     name: str
@@ -163,13 +160,13 @@ class Backend(Protocol):
 
     @property
     def info(self) -> BackendInfo:
-        """Facts that do not change while the backend lives."""
+        """The properties that do not change while the backend exists."""
 
     def warm_up(self, progress: Progress) -> None:
-        """Do once whatever makes the first tick slow (compile, capture, page in); leaves all rows fresh.
+        """Do once what would make the first tick slow (compile, capture, page in); leaves all rows fresh.
 
         Raises:
-            MemoryError: the device has no room for what ticks of that many rows take; they can be resized.
+            MemoryError: the device has no room for ticks of this number of rows; they can be resized.
         """
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
@@ -182,21 +179,21 @@ class Backend(Protocol):
         """Advance the named rows by one frame.
 
         Raises:
-            StepError: some rows failed; the others are intact. They were advanced and have no outputs, but on
-                pocket, which reports a failure before it advances any row.
+            StepError: some rows failed; the others are intact. They were advanced and have no outputs;
+                pocket reports a failure before it advances any row.
             DeviceLostError: nothing on the device can be trusted any more.
         """
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Let a row live through a prompt, by one bounded piece of work a call, until it is done.
+        """Take a row through a prompt, one bounded piece of work per call, until it is done.
 
-        The first call for a row makes it fresh; it must not be stepped before the last, nor be reset
-        after it. Then it continues as if the prompt had been stepped through with all its tokens forced,
-        and emits from its first frame on. A row given up midway needs nothing: its next owner's reset, or
-        another prompt, begins anew.
+        The first call for a row makes it fresh; it must not be stepped before the last, nor be reset after
+        it. Then it continues as if the prompt had been stepped through with all its tokens forced, and emits
+        from its first frame on. A row abandoned midway needs nothing: a reset, or another prompt, starts
+        over.
 
         Raises:
-            UnsupportedError: ``info.can_prime`` is false, or a prompt this model cannot take.
+            UnsupportedError: ``info.can_prime`` is false, or this model cannot take the prompt.
             StepError, DeviceLostError: as :meth:`step`.
         """
 
@@ -207,13 +204,13 @@ class Backend(Protocol):
         """Put a snapshot into a row, which then continues bit-identically."""
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        """A snapshot as numpy arrays, bit by bit: what another process of the same model can restore.
+        """A snapshot as numpy arrays, bit by bit, which another process with the same model can restore.
 
-        Types that numpy lacks are unsigned integers of the same width.
+        Types that numpy lacks become unsigned integers of the same width.
         """
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        """The reverse of :meth:`to_host`; what does not fit is refused by :meth:`restore`.
+        """The reverse of :meth:`to_host`; :meth:`restore` refuses arrays that do not fit.
 
         Raises:
             StepError, DeviceLostError: as :meth:`step`; the device has no room for it.
@@ -223,34 +220,35 @@ class Backend(Protocol):
         """Bytes of state held for all rows together."""
 
     def close(self) -> None:
-        """Release the device. Nothing else is called afterwards."""
+        """Release the device. No other call follows."""
 
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A backend that can be sized and timed before ``warm_up``, its weights staying where they are."""
+    """A backend that can be sized and timed before ``warm_up``, while its weights remain loaded."""
 
     def resize(self, slots: int) -> None:
-        """Have ``slots`` rows, all fresh and with default parameters, from now on, as ``info`` then says.
+        """Have ``slots`` rows, all fresh and with default parameters, from now on; ``info`` follows.
 
-        What the former rows held is let go of before the new ones are made.
+        The former rows are freed before the new ones are made.
         """
 
     def choose_threads(self) -> None:
-        """Measure with the rows there are how ticks use several threads best; it holds through every resize.
+        """Measure with the current rows how ticks best use several threads; the choice outlasts every
+        resize.
 
-        Without it ``warm_up`` chooses, which may change from how many rows on parts run.
+        Without this call ``warm_up`` chooses, and may change from how many rows on parts run.
         """
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given ``frames`` frames, its rings holding whatever they hold.
+        """Let every row appear to have received ``frames`` frames; its rings keep their content.
 
         For timing: ``warm_up`` makes all rows fresh.
         """
 
 
 class PageCount(NamedTuple):
-    """Pages of keys and values: those that no row has, and all that there are."""
+    """Pages of keys and values: the free ones, and all."""
 
     free: int
     pages: int
@@ -258,16 +256,16 @@ class PageCount(NamedTuple):
 
 @runtime_checkable
 class Paged(Protocol):
-    """A backend whose rows may share fewer pages of keys and values than all of them could fill."""
+    """A backend whose rows may share fewer pages of keys and values than they could fill together."""
 
     def page_count(self) -> PageCount | None:
-        """How many there are; None where each row has its own."""
+        """The pages; None where each row has its own."""
         ...
 
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
-        """The rows that have to end so that ``rows [m]`` find pages in the next tick, the youngest first.
+        """The rows that must end so that ``rows [m]`` find pages in the next tick, the youngest first.
 
-        ``reset [m]``: it begins anew. The rows that end are released.
+        ``reset [m]``: the row starts anew. The rows that end are released.
         """
         ...
 
@@ -279,11 +277,11 @@ class Paged(Protocol):
 class Work(NamedTuple):
     """One tick of a codec, duplex or stt model, for m rows.
 
-    ``rows`` is int32 ``[m]``, checked: each exists, each once. ``frames`` is int64 ``[m]``: what each row has
-    been given since its reset, this frame not included. Of the masks, bool ``[m]``, ``is_fresh`` marks rows
-    to make fresh first, ``is_forgotten`` rows whose encoder is made fresh once the language model has this
-    frame's codes, and ``is_emitting`` rows that are decoded. ``pcm`` is float32 ``[m, frame_samples]``.
-    ``is_fixed``: all S rows are computed, each in its own place.
+    ``rows`` is int32 ``[m]``, checked: each exists, each once. ``frames`` is int64 ``[m]``: the frames of
+    each row since its reset, without this one. Of the masks, bool ``[m]``, ``is_fresh`` marks rows to make
+    fresh first, ``is_forgotten`` rows whose encoder is made fresh once the language model has this frame's
+    codes, and ``is_emitting`` rows that are decoded. ``pcm`` is float32 ``[m, frame_samples]``. ``is_fixed``:
+    all S rows are computed, each in its own place.
     """
 
     rows: IntArray
@@ -296,10 +294,10 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a tick computed, in the order of ``Work.rows``; the arrays belong to the caller.
+    """The results of a tick, in the order of ``Work.rows``; the arrays belong to the caller.
 
     ``pcm`` float32 ``[m, frame_samples]`` (None for stt), ``text_tokens`` int32 ``[m]`` (None for a codec),
-    ``vad`` float32 ``[m, heads]`` (stt with heads). Rows that do not emit may hold anything.
+    ``vad`` float32 ``[m, heads]`` (stt with heads). Values of rows that do not emit are undefined.
     """
 
     pcm: FloatArray | None = None
@@ -309,20 +307,20 @@ class Result(NamedTuple):
 
 
 class DeviceRows(Protocol):
-    """S rows of state on one device, and what every executor does with them."""
+    """S rows of state on one device, and the methods that all executors have."""
 
     @property
     def facts(self) -> BackendInfo:
-        """What an executor knows of itself."""
+        """The executor's part of the backend's properties."""
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """How many physical rows a tick over these rows runs."""
+        """The number of physical rows of a tick over these rows."""
 
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape that ticks may have; the host makes all rows fresh afterwards."""
+        """Run every shape that ticks can have; the host makes all rows fresh afterwards."""
 
     def reset(self, rows: Sequence[int]) -> None:
         """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
@@ -337,13 +335,13 @@ class DeviceRows(Protocol):
         """Give a row its sampling parameters."""
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """Copy a row: named tensors, each ring cut to what its own position says is filled."""
+        """Copy a row: named tensors, each ring cut to the part that its position marks as filled."""
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Write checked tensors into a row; what they do not cover is as in a fresh row."""
+        """Write checked tensors into a row; all others are as in a fresh row."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""
@@ -355,7 +353,7 @@ class DeviceRows(Protocol):
         """Bytes of state of all rows."""
 
     def probe(self) -> None:
-        """Do a little work on the device; raises when it no longer works."""
+        """Do a little work on the device; raises if it fails."""
 
     def close(self) -> None:
         """Release the device."""
@@ -365,35 +363,38 @@ class FrameExecutor(DeviceRows, Protocol):
     """Runs codec, duplex and stt models: frames of PCM in."""
 
     def run(self, work: Work) -> Result:
-        """One tick. What it raises is judged by the host: the rows of ``work`` may be half written then."""
+        """Run one tick. The host classifies its errors: the rows of ``work`` may be half written then."""
 
 
 @runtime_checkable
 class PooledRows(Protocol):
-    """What an executor adds whose rows may share pages: ``pool`` is None while each has its own."""
+    """The additional methods of an executor whose rows may share pages: ``pool`` is None while each has
+    its own.
+    """
 
     @property
     def pool(self) -> PagePool | None:
-        """Which pages rows have."""
+        """The pages of each row."""
         ...
 
 
 @runtime_checkable
 class PromptExecutor(Protocol):
-    """What an executor of duplex models adds so that its rows can be given prompts.
+    """The additional methods of an executor of duplex models whose rows take prompts.
 
-    :mod:`antiphon.backends.prompts` knows what is read when; ``frames`` counts the frames that the row has
-    seen when the call is over.
+    :mod:`antiphon.backends.prompts` decides what is read when; ``frames`` counts the row's frames after the
+    call.
     """
 
     @property
     def pass_frames(self) -> int:
-        """Frames that one call takes: as many as cost little more than the weights a single one reads."""
+        """Frames that one call takes: as many as cost little more than reading the weights once."""
 
     def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
-        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec of no row.
+        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec that belongs to no
+        row.
 
-        ``codec`` is None at first, and then what the call before returned with its codes.
+        ``codec`` is None at first, then the value that the previous call returned with its codes.
         """
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
@@ -403,20 +404,20 @@ class PromptExecutor(Protocol):
         """The same for inputs ``[T, dim]`` that are embedded already."""
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` into a row's delay cache: what those streams are fed at those steps."""
+        """Put tokens ``[k]`` into a row's delay cache, as the inputs of those streams at those steps."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """A step of one row's language model, sampled as ever, which hears codes int32 ``[heard]``."""
+        """A sampled step of one row's language model, which hears codes int32 ``[heard]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextStep:
     """One step of a tts model, for k rows.
 
-    ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32
-    ``[k, 2]``: what a row is fed when the model asks for a word, and when it does not. ``is_emitting``, bool
-    ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so there is no
-    audio token to be found. ``is_fixed`` as in :class:`Work`.
+    ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32 ``[k,
+    2]``: a row's input when the model asks for a word, and when it does not. ``is_emitting``, bool ``[k]``,
+    marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so no audio token is
+    computed. ``is_fixed`` as in :class:`Work`.
     """
 
     rows: IntArray
@@ -429,10 +430,10 @@ class TextStep:
 
 @dataclass(frozen=True, slots=True)
 class TextResult:
-    """What a step of a tts model computed, in the order of ``TextStep.rows``.
+    """The results of a tts model's step, in the order of ``TextStep.rows``.
 
-    ``asked`` is int32 ``[k]``, the text token that was sampled. ``pcm`` is float32 ``[e, frame_samples]``
-    for the e rows that emit, in their order, None where there is none.
+    ``asked`` is int32 ``[k]``, the text token that was sampled. ``pcm`` is float32 ``[e, frame_samples]`` for
+    the e rows that emit, in their order, None without any.
     """
 
     asked: IntArray
@@ -444,13 +445,13 @@ class TextExecutor(DeviceRows, Protocol):
     """Runs tts models: text in, frames of PCM out."""
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh, fast: rings may be hidden instead of erased; voices stay."""
+        """Make rows fresh, fast: rings may be hidden instead of erased; voices are kept."""
 
     def advance(self, step: TextStep) -> TextResult:
         """One step of some rows."""
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """The tensors of a row that a voice gives it (None: no speaker), for :meth:`write_voice`."""
+        """The tensors that a voice (None: no speaker) gives a row, for :meth:`write_voice`."""
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Give a row a voice that was computed."""
+        """Write a computed voice into a row."""

@@ -1,7 +1,7 @@
 """The part of a tick of codec, duplex and stt models that is the same for every framework.
 
-The host checks inputs, counts each row's frames, knows which rows are new, silent or first, and what an error
-means. An executor (:class:`antiphon.backends.base.DeviceRows`) computes.
+The host checks inputs, counts each row's frames, tracks which rows are new, silent or first, and classifies
+errors. An executor (:class:`antiphon.backends.base.DeviceRows`) computes.
 """
 
 from __future__ import annotations
@@ -49,30 +49,32 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 OWN: Final = "host."
-"""Names of what the host itself adds to a snapshot begin so."""
+"""The prefix of the names that the host adds to a snapshot."""
 
 CACHE_ROWS: Final = 16
-"""Prompts and voices that are kept take at most as much as this number of rows, and ``CACHE_BYTES``."""
+"""Kept prompts and voices take at most the memory of this number of rows, and ``CACHE_BYTES``."""
 
 FAILURES_IN_A_ROW: Final = 3
-"""One step may fail by its input. The sessions of its rows end with it; three in a row fail by no input."""
+"""One step may fail because of its input. The sessions of its rows end then; three failures in a row have
+another cause.
+"""
 
 
 class ErrorClassifier:
-    """What a framework raises in a block becomes the error the engine acts on: rows lost, or the device.
+    """Turns a framework's exceptions into the errors the engine handles: rows lost, or the device.
 
-    ``with classifier.over(rows)`` is a block that touches ``rows``. ``probe`` does a little work on the
-    device and raises if it cannot: a CUDA error that is sticky fails it, as every later call would.
+    ``with classifier.over(rows)`` is a block that uses ``rows``. ``probe`` does a little work on the device
+    and raises if it cannot: a sticky CUDA error fails it, as it would every later call.
     """
 
     def __init__(self, probe: Callable[[], None]) -> None:
-        """Begin with a device that is assumed to work."""
+        """Start with a device that is assumed to work."""
         self._probe = probe
         self._failures = 0
         self._rows: Sequence[int] | IntArray = ()
 
     def over(self, rows: Sequence[int] | IntArray) -> Self:
-        """The next block touches these rows. Blocks do not lie in each other."""
+        """The next block uses these rows. Blocks are not nested."""
         self._rows = rows
         return self
 
@@ -82,15 +84,15 @@ class ErrorClassifier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; errors of backends pass as they are.
+        """End; errors of backends pass unchanged.
 
         Raises:
-            StepError, DeviceLostError: what any other error means.
+            StepError, DeviceLostError: the class of any other error.
         """
         if error is None:
             self._failures = 0
         elif isinstance(error, Exception) and not isinstance(error, BackendError):
-            # Frameworks' exceptions share no other base.
+            # Frameworks' exceptions have no other common base.
             raise self._classified(error, tuple(map(int, self._rows))) from error
 
     def _classified(self, error: Exception, rows: tuple[int, ...]) -> StepError | DeviceLostError:
@@ -100,7 +102,7 @@ class ErrorClassifier:
             return DeviceLostError(f"{self._failures} steps in a row failed, the last with {words}")
         try:
             self._probe()
-        except Exception as probe_error:  # whatever a framework raises, its device does not answer
+        except Exception as probe_error:  # any error of the framework: its device does not answer
             return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
         return StepError(f"a step over rows {list(rows)} failed: {words}", rows=rows)
 
@@ -109,9 +111,10 @@ E = TypeVar("E", bound=DeviceRows)
 
 
 class RowHost(Generic[E]):
-    """What hosts of all pipelines share: facts, rows' ages, snapshots, faults, and the pages of rows.
+    """The common part of the hosts of all pipelines: properties, ages of rows, snapshots, faults, and
+    pages.
 
-    ``tick_frames`` is how many frames older a row is at most after a tick.
+    ``tick_frames`` is the most frames that a tick adds to a row.
     """
 
     tick_frames: ClassVar[int] = 1
@@ -120,7 +123,7 @@ class RowHost(Generic[E]):
         """Give an executor ``slots`` fresh rows.
 
         Raises:
-            ConfigError: less than one slot.
+            ConfigError: fewer than one slot.
         """
         self.executor = executor
         self._spec, self._can_prime = spec, can_prime
@@ -143,26 +146,26 @@ class RowHost(Generic[E]):
 
     @property
     def info(self) -> BackendInfo:
-        """Facts that do not change once the backend is warm."""
+        """The properties that do not change once the backend is warm."""
         return self._info
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
-        """How many physical rows a tick over ``rows`` runs."""
+        """The number of physical rows of a tick over ``rows``."""
         return self.executor.plan(rows, is_fixed=is_fixed)
 
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape that ticks may have, then make all rows fresh."""
+        """Run every shape that ticks can have, then make all rows fresh."""
         self.executor.warm_up(progress)
         self._info = self._describe(self._info.slots)
         self._begin(range(self._info.slots))
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; a codec has no use for them."""
+        """Give a row its sampling parameters; without effect for a codec."""
         check_row(self._info, row)
         self.executor.set_parameters(row, parameters)
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """Copy a row's state; the tensors stay on the device.
+        """Copy a row's state; the tensors remain on the device.
 
         Raises:
             StepError, DeviceLostError: as :meth:`step`.
@@ -174,10 +177,10 @@ class RowHost(Generic[E]):
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(tensors))
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        """Put a row's state back.
+        """Restore a row's state.
 
         Raises:
-            UnsupportedError: a snapshot of another backend or model; the row is then as it was.
+            UnsupportedError: a snapshot of another backend or model; the row is unchanged then.
             StepError, DeviceLostError: as :meth:`step`.
         """
         check_row(self._info, row)
@@ -191,7 +194,7 @@ class RowHost(Generic[E]):
             self.executor.check(own)
         except AntiphonError:
             raise
-        except Exception as error:  # of whatever framework read them: they may come from another process
+        except Exception as error:  # of any framework: they may come from another process
             raise UnsupportedError(f"the snapshot cannot be read: {error!r}") from error
         with self._errors.over([row]):
             self._begin([row])
@@ -205,7 +208,7 @@ class RowHost(Generic[E]):
             return {**self.executor.to_host(own), **remembered}
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
-        """A snapshot from what :meth:`to_host` gave, here or in another process."""
+        """A snapshot from the arrays of :meth:`to_host`, of this process or another."""
         own, remembered = _split(arrays)
         with self._errors.over(()):  # the device may have no room for them
             tensors = self.executor.from_host(own)
@@ -216,7 +219,7 @@ class RowHost(Generic[E]):
         return {FRAMES: np.array(self._frames[row])}
 
     def _check(self, remembered: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError unless :meth:`_recall` can take this."""
+        """Raise UnsupportedError unless :meth:`_recall` can take these arrays."""
         frames = np.asarray(remembered[FRAMES])
         if frames.shape != () or frames.dtype != np.int64 or frames < 0:
             raise UnsupportedError(f"the snapshot's {FRAMES} is no count of frames")
@@ -276,12 +279,12 @@ class RowHost(Generic[E]):
             self._give_up(pool, [row])
 
     def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
-        """Take pages back, which other rows write to from now on."""
+        """Take pages back; other rows write to them from now on."""
         pool.release(rows)
 
 
 def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is the executor's, and what the host itself remembered."""
+    """Separate the executor's tensors from the host's own."""
     remembered = {name: tensor for name, tensor in tensors.items() if name.startswith(OWN)}
     return {name: tensor for name, tensor in tensors.items() if name not in remembered}, remembered
 
@@ -310,7 +313,7 @@ class HostBackend(RowHost[FrameExecutor]):
 
     def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
         super()._give_up(pool, rows)
-        if self.primer is not None:  # a prompt that was half read begins anew
+        if self.primer is not None:  # a half-read prompt starts over
             self.primer.forget(rows)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
@@ -329,7 +332,7 @@ class HostBackend(RowHost[FrameExecutor]):
             if has_fresh:
                 frames[is_fresh] = 0
             emitted = frames >= self._delay_frames
-            # Upstream's codec forgets a duplex session's first frame once the model has been given its codes
+            # Upstream's codec forgets a duplex session's first frame once the model has received its codes
             # (``skip_frames`` of ``moshi/server.py``), and the next frame's codes depend on it.
             is_forgotten = (frames == 0) & self._is_duplex
             work = Work(rows, frames, is_fresh, is_forgotten, emitted, pcm, inputs.is_fixed)
@@ -373,7 +376,7 @@ def check_inputs(info: BackendInfo, inputs: StepInputs) -> None:
 
     Raises:
         UnsupportedError: rows that are not int32 ``[m]``, do not exist or are named twice, a reset that is
-            not bool ``[m]``, or PCM or text that is missing, or given to a pipeline that wants the other.
+            not bool ``[m]``, or PCM or text that is missing or of the wrong kind.
     """
     check_rows(info, inputs.rows)
     count, reset, kind = inputs.rows.size, inputs.reset, info.spec.kind

@@ -1,4 +1,4 @@
-"""The hardware that a choice of backend and of threads depends on, read without any framework."""
+"""The hardware that determines the choice of backend and of threads, read without any framework."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from antiphon.errors import ConfigError
 
 _CUDA_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _CAPABILITY_ATTRIBUTES: Final = (75, 76)
-"""The driver's numbers for the two parts of a GPU's compute capability."""
+"""The driver's ids of the two parts of a GPU's compute capability."""
 
 LEAST_CAPABILITY: Final = (8, 0)
-"""The compute capability from which Triton compiles our kernels: A100, RTX 30 and what came after them."""
+"""The compute capability from which Triton compiles our kernels: A100, RTX 30 and later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def look_at_machine() -> Machine:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's own name, or what the platform calls it."""
+    """The processor's own name, or the platform's name for it."""
     if cpuinfo.is_file():
         for line in cpuinfo.read_text().splitlines():
             if line.startswith("model name"):
@@ -46,7 +46,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def give_back_memory() -> None:
-    """Let the C library return to the system what was freed, where it is glibc; it keeps a part otherwise."""
+    """Let the C library return freed memory to the system, where it is glibc; it keeps a part otherwise."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -68,7 +68,7 @@ class Gpu:
 
 
 def list_gpus() -> list[Gpu]:
-    """The GPUs that the NVIDIA driver offers this process; importing torch to ask takes over a second."""
+    """The GPUs that the NVIDIA driver offers this process; importing torch for this takes over a second."""
     driver = _driver()
     if driver is None:
         return []
@@ -84,7 +84,7 @@ def list_gpus() -> list[Gpu]:
 
 
 def _driver() -> ctypes.CDLL | None:
-    """The driver's library, ready to be asked, or None."""
+    """The initialised library of the driver, or None."""
     for name in _CUDA_LIBRARIES:
         try:
             driver = ctypes.CDLL(name)
@@ -107,11 +107,11 @@ def _count(driver: ctypes.CDLL) -> int:
 
 
 def model_threads(asked: int | None = None) -> int:
-    """As many as were requested, or all cores that may be used but one, and at least one.
+    """The requested number, or all usable cores but one, and at least one.
 
-    Sockets and Opus run next to every step. With a thread on each core, a step's parallel parts wait for
-    whichever of theirs was put aside meanwhile: next to one other busy process on two cores, a step of the
-    built-in codec took 52 ms with two threads and 10 ms with one (medians, one row).
+    Sockets and Opus run while every step does. With a thread on each core, a step's parallel parts wait for a
+    thread that was suspended: with one other busy process on two cores, a step of the built-in codec took 52
+    ms with two threads and 10 ms with one (medians, one row).
 
     Raises:
         ConfigError: fewer than one was requested.
@@ -127,7 +127,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def process_bytes() -> int:
-    """Resident memory of this process (where /proc is missing: the most it ever was)."""
+    """Resident memory of this process (without /proc: its maximum so far)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

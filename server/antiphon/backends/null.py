@@ -1,14 +1,14 @@
-"""The null backend: no model, but every reply provably made of its own session's input, in order.
+"""The null backend: no model, but every reply can be traced to its own session's input, in order.
 
 Codec and duplex models echo the input. A recogniser reads its tokens off the audio: a frame whose first
-sample is token / 1000 spells that token, and silence is padding. A synthesiser spells the text that it is fed
-in the same way, plus the first number of its voice. Over the beginning of each frame of audio it writes a
-stamp: who computed it, in which order, from which input. So crosstalk, loss and reordering can be
-seen from the outside without a model. One sample carries one bit as +-0.5, which survives 16-bit PCM (and any
-float path), but not Opus.
+sample is token / 1000 spells that token, and silence is padding. A synthesiser spells its input text in the
+same way, plus the first number of its voice. A stamp at the beginning of each frame of audio records the
+session, the order and the input of the computation. So crosstalk, loss and reordering are visible from the
+outside without a model. One sample carries one bit as +-0.5, which survives 16-bit PCM (and any float path),
+but not Opus.
 
 A step takes ``step_ms``, asleep (as while a GPU works) or holding the interpreter lock (as a careless
-extension does). Faults can be planned by tick, so that the layers above can be tested against them.
+extension does). Faults can be planned by tick, to test the layers above.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def write_stamps(
 
 
 def check_word(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
-    """The word that ends a stamp, by which a damaged one is known."""
+    """The last word of a stamp, which detects damage."""
     return mix_words(life * _FACTORS[0] + frame * _FACTORS[1] + frame_hash) ^ history
 
 
@@ -125,12 +125,12 @@ LEVELS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class NullFaults:
-    """Faults to come, by tick (the number of earlier calls of ``step``).
+    """Planned faults, by tick (the number of earlier calls of ``step``).
 
-    ``fail_rows`` raises StepError once, after the first tick from then on that names one of those
-    rows; a row that hears or speaks the token ``poison`` fails each time; at each tick of ``nan_at`` the
-    first row that is named hears samples that are no numbers; ``slow_ms`` adds to that tick's time; from
-    ``lose_device_at`` on every step raises DeviceLostError.
+    ``fail_rows`` raises StepError once, after the first tick from then on that names one of those rows; a row
+    that hears or speaks the token ``poison`` fails each time; at each tick of ``nan_at`` the first named row
+    hears NaN; ``slow_ms`` adds to that tick's time; from ``lose_device_at`` on every step raises
+    DeviceLostError.
     """
 
     fail_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -144,10 +144,10 @@ class NullRows(HostArrays):
     """Rows of (life, history) counters, for every pipeline; see :mod:`antiphon.backends.base`.
 
     A duplex row stays silent for ``spec.delay_frames`` frames, like the model it stands for, and its text
-    token is a function of its history, and of its text seed unless its text temperature is 0. So is that of
-    an stt row, but at temperature 0 it is the token that the audio spells. A prompt's voice becomes codes,
-    and a prompt's tokens history, by hashes. Rows of stt and tts also keep the tokens that wait for the
-    model's delay, and those of tts the level of their voice.
+    token is a function of its history, and of its text seed unless its text temperature is 0. The same
+    applies to an stt row, but at temperature 0 it is the token that the audio spells. A prompt's voice
+    becomes codes, and a prompt's tokens history, by hashes. Rows of stt and tts also keep the tokens that
+    wait for the model's delay, and those of tts the level of their voice.
     """
 
     pass_frames: Final = 32
@@ -163,7 +163,7 @@ class NullRows(HostArrays):
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Run nothing yet. Raises UnsupportedError: a frame too short for a stamp."""
+        """Start; no model is loaded. Raises UnsupportedError: a frame too short for a stamp."""
         if spec.frame_samples < STAMP_SAMPLES or spec.frame_samples % 2:
             raise UnsupportedError(
                 f"the null backend needs an even frame of at least {STAMP_SAMPLES} samples, "
@@ -187,7 +187,7 @@ class NullRows(HostArrays):
             self._delay, self._entries = rules.first_sound, rules.entries
 
     def allocate(self, slots: int) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self._rows = np.zeros(slots, dtype=_ROW)
         self._waiting = np.full((slots, self._delay), self._pad, np.int32)
         self._voices = np.zeros(slots, np.float32)
@@ -205,30 +205,30 @@ class NullRows(HostArrays):
         return len(self._rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
-        """Do nothing: there is nothing to warm."""
+        """No effect: there is nothing to warm up."""
         progress(1, 1, "null backend")
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Every reset begins a life of its own."""
+        """Begin a new life in each row, without a voice."""
         self.reset_rows(rows)
         self._voices[list(rows)] = 0.0
 
     def reset_rows(self, rows: Sequence[int] | IntArray) -> None:
-        """Begin a life in each row, and keep its voice."""
+        """Begin a new life in each row, and keep its voice."""
         self._rows[list(rows)] = np.zeros((), dtype=_ROW)
         self._rows["life"][list(rows)] = np.arange(self._lives + 1, self._lives + len(rows) + 1) % 2**32
         self._waiting[list(rows)] = self._pad
         self._lives += len(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Keep what the tokens depend on: the seed, or that the row is greedy."""
+        """Keep the values that tokens depend on: the seed, or that the row is greedy."""
         temperature, seed = parameters.text_temperature, parameters.text_seed
         if self._spec.kind is PipelineKind.TTS:
             temperature, seed = parameters.audio_temperature, parameters.audio_seed
         self._token_seeds[row] = 0 if temperature == 0 else (1 + seed) % 2**32
 
     def run(self, work: Work) -> Result:
-        """Echo and stamp the named rows, or read what their audio spells."""
+        """Echo and stamp the named rows, or read the tokens that their audio spells."""
         start_s, tick, rows = *self._begin_tick(), work.rows
         if work.is_fresh.any():
             self.reset(rows[work.is_fresh])
@@ -248,7 +248,7 @@ class NullRows(HostArrays):
         return Result(pcm, tokens, stage_ms=self._end_tick(start_s, tick, rows))
 
     def advance(self, step: TextStep) -> TextResult:
-        """Spell the text that was fed ``first_sound`` steps before; always ask for the next word."""
+        """Spell the text of ``first_sound`` steps ago; always ask for the next word."""
         start_s, tick, rows = *self._begin_tick(), step.rows
         fed = step.choices[:, 0] % self._entries
         spoken = self._delayed(rows, fed)
@@ -268,12 +268,12 @@ class NullRows(HostArrays):
         )
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """The first number of a voice, which is added to what is spoken."""
+        """The first number of a voice, which is added to the spelled text."""
         speakers = None if prompt is None else prompt.speakers
         return {"voice": np.array(0.0 if speakers is None else speakers.flat[0], np.float32)}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self._voices[row] = tensors["voice"]
 
     def encode_piece(self, codec: None, pcm: FloatArray) -> tuple[None, IntArray]:
@@ -283,15 +283,15 @@ class NullRows(HostArrays):
         return codec, np.repeat(codes, mimi.codebooks, axis=1)
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self._read(row, tokens.T)
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:  # noqa: ARG002
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self._read(row, inputs)
 
     def _read(self, row: int, inputs: NDArray[Any]) -> None:
-        """Fold each frame of a prompt into the row's history; it takes as long as a step."""
+        """Fold each frame of a prompt into the row's history; this takes as long as a step."""
         until_s = self._clock() + self.step_s
         for frame in inputs:
             word = np.array([zlib.crc32(frame.tobytes())], np.uint32)
@@ -299,22 +299,22 @@ class NullRows(HostArrays):
         self._wait(until_s)
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Nothing: there is no delay."""
+        """No effect: there is no delay."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self._read(row, codes[None])
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """Copy a row's counters, and what it has yet to say."""
+        """Copy a row's counters, and its waiting tokens."""
         return {name: np.array(rows[row]) for name, rows in self._state.items()}
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         check_tensors(tensors, {name: (rows.shape[1:], rows.dtype) for name, rows in self._state.items()})
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Put back what :meth:`snapshot` copied."""
+        """Restore a copy of :meth:`snapshot`."""
         for name, rows in self._state.items():
             rows[row] = tensors[name]
 
@@ -323,10 +323,10 @@ class NullRows(HostArrays):
         return sum(int(rows.nbytes) for rows in self._state.values())
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No effect: there is nothing to release."""
 
     def _begin_tick(self) -> tuple[float, int]:
-        """The time and the number of a tick. Raises DeviceLostError where that is planned."""
+        """The time and the number of a tick. Raises a planned DeviceLostError."""
         tick, self._ticks = self._ticks, self._ticks + 1
         lost_at = self._faults.lose_device_at
         if lost_at is not None and tick >= lost_at:
@@ -338,7 +338,9 @@ class NullRows(HostArrays):
     def _end_tick(
         self, start_s: float, tick: int, rows: IntArray, tokens: IntArray | None = None
     ) -> dict[str, float]:
-        """Wait until the step has taken its time; the times of its stages. Raises a planned StepError."""
+        """Wait until the step has taken its time; returns the times of its stages. Raises a planned
+        StepError.
+        """
         stamped_s = self._clock()
         self._wait(start_s + self.step_s + self._faults.slow_ms.get(tick, 0.0) / 1000.0)
         if failed := self._due_failures(tick, rows, tokens):
@@ -361,7 +363,7 @@ class NullRows(HostArrays):
         return ()
 
     def _delayed(self, rows: IntArray, tokens: IntArray) -> IntArray:
-        """Let tokens int32 ``[m]`` wait for the model's delay, and return those whose time has come."""
+        """Delay tokens int32 ``[m]`` by the model's delay; returns those that are due."""
         waiting = np.concatenate((self._waiting[rows], tokens[:, None]), axis=1)
         self._waiting[rows] = waiting[:, 1:]
         due: IntArray = waiting[:, 0]

@@ -1,6 +1,6 @@
-"""Which pages of rings each row has, where rows share fewer pages than all of them could fill.
+"""Which pages of rings each row has, when rows share fewer pages than they could fill together.
 
-A row takes a page when its position comes to one that it lacks, and returns all when its call ends.
+A row takes a page when its position reaches one that it lacks, and returns all when its call ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PagePool:
     """Pages that rows share. In ``table`` int32 ``[rows, most]`` the first ``held`` of a row are its own."""
 
     def __init__(self, rows: int, most: int, pages: int) -> None:
-        """Of ``pages`` free pages rows have up to ``most`` each."""
+        """Start with ``pages`` free pages; a row has up to ``most``."""
         self.most, self.pages = most, pages
         self.table: NDArray[np.int32] = np.zeros((rows, most), np.int32)
         self.held: NDArray[np.int64] = np.zeros(rows, np.int64)
@@ -33,7 +33,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages that no row has."""
+        """Pages without a row."""
         return len(self._free)
 
     def missing(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -43,10 +43,10 @@ class PagePool:
         return found
 
     def hold(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> bool:
-        """Give rows ``[n]`` the pages for ``positions [n]``; whether the table has changed.
+        """Give rows ``[n]`` the pages for ``positions [n]``; returns whether the table has changed.
 
         Raises:
-            StepError: fewer are free; the rows have what they had.
+            StepError: fewer are free; the rows keep the pages they had.
         """
         missing = self.missing(rows, positions)
         short = np.flatnonzero(missing)
@@ -60,7 +60,7 @@ class PagePool:
         return bool(short.size)
 
     def release(self, rows: Sequence[int]) -> None:
-        """Take back what rows have."""
+        """Take back the pages of rows."""
         if self._is_shared:
             self._clear()
         for row in rows:
@@ -68,7 +68,7 @@ class PagePool:
             self.held[row] = 0
 
     def share(self) -> None:
-        """Let every row seem to have all its pages, until one is released; only for timing."""
+        """Let every row appear to have all its pages, until one is released; only for timing."""
         self.table[:] = np.arange(self.table.size).reshape(self.table.shape) % self.pages
         self.held[:], self._free, self._is_shared = self.most, [], True
 
@@ -78,7 +78,7 @@ class PagePool:
         """The rows to end so that ``rows [n]`` have room for ``positions [n]``, the youngest first.
 
         ``frames [S]`` is the age of every row; of equal ones the highest number ends first. A row that ends
-        needs nothing any more.
+        needs no page itself.
         """
         missing = dict(zip(rows.tolist(), self.missing(rows, positions).tolist(), strict=True))
         free, ended = self.free, list[int]()

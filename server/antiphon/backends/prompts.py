@@ -1,9 +1,9 @@
 """Prompts: read in wide passes, a few frames each between ticks, and kept as snapshots.
 
-A prompt's tokens are all known, so its frames need neither sampling nor the depformer: the temporal
-transformer reads many of them at once, and what they leave behind is keys and values only. Only what the
-model says first, after the last frame, is sampled, by each session itself; up to there a state depends
-only on the prompt, and is computed once and copied.
+All tokens of a prompt are known, so its frames need neither sampling nor the depformer: the temporal
+transformer reads many of them at once, and the result is keys and values only. Only the model's first output,
+after the last frame, is sampled, by each session itself; up to there a state depends only on the prompt, and
+is computed once and copied.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from antiphon.models.spec import LMSpec
 
 
 class PromptedRows(DeviceRows, PromptExecutor, Protocol):
-    """An executor whose rows can be given prompts."""
+    """An executor whose rows take prompts."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """A row on its way through a prompt.
+    """A row with a prompt in progress.
 
-    ``frames`` int32 ``[T, 1 + n_q]``. ``encoded`` is how many frames of its voice are in them, ``codec``
-    what the executor needs to encode the next.
+    ``frames`` int32 ``[T, 1 + n_q]``. ``encoded`` frames of its voice are in them; ``codec`` is the
+    executor's state for encoding the next.
     """
 
     prompt: Prompt
@@ -41,7 +41,7 @@ class _Reading:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether there is no voice left to encode."""
+        """Whether all of the voice is encoded."""
         voice = self.prompt.voice
         return voice is None or self.encoded == voice.shape[0]
 
@@ -58,12 +58,12 @@ class Primer:
         self.cache = SnapshotCache[Tensors](cache_bytes, size_of)
 
     def is_reading(self, row: int, prompt: Prompt) -> bool:
-        """Whether the row is on its way through this prompt."""
+        """Whether the row is processing this prompt."""
         reading = self._readings.get(row)
         return reading is not None and reading.prompt.key == prompt.key
 
     def begin(self, row: int, prompt: Prompt) -> None:
-        """Start a fresh row on a prompt that was checked."""
+        """Start a fresh row on a checked prompt."""
         reading, kept = _Reading(prompt, prompt.frames.copy()), self.cache.get(prompt.key)
         if kept is not None:
             self._executor.restore(row, kept)
@@ -75,8 +75,8 @@ class Primer:
         check_prompt(prompt, self._lm)
 
     def advance(self, row: int) -> PrimeProgress:
-        """One piece: some frames of the voice, or a pass, or at the end the first thing the model says."""
-        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt begins anew
+        """One piece: some frames of the voice, or a pass, or at the end the model's first output."""
+        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt starts over
         count = reading.prompt.count
         if reading.done == count - 1:
             self._speak(row, reading)
@@ -89,12 +89,12 @@ class Primer:
         return PrimeProgress(reading.done, count, reading.is_copied)
 
     def forget(self, rows: Iterable[int]) -> None:
-        """These rows are somebody else's now."""
+        """Forget these rows' prompts: other sessions have them now."""
         for row in rows:
             self._readings.pop(row, None)
 
     def _encode(self, reading: _Reading) -> None:
-        """Put some of the voice's codes where the model's own belong."""
+        """Put some of the voice's codes into the model's own streams."""
         voice, first = reading.prompt.voice, reading.encoded
         assert voice is not None
         piece = voice[first : first + self._executor.pass_frames]
@@ -105,7 +105,7 @@ class Primer:
             reading.codec = None
 
     def _read(self, row: int, reading: _Reading) -> None:
-        """One wide pass; after the last of them the state is worth keeping."""
+        """One wide pass; after the last the state is worth keeping."""
         first, last = reading.done, reading.prompt.count - 1
         end = min(first + self._executor.pass_frames, last)
         embedded = reading.prompt.embedded
@@ -120,17 +120,17 @@ class Primer:
             self.cache.put(reading.prompt.key, self._executor.snapshot(row))
 
     def inputs(self, frames: IntArray, first: int, end: int) -> IntArray:
-        """What the model is fed at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
+        """The model's input at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
 
-        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which is never output, it
-        is the initial token.
+        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which is never output, it is
+        the initial token.
         """
         streams = np.arange(frames.shape[1])
         frame = np.arange(first, end)[:, None] - self._delays
         return np.where(frame > 0, frames[np.maximum(frame, 0), streams], self._initial).T
 
     def _put_tokens(self, row: int, frames: IntArray) -> None:
-        """Leave in the delay cache what steps up to the last would have left there."""
+        """Fill the delay cache as the steps up to the last would have left it."""
         last = frames.shape[0] - 1
         first = max(0, last - self._lm.max_delay)
         tokens = self.inputs(frames, first, last + 1)
@@ -142,7 +142,9 @@ class Primer:
         self._executor.write_tokens(row, streams.ravel(), steps.ravel(), tokens.ravel())
 
     def _speak(self, row: int, reading: _Reading) -> None:
-        """The last step: what it samples is the session's own, but for tokens of the last frame still due."""
+        """The last step: its sample is the session's own, except for tokens of the last frame that are
+        still due.
+        """
         own, count = 1 + self._lm.dep_q, reading.prompt.count
         last = reading.frames[count - 1]
         self._executor.run_lm_row(row, last[own:], count)

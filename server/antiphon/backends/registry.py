@@ -1,4 +1,4 @@
-"""The table of backends: a name, the factory that makes it, and what it needs installed.
+"""The table of backends: a name, its factory, and the packages it needs.
 
 A backend is imported when it is chosen, so listing the backends costs nothing. A factory is called as
 ``factory(checkpoint, slots=..., device=..., **options)`` and returns a :class:`Backend`.
@@ -34,10 +34,10 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``gpu`` is the device that it takes by default where the machine has one. ``options``
-    maps the factory's own options to their types. ``kinds`` are the pipelines it runs; ``family``, where
-    there is one, is the only family it runs, and no other backend does. ``needs_graphs``: it runs a
-    checkpoint that has ONNX graphs. ``is_automatic``: ``auto`` may choose it.
+    ``extra`` installs. ``gpu`` is its default device on a machine that has one. ``options`` maps the
+    factory's own options to their types. ``kinds`` are the pipelines it runs; ``family``, where there is one,
+    is the only family it runs, and no other backend does. ``needs_graphs``: it runs a checkpoint that has
+    ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -57,7 +57,7 @@ class BackendEntry:
 
 
 FIRST_GPU: Final = "cuda:0"
-"""The whole name of "cuda"."""
+"""The full name of "cuda"."""
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
@@ -115,7 +115,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 AUTO = "auto"
-"""In place of a backend's name: the best installed one of those that are automatic."""
+"""The name that selects the best installed backend of the automatic ones."""
 
 
 def make_backend(
@@ -128,12 +128,12 @@ def make_backend(
 ) -> Backend:
     """Make the backend called ``name`` (or ``auto``) with ``slots`` rows for a checkpoint.
 
-    What the checkpoint's manifest asks of that backend is done, but ``options`` win.
+    Options of the checkpoint's manifest for that backend apply, unless ``options`` has them.
 
     Raises:
         ConfigError: no such backend, or no such option of it.
-        MissingExtraError: something it needs is not installed.
-        UnsupportedError: it cannot run this checkpoint, or not with what is installed.
+        MissingExtraError: a package it needs is not installed.
+        UnsupportedError: it cannot run this checkpoint, or not with the installed packages.
     """
     check_slots(slots)
     name = resolve_auto(checkpoint) if name == AUTO else name
@@ -161,9 +161,9 @@ def make_backend(
 
 
 def device_of(backend: str, device: str | None, machine: Machine | None = None) -> str:
-    """The whole name of the device that a backend runs on, as its ``info`` says.
+    """The full name of the device that a backend runs on, as its ``info`` reports it.
 
-    "cuda" is the first GPU, and None is what the backend takes by default; ``machine`` None is this one.
+    "cuda" is the first GPU, and None the backend's default; ``machine`` None is this machine.
     """
     if device is not None:
         return FIRST_GPU if device == "cuda" else device
@@ -175,8 +175,8 @@ def device_of(backend: str, device: str | None, machine: Machine | None = None) 
 def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     """The backends for a checkpoint on a machine, best first.
 
-    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU. What
-    was rounded for one backend, and has a manifest that names no other, is for that one. A checkpoint without
+    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU. A
+    checkpoint quantised for one backend, whose manifest names no other, is for that one. A checkpoint without
     its published weights runs from its graphs only.
     """
     made_for = list(checkpoint.backends)
@@ -193,11 +193,11 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
 def resolve_auto(
     checkpoint: Checkpoint, *, find: ModuleFinder = find_spec, machine: Machine | None = None
 ) -> str:
-    """Name the best installed backend that runs a checkpoint's pipeline; ``machine`` None is this one.
+    """Name the best installed backend that runs a checkpoint's pipeline; ``machine`` None is this machine.
 
     Raises:
-        UnsupportedError: no backend runs it, or none that is installed does and graphs would help.
-        MissingExtraError: none that does is installed.
+        UnsupportedError: no backend runs it, or no installed one does and graphs would help.
+        MissingExtraError: no installed backend runs it.
     """
     spec = checkpoint.spec
     able = auto_order(checkpoint, look_at_machine() if machine is None else machine)
@@ -242,12 +242,12 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
-    """A backend's options among those given; ``onnx.spin=false`` is one of the onnx backend only.
+    """A backend's options among the given ones; ``onnx.spin=false`` is for the onnx backend only.
 
-    One with a backend's name wins over one without, and is checked whichever backend runs.
+    An option with a backend's name has priority over one without, and is always checked.
 
     Raises:
-        ConfigError: an option is not NAME=VALUE, or names a backend that is not there or lacks it.
+        ConfigError: an option is not NAME=VALUE, or names an unknown backend or option.
     """
     found: dict[str, Any] = {}
     named: dict[str, Any] = {}
@@ -261,7 +261,7 @@ def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_backend_option(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` with a number, true, false, or any other word as the value.
+    """``NAME=VALUE`` with a number, true, false, or another word as the value.
 
     Raises:
         ConfigError: no '='.
@@ -292,7 +292,7 @@ def _first_missing(entry: BackendEntry, find: ModuleFinder) -> str | None:
 def check_requires(
     backend: str, requires: Mapping[str, str], find_version: Callable[[str], str] = version
 ) -> None:
-    """Check the modules that a manifest wants for a backend, by least version ("" for any).
+    """Check the modules that a manifest requires for a backend, by least version ("" for any).
 
     Raises:
         UnsupportedError: one is not installed, or older; the message has both versions.
@@ -312,6 +312,6 @@ def check_requires(
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """The numbers a version begins with: (2, 13, 0) of "2.13.0rc1+cpu"."""
+    """The leading numbers of a version: (2, 13, 0) of "2.13.0rc1+cpu"."""
     numbers = re.match(r"[0-9.]*", text)
     return tuple(int(number) for number in numbers[0].split(".") if number) if numbers else ()

@@ -1,4 +1,4 @@
-"""A row's state by named tensors, of whatever framework: their description, and snapshots of them."""
+"""A row's state as named tensors of any framework: descriptions and snapshots."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from antiphon.errors import UnsupportedError
 
 CACHE_BYTES: Final = 1 << 30
-"""The most that is kept of voices, and of prompts: a voice of tts-1.6b takes 82 MB in bfloat16, so a dozen;
-a second of Moshi 7B's prompts 6.6 MB, so some minutes of personas."""
+"""The most bytes of kept voices, and of kept prompts: a voice of tts-1.6b takes 82 MB in bfloat16, so a
+dozen; a second of Moshi 7B's prompts 6.6 MB, so some minutes of personas.
+"""
 
 Tensors: TypeAlias = Mapping[str, Any]
 
@@ -27,11 +28,11 @@ T = TypeVar("T")
 class TensorSpec:
     """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
 
-    ``is_kept``: a tick's reset leaves it as it is. So it is with what is large and cannot be seen by the next
-    session: rings, of which the position says what is there, and a voice, which is set, not lived. Of a ring,
-    ``position`` names the tensor that says how many positions its row has seen, and ``slot_axis`` is the axis
-    of ``shape`` along which they lie, or, where ``page_slots`` is above 1, pages of that many: the last axis
-    is the slots of a page. ``is_pooled``: rows share the memory of this ring, in pages.
+    ``is_kept``: a tick's reset does not change it. That applies to large tensors that the next session cannot
+    see: rings, whose position bounds the visible part, and voices, which sessions set. For a ring,
+    ``position`` names the tensor that counts its row's positions, and ``slot_axis`` is the axis of ``shape``
+    with the slots, or, where ``page_slots`` is above 1, with pages of that many: the last axis is the slots
+    of a page. ``is_pooled``: rows share the memory of this ring, in pages.
     """
 
     name: str
@@ -45,7 +46,7 @@ class TensorSpec:
     is_pooled: bool = False
 
     def pooled(self) -> TensorSpec:
-        """The same, of a ring whose memory rows share."""
+        """The same, for a ring whose memory rows share."""
         return replace(self, is_pooled=True)
 
     def pair(self) -> TensorSpec:
@@ -53,18 +54,18 @@ class TensorSpec:
         return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
 
     def positions(self, row: Tensors) -> int | None:
-        """How many positions a ring has seen, by the count in ``row``; None: no ring, or no count there."""
+        """The positions that a ring has seen, by the count in ``row``; None: no ring, or no count there."""
         if self.position is None or self.position not in row:
             return None
         return int(row[self.position].max())
 
     def used(self, row: Tensors) -> int | None:
-        """The slots of a ring that hold something, or the pages that are begun; None: all of it."""
+        """The filled slots of a ring, or its begun pages; None: all of it."""
         seen = self.positions(row)
         return None if seen is None else min(-(-seen // self.page_slots), self.shape[self.slot_axis])
 
     def cut(self, tensor: Any, row: Tensors) -> Any:
-        """What of a row's tensor is in use, where it lies."""
+        """The part of a row's tensor that is in use, without a copy."""
         used = self.used(row)
         return tensor if used is None else tensor[(*[slice(None)] * self.slot_axis, slice(used))]
 
@@ -116,7 +117,7 @@ class SnapshotCache(Generic[T]):
     """Values by key, the least recently used dropped first."""
 
     def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
-        """Keep at most ``capacity_bytes``; what is larger than all of it is not kept."""
+        """Keep at most ``capacity_bytes``; a larger value is not kept."""
         self._capacity_bytes, self._size_of = capacity_bytes, size_of
         self._kept: OrderedDict[str, T] = OrderedDict()
         self.bytes = 0
@@ -126,14 +127,14 @@ class SnapshotCache(Generic[T]):
         return len(self._kept)
 
     def get(self, key: str) -> T | None:
-        """What is kept under a key, which becomes the one used last."""
+        """The value under a key, which becomes the one used last."""
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
 
     def put(self, key: str, value: T) -> None:
-        """Keep a value, and make room for it."""
+        """Keep a value, and drop others to make room."""
         size = self._size_of(value)
         if key in self._kept or size > self._capacity_bytes:
             return
@@ -148,18 +149,20 @@ class HostArrays:
     """Part of :class:`antiphon.backends.base.DeviceRows`: snapshots are numpy's, and a CPU always answers."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """They are numpy's already."""
+        """The same tensors: they are numpy's already."""
         return dict(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """They stay numpy's."""
+        """The same arrays: they remain numpy's."""
         return dict(arrays)
 
     def age(self, frames: int) -> None:
-        """A tick takes as long for fresh rows."""
+        """No effect: a tick takes as long for fresh rows."""
 
     def choose_threads(self) -> None:
-        """There is one way, unless an executor has others."""
+        """No effect: there is one way to use threads, unless an executor has others."""
 
     def probe(self) -> None:
-        """Errors of a device behind the arrays come back from every step, and the third in a row ends it."""
+        """No effect: errors of a device behind the arrays recur at every step, and the third in a row ends
+        it.
+        """

@@ -15,7 +15,7 @@ class Stopwatch:
         self._clock, self._lap_s = clock, clock()
 
     def lap(self, stage: str) -> None:
-        """The time since the last lap was this stage's."""
+        """Count the time since the last lap for this stage."""
         now_s = self._clock()
         self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + 1000.0 * (now_s - self._lap_s)
         self._lap_s = now_s

@@ -41,7 +41,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 class Loaded:
     """The modules of a model; ``conditions`` are a tts model's.
 
-    ``bits`` are those of its rounded matrices, ascending, without duplicates.
+    ``bits`` are the widths of its quantised matrices, ascending, without duplicates.
     """
 
     mimi: Mimi
@@ -52,14 +52,14 @@ class Loaded:
 
 
 def device_bytes(device: mx.Device) -> dict[str, int]:
-    """What ``BackendInfo.memory`` says of the device: of a GPU ``total``, as much as Metal recommends."""
+    """The device's part of ``BackendInfo.memory``: for a GPU ``total``, as much as Metal recommends."""
     if device.type == mx.DeviceType.cpu or not mx.metal.is_available():
         return {}
     return {"total": int(mx.metal.device_info()["max_recommended_working_set_size"])}
 
 
 def quantization_of(loaded: Loaded) -> str:
-    """What of a model is in few bits: "weights-int4+kv-int8", parts of it, or "none"."""
+    """The quantised parts of a model: "weights-int4+kv-int8", one of these, or "none"."""
     parts = [f"weights-int{bits}" for bits in loaded.bits]
     if loaded.generator is not None and loaded.generator.model.int8_kv:
         parts.append("kv-int8")
@@ -67,11 +67,11 @@ def quantization_of(loaded: Loaded) -> str:
 
 
 Frames: TypeAlias = NDArray[np.int64]
-"""The frames that each of some rows has seen, int64 ``[m]``."""
+"""The number of frames of each of some rows, int64 ``[m]``."""
 
 
 def tick_size(rows: int, slots: int) -> int:
-    """The rows that a compiled tick over ``rows`` computes: the next power of two, or all there are."""
+    """The number of rows that a compiled tick over ``rows`` computes: the next power of two, or all."""
     return min(1 << (rows - 1).bit_length(), slots)
 
 
@@ -98,11 +98,11 @@ class MlxRows:
         )
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Where operations go is a thread's own choice, and the engine's thread need not be the maker's."""
+        """Each thread has its own default device, and the engine's thread may not be the maker's."""
         return mx.stream(self._device)
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self.sampler = None if self.spec.lm is None else Sampler(self.spec.lm, slots)
         self.state = State((), 0)
         with self.on_device():
@@ -113,7 +113,7 @@ class MlxRows:
             self.state = State(specs, slots)
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given ``frames`` frames."""
+        """Let every row appear to have received ``frames`` frames."""
         with self.on_device():
             for name in self.state.specs:
                 if name.endswith(".position"):
@@ -129,7 +129,7 @@ class MlxRows:
         return tick_size(len(rows), self.state.rows) if self._compiles else len(rows)
 
     def tick_sizes(self) -> list[int]:
-        """Every size that a tick may have, as far as it matters to mlx."""
+        """Every size that a tick can have and for which mlx compiles."""
         slots = self.state.rows
         return sorted({tick_size(rows, slots) for rows in range(1, slots + 1)}) if self._compiles else [slots]
 
@@ -140,15 +140,15 @@ class MlxRows:
             evaluate(self.state.tensors)
 
     def choose_threads(self) -> None:
-        """There is one way."""
+        """No effect: there is one way to use threads."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; a codec has no use for them."""
+        """Give a row its sampling parameters; without effect for a codec."""
         if self.sampler is not None:
             self.sampler.set(row, parameters)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
-        """Copy a row; the arrays stay on the device."""
+        """Copy a row; the arrays remain on the device."""
         with self.on_device():
             return self.state.snapshot(row)
 
@@ -182,7 +182,7 @@ class MlxRows:
             mx.eval(mx.ones(1) + 1)
 
     def close(self) -> None:
-        """Let go of the modules and their state, and of the memory mlx keeps for them."""
+        """Free the modules, their state, and the memory that mlx keeps for them."""
         del self.mimi, self.generator, self.state
         mx.clear_cache()
 
@@ -194,9 +194,10 @@ class MlxRows:
         *,
         is_fixed: bool = False,
     ) -> tuple[list[NDArray[Any]], float]:
-        """Run a stage over some rows; what it returned, ``[m, ...]`` each, and the milliseconds it took.
+        """Run a stage over some rows; returns its results, ``[m, ...]`` each, and the milliseconds it
+        took.
 
-        ``frames`` is how many the rows have seen before this one.
+        ``frames`` are the rows' frames before this one.
         """
         began_s = time.perf_counter()
         packing = Packing(rows, self.state.rows, is_fixed=is_fixed, size=self.plan(rows, is_fixed=is_fixed))
@@ -223,8 +224,8 @@ def evaluate(*arrays: object) -> None:
     """Have the device compute arrays, or trees of them.
 
     Raises:
-        DeviceLostError: it did not. Inputs that gave their memory to a result may be gone with it, those
-            of other rows included, so nothing can be trusted any more.
+        DeviceLostError: it failed. Inputs that gave their memory to a result may be lost with it, other
+            rows' included, so no state can be trusted any more.
     """
     try:
         mx.eval(*arrays)
@@ -236,7 +237,7 @@ PASS_FRAMES = 8
 """Frames of a prompt read in one pass."""
 
 ANY_FRAMES = np.array([1 << 30])
-"""How long a codec of no row has lived: its ring is read whole."""
+"""The age of a codec that belongs to no row: its ring is read whole."""
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -256,7 +257,7 @@ class MlxFrames(MlxRows):
         progress(len(sizes), len(sizes), "ready")
 
     def run(self, work: Work) -> Result:
-        """One tick, stage by stage, each over rows of its own."""
+        """Run one tick, stage by stage, each over its own rows."""
         rows, frames, is_emitting = work.rows, work.frames, work.is_emitting
         with self.on_device():
             self.state.reset(rows[work.is_fresh].tolist())
@@ -294,10 +295,10 @@ class MlxFrames(MlxRows):
         is_fixed: bool = False,
         chooser: TokenChooser | None = None,
     ) -> tuple[IntArray, FloatArray | None, float]:
-        """Codes heard to the tokens int32 ``[m, 1 + dep_q]`` of the frame that is complete, text first.
+        """Input codes to the tokens int32 ``[m, 1 + dep_q]`` of the complete frame, text first.
 
         Also the probabilities of a pause ``[m, heads]``, where the model has such heads, and the
-        milliseconds. Tokens are chosen by ``chooser``, or as the rows' parameters say.
+        milliseconds. ``chooser`` chooses the tokens; without it the rows' parameters do.
         """
         generator, sampler = self.generator, self.sampler
         assert generator is not None
@@ -354,7 +355,7 @@ class MlxFrames(MlxRows):
         self.stage(np.array([row], np.int32), np.array([frames - 1]), work)
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        """Put tokens ``[k]`` of streams into a row's delay cache, as the inputs of those steps."""
         assert self.generator is not None
         if not tokens.size:
             return
@@ -370,10 +371,10 @@ class MlxFrames(MlxRows):
 
 
 class ScriptedChooser:
-    """Samples as ever, but what the model hears of its text is written: ``choices`` int32 ``[n, 2]``.
+    """Samples as usual, but the text input is prescribed: ``choices`` int32 ``[n, 2]``.
 
     The first column is for a model that asks for a word, the second for one that does not. So the host, which
-    knows the script, need not be asked between a step's text and its audio. ``asked`` is what was sampled.
+    has the script, is not asked between a step's text and its audio. ``asked`` is the sampled token.
     """
 
     def __init__(self, sampler: Sampler, choices: mx.array) -> None:
@@ -391,7 +392,7 @@ class ScriptedChooser:
 
 
 class MlxTts(MlxRows):
-    """Runs tts models, which hear nothing; see :class:`antiphon.backends.base.TextExecutor`."""
+    """Runs tts models, which have no audio input; see :class:`antiphon.backends.base.TextExecutor`."""
 
     def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
         """Take over loaded modules, whose conditions make cross-attention sources of voices."""
@@ -410,7 +411,7 @@ class MlxTts(MlxRows):
         progress(len(sizes), len(sizes), "ready")
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh but for their voices."""
+        """Make rows fresh except for their voices."""
         with self.on_device():
             self.state.reset(rows.tolist(), keeps_voice=True)
 
@@ -448,7 +449,7 @@ class MlxTts(MlxRows):
             return voice
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Give a row a voice that was computed."""
+        """Write a computed voice into a row."""
         with self.on_device():
             for name, tensor in tensors.items():
                 self.state.tensors[name][row] = tensor

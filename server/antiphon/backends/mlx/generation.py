@@ -19,14 +19,14 @@ from antiphon.backends.snapshots import TensorSpec
 from antiphon.models.spec import LMSpec
 
 UNGENERATED = -2
-"""A token that is not there yet."""
+"""A token that does not exist yet."""
 
 
 class DelayCache:
     """State ``lm.tokens`` int32 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
 
     def __init__(self, spec: LMSpec) -> None:
-        """Keep the constants on the device. What the model itself speaks comes first, text before all."""
+        """Keep the constants on the device. The model's own streams come first, text before all."""
         self.generated, self.max_delay = spec.dep_q + 1, spec.max_delay
         self.capacity = self.max_delay + 2
         self.delays = mx.array(spec.delays)
@@ -37,7 +37,7 @@ class DelayCache:
         yield TensorSpec("lm.tokens", (self.delays.shape[0], self.capacity), mx.int32, fill=UNGENERATED)
 
     def heard(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
-        """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
+        """Store the rows' input of step ``offsets [n]``, and return every stream's input of the model.
 
         ``tokens`` int32 ``[n, n_q + 1 - generated]``, to int32 ``[n, 1 + n_q]``.
         """
@@ -52,10 +52,10 @@ class DelayCache:
         return mx.where(is_before, self.initial, mx.take_along_axis(cache, now, axis=2)[..., 0])
 
     def spoken(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
-        """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
+        """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
-        ``tokens`` int32 ``[n, generated]`` to the same. Rows with ``offsets < max_delay`` get nothing
-        of use: no frame of theirs is complete.
+        ``tokens`` int32 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
+        undefined: no frame of theirs is complete.
         """
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
@@ -67,7 +67,7 @@ class DelayCache:
 
 
 class TokenChooser(Protocol):
-    """Chooses tokens from logits, row by row; a sampler, for one."""
+    """Chooses tokens from logits, row by row; a sampler, for example."""
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
         """``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
@@ -93,7 +93,9 @@ class Generator:
         yield from self.cache.specs()
 
     def listen(self, codes: mx.array, step: Step) -> tuple[mx.array, mx.array]:
-        """Hear codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
+        """Process codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]``, text logits ``[n,
+        text_card]``.
+        """
         inputs = self.cache.heard(step, step.read("lm.position"), codes)
         return self.model(inputs, step)
 
@@ -107,11 +109,11 @@ class Generator:
         *,
         is_silent: bool = False,
     ) -> mx.array:
-        """Choose what is said after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the frame complete.
+        """Choose the output after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the complete frame.
 
-        They are of use once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while
-        the device is busy with the logits. ``is_silent``: every row is within its audio delay, so there is no
-        audio token to be found.
+        They are valid once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while the
+        device computes the logits. ``is_silent``: every row is within its audio delay, so no audio token is
+        computed.
         """
         mx.async_eval(hidden, logits)
         drawn = draw()
@@ -124,7 +126,7 @@ class Generator:
                 audio = self.model.depformer(
                     hidden, text, lambda codebook, row: choose.audio(codebook, row, drawn)
                 )
-                if self._audio_delay:  # nothing is said where the text's delay has not passed
+                if self._audio_delay:  # no output before the text's delay has passed
                     audio = mx.where(frames[:, None] < self._first_audio, ZERO_TOKEN, audio)
             said = mx.concatenate([said, audio], axis=1)
         return self.cache.spoken(step, frames, said)

@@ -1,7 +1,8 @@
-"""Layers that hold no state, and the reader that hands a file's tensors to them.
+"""Layers without state, and the reader that gives them a file's tensors.
 
 Affine groups: along each row, ``group_size`` numbers share a scale and a bias, value = scale * q + bias with
-``q`` of ``bits`` bits, packed into uint32. This is ``mx.quantize``, and what ``moshi_mlx`` publishes.
+``q`` of ``bits`` bits, packed into uint32. This is ``mx.quantize``, and the format that ``moshi_mlx``
+publishes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def load_arrays(path: Path) -> dict[str, mx.array]:
     """Every tensor of a safetensors file by its name; each is read when it is first evaluated.
 
     Raises:
-        CheckpointFormatError: it is no such file.
+        CheckpointFormatError: it is no safetensors file.
     """
     try:
         loaded = mx.load(str(path), format="safetensors")
@@ -74,15 +75,15 @@ class Matrix:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """What it is made of."""
+        """The arrays of the matrix."""
         return [part for part in (self.weight, self.scales, self.biases) if part is not None]
 
 
 def stack(matrices: Sequence[Matrix]) -> Matrix:
-    """Matrices of equal width below each other.
+    """Matrices of equal width, stacked.
 
     Raises:
-        CheckpointFormatError: they are rounded in different ways.
+        CheckpointFormatError: they are quantised in different ways.
     """
     first = matrices[0]
     kinds = {(matrix.bits, matrix.group_size) for matrix in matrices}
@@ -107,22 +108,22 @@ class Linear:
 
 
 class Weights:
-    """A file's tensors under our names, in the dtype to compute in; each is taken once, or several times.
+    """A file's tensors under our names, in the dtype to compute in; counts which were used.
 
-    ``where`` says in errors what file this is.
+    ``where`` names the file in errors.
     """
 
     def __init__(self, arrays: Mapping[str, mx.array], where: str, dtype: mx.Dtype) -> None:
-        """Hand out ``arrays``."""
+        """Use ``arrays``."""
         self._arrays, self._where, self.dtype = arrays, where, dtype
         self._taken: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name."""
+        """Whether a tensor has this name."""
         return name in self._arrays
 
     def array(self, name: str, shape: tuple[int, ...]) -> mx.array:
-        """A tensor of plain numbers.
+        """An unquantised tensor.
 
         Raises:
             CheckpointFormatError: there is none, or it has another shape.
@@ -135,7 +136,7 @@ class Weights:
         return found.astype(self.dtype)
 
     def matrix(self, name: str, rows: int | None, columns: int) -> Matrix:
-        """The matrix ``{name}.weight``, rounded or not; ``rows`` None leaves their number to the file.
+        """The matrix ``{name}.weight``, quantised or not; ``rows`` None takes their number from the file.
 
         Raises:
             CheckpointFormatError: as :meth:`array`.
@@ -161,10 +162,10 @@ class Weights:
         return Linear(self.matrix(name, outputs, inputs), added)
 
     def finish(self, ignored: tuple[str, ...] = ()) -> None:
-        """Check that nothing is left over but names that begin with ``ignored``.
+        """Check that every tensor was used, except for names that begin with ``ignored``.
 
         Raises:
-            CheckpointFormatError: with how many there are, and three of their names.
+            CheckpointFormatError: some were not; the message has their number and three names.
         """
         left = sorted(n for n in self._arrays if n not in self._taken and not n.startswith(ignored))
         if left:
@@ -234,7 +235,7 @@ def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> m
 
 
 ZERO_TOKEN = -1
-"""This token adds nothing to the input."""
+"""A token that adds nothing to the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,7 @@ Activation: TypeAlias = Callable[[mx.array], mx.array]
 
 
 def gelu(x: mx.array) -> mx.array:
-    """The exact one, by the error function; ``moshi_mlx`` approximates it, and its Mimi differs by that."""
+    """The exact one, with the error function; ``moshi_mlx`` approximates it, and its Mimi differs by that."""
     return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
 

@@ -3,8 +3,8 @@
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
 sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
 live within one call and are no part of the state. Each step is a slice with its own weights; slices that
-share weights share arrays. Published files are of PyTorch's layout or of mlx's. What a tts model is
-conditioned on in addition to its text is computed once in float32: a constant, and sources of voices.
+share weights share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model
+apart from its text are computed once in float32: a constant, and sources of voices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Conditions:
     """The conditioners of one model.
 
     ``constant`` float32 ``[1, dim]`` is added to every input. ``projection`` is ``[dim, width]``, ``empty``
-    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
+    ``[dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to every source.
     """
 
     constant: mx.array | None = None
@@ -76,10 +76,10 @@ class Conditions:
 
 
 def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
-    """The conditioners of a tts model, of its file's tensors in float32.
+    """The conditioners of a tts model, from its file's tensors in float32.
 
     Raises:
-        UnsupportedError: conditions that no published model has, or joined in another way.
+        UnsupportedError: conditions that no published model has, or a different combination.
     """
     config: Mapping[str, Any] = {} if spec.lm is None else spec.lm.config
     if not config.get("conditioners"):
@@ -111,7 +111,7 @@ def embed_choice(weights: Weights, config: Mapping[str, Any], name: str, entry: 
 
 
 def _padding(weights: Weights, prefix: str, dim: int) -> mx.array:
-    """What was learnt for the absence of a condition, or nothing."""
+    """The learnt vector for the absence of a condition, or zeros."""
     name = f"{prefix}.learnt_padding"
     return weights.array(name, (1, 1, dim)).reshape(-1) if weights.has(name) else mx.zeros(dim)
 
@@ -146,7 +146,7 @@ class DepformerLayer:
 
 
 class DepformerSlice:
-    """Everything one step needs: from the main transformer's output and the token before, to logits."""
+    """The whole of one step: from the main transformer's output and the previous token to logits."""
 
     def __init__(self, config: DepformerConfig, step: int, weights: Weights, prefix: str) -> None:
         """Take the slice's weights."""
@@ -165,7 +165,7 @@ class DepformerSlice:
         self.linear_out = weights.linear(f"{prefix}.linear_out", dim, config.card, bias=config.bias)
 
     def __call__(self, hidden: mx.array, token: mx.array, pasts: list[Past]) -> tuple[mx.array, list[Past]]:
-        """Hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and what came before, to logits ``[n, card]``.
+        """Hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and earlier steps, to logits ``[n, card]``.
 
         ``pasts`` has each layer's keys and values, and is empty in the first step.
         """
@@ -258,7 +258,7 @@ class LanguageModel:
         return self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
 
     def read(self, inputs: mx.array, step: Step) -> mx.array:
-        """Let the transformer see inputs ``[n, T, dim]``; all there is to do where no token is sampled."""
+        """Let the transformer process inputs ``[n, T, dim]``; enough where no token is sampled."""
         return self.transformer(inputs if self.condition is None else inputs + self.condition, step)
 
     def pause_heads(self, hidden: mx.array) -> mx.array:
@@ -280,13 +280,13 @@ def load_lm(
     int8_kv: bool = False,
     cross_positions: int = 0,
 ) -> LanguageModel:
-    """Load a published language model, with the corrections upstream makes, to compute in ``dtype``.
+    """Load a published language model, with upstream's corrections, to compute in ``dtype``.
 
-    Matrices that the file has in groups of a few bits stay so; their scales become ``dtype``.
+    Matrices that the file quantises in groups remain so; their scales become ``dtype``.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
-        UnsupportedError: an option, or a kind of rounding, that this backend does not run.
+        UnsupportedError: an option, or a kind of quantisation, that this backend does not run.
     """
     published = load_arrays(path)
     rounded = [name for name, array in published.items() if array.dtype == mx.int8]
@@ -301,7 +301,7 @@ def load_lm(
         config, steps=steps, weights=weights, int8_kv=int8_kv, cross_positions=cross_positions
     )
     if family == "hibiki":
-        # As upstream: an end of text that is sampled too early is heard by the model as padding.
+        # As upstream: the model gets padding in place of an end of text that is sampled too early.
         model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
     entry = description_entry(config, family)
     if entry is not None:
@@ -311,7 +311,7 @@ def load_lm(
 
 
 def cut(whole: mx.array, source: Source) -> mx.array:
-    """The part of a file's tensor that a source speaks of."""
+    """The part of a file's tensor that a source names."""
     if source.is_flat:
         return whole.reshape(-1)
     if source.parts == 1:

@@ -32,10 +32,10 @@ DTYPES: Final[Mapping[str, mx.Dtype]] = {
 
 
 def pick_dtype(name: str | None, device: mx.Device) -> mx.Dtype:
-    """Resolve the language model's dtype, None being float32 on a CPU and bfloat16 on a GPU.
+    """The language model's dtype by name; None is float32 on a CPU and bfloat16 on a GPU.
 
     Raises:
-        ConfigError: no dtype is called so.
+        ConfigError: an unknown dtype.
     """
     if name is None:
         return mx.float32 if device.type == mx.DeviceType.cpu else mx.bfloat16
@@ -45,10 +45,10 @@ def pick_dtype(name: str | None, device: mx.Device) -> mx.Dtype:
 
 
 def pick_device(name: str | None) -> mx.Device:
-    """Resolve a device name, None being the GPU where there is one.
+    """A device by name; None is the GPU where there is one.
 
     Raises:
-        ConfigError: no device is called so, or this machine has no GPU that mlx knows.
+        ConfigError: an unknown device, or a machine without a GPU for mlx.
     """
     if name is None:
         return mx.default_device()
@@ -65,7 +65,7 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
 
     Raises:
         CheckpointFormatError: the weights and the configuration do not fit each other.
-        UnsupportedError: something in it that this backend does not run.
+        UnsupportedError: a part of it that this backend does not run.
     """
     spec = checkpoint.spec
     if "lora" in checkpoint.files:
@@ -93,13 +93,13 @@ def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> L
             delay = ScriptRules.of(spec).audio_delay if is_tts else 0
             generator = Generator(model, spec.lm, audio_delay=delay)
         weights, bits = _weights_of([mimi, conditions, *([] if generator is None else [generator.model])])
-        for array in weights:  # one by one, so that what a file was read into can go at once
+        for array in weights:  # one by one, so that the memory of the read file can be freed at once
             mx.eval(array)
     return Loaded(mimi, generator, conditions, bits, sum(array.nbytes for array in weights))
 
 
 def _weights_of(modules: list[object]) -> tuple[list[mx.array], tuple[int, ...]]:
-    """Every array that modules hold, each once, and the bits of their rounded matrices."""
+    """Every array of the modules, each once, and the bits of their quantised matrices."""
     arrays: dict[int, mx.array] = {}
     bits: set[int] = set()
     waiting, seen = list(modules), set[int]()
@@ -135,15 +135,14 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
-    ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is what the language model
-    computes in (None: bfloat16 on a GPU, float32 on a CPU); matrices the checkpoint has in groups of a few
-    bits stay so. ``kv`` says how its keys and values are kept: "compute" (in that dtype) or "int8".
-    ``compile`` "on" has mlx fuse operations, which on a CPU takes a C++ compiler and minutes; "auto" does so
-    on a GPU.
+    ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is the language model's compute
+    dtype (None: bfloat16 on a GPU, float32 on a CPU); matrices that the checkpoint quantises in groups remain
+    so. ``kv`` is the format of its keys and values: "compute" (that dtype) or "int8". ``compile`` "on" has
+    mlx fuse operations, which on a CPU takes a C++ compiler and minutes; "auto" does so on a GPU.
 
     Raises:
         UnsupportedError: a pipeline or an option that cannot be run.
-        ConfigError: no such device, dtype or other option, or less than one slot.
+        ConfigError: an unknown device, dtype or other option, or fewer than one slot.
         CheckpointFormatError: the weights and the configuration do not fit each other.
     """
     spec = checkpoint.spec

@@ -1,10 +1,10 @@
 """Mimi, the streaming codec: one frame of PCM to codes and back.
 
-Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Around its
-latent space stands SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in
-the causal form of Défossez et al. 2022 and 2024. Mimi is published in PyTorch's layout only, for mlx too;
-names agree with those files once ``.conv.conv`` is shortened. Layout is ``[n, positions, channels]``, mlx's
-own. Published weights are ``[out, in, kernel]``.
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Its encoder
+and decoder are SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the
+causal form of Défossez et al. 2022 and 2024. Mimi is published in PyTorch's layout only, for mlx too; names
+agree with those files once ``.conv.conv`` is shortened. Layout is ``[n, positions, channels]``, mlx's own.
+Published weights are ``[out, in, kernel]``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from antiphon.models.weights import USAGE_FLOOR, find_codebooks, is_projection, 
 class CausalConv1d:
     """Causal convolution. State ``{name}.past`` ``[kernel - stride, inputs]``: the last inputs.
 
-    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of
-    zeros, and ``{name}.started`` says whether that frame has come.
+    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
+    ``{name}.started`` tells whether that frame was processed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CausalConv1d:
 class CausalConvTranspose1d:
     """Transposed convolution whose kernel is twice its stride: a product, then an overlap-add of blocks.
 
-    State ``{name}.tail`` ``[stride, outputs]``: the overlap owed to the next frame, without bias. With
+    State ``{name}.tail`` ``[stride, outputs]``: the overlap with the next frame, without bias. With
     ``depthwise`` each channel has its own kernel and no other input.
     """
 
@@ -158,8 +158,8 @@ class Seanet:
 class ResidualQuantizer:
     """A chain of codebooks ``tables [levels, cardinality, width]`` between two projections.
 
-    Each level picks the entry nearest to what the levels before left over (Zeghidour et al. 2021). The
-    nearest entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
+    Each level picks the entry nearest to the rest of the earlier levels (Zeghidour et al. 2021). The nearest
+    entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
     """
 
     def __init__(self, weights: Weights, prefix: str, shape: tuple[int, int, int], dimension: int) -> None:
@@ -279,7 +279,7 @@ def load_mimi(path: Path, config: Mapping[str, Any], codebooks: int) -> Mimi:
     """
     weights = Weights(mimi_arrays(load_arrays(path)), str(path), mx.float32)
     mimi = Mimi(config, codebooks, weights)
-    weights.finish(ignored=("quantizer.",))  # levels that are not used
+    weights.finish(ignored=("quantizer.",))  # unused levels
     return mimi
 
 
@@ -290,7 +290,7 @@ def mimi_arrays(published: Mapping[str, mx.array]) -> dict[str, mx.array]:
         array = published[name]
         renamed[own] = array.reshape(array.shape[:2]) if is_projection(name) else array
     for book in find_codebooks(published):
-        # Widened first: a table is what float32 makes of the averages, whatever they were stored in.
+        # Widened first: a table is computed in float32 from averages of any dtype.
         total, usage = (published[part].astype(mx.float32) for part in (book.total, book.usage))
         renamed[f"quantizer.{book.part}.tables.{book.level}"] = (
             total / mx.maximum(usage, USAGE_FLOOR)[:, None]

@@ -1,11 +1,11 @@
-"""Per-session sampling to the norm of ``docs/sampling.md``: noise from the host, choices on the device.
+"""Sampling per session by the rules of ``docs/sampling.md``: noise from the host, choices on the device.
 
-The noise depends on no logits, so the host makes it while the device is still busy with the frame. And it is
-the norm's to the last bit: its logarithms want float64, which Apple's GPUs do not have.
+The noise does not depend on logits, so the host makes it while the device computes the frame. The host's
+noise is also exact to the last bit: its logarithms need float64, which Apple's GPUs lack.
 
-Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. What a row draws
-depends only on its parameters, its step and its logits. None of this is compiled: the norm wants
-every operation rounded on its own, and a compiler may fuse a product into a sum.
+Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. A row's draw depends only
+on its parameters, its step and its logits. None of this is compiled: the rules require every operation to be
+rounded on its own, and a compiler may fuse a product into a sum.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def choose(
     threshold = mx.take_along_axis(ascending, width - topk[:, None], axis=-1)
     above, equal = scaled > threshold, scaled == threshold
     spare = topk[:, None] - above.sum(axis=-1, keepdims=True)
-    # Of equals at the edge, the lowest ids stay.
+    # Of equal logits at the bound, the lowest ids stay.
     kept = above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= spare))
     drawn = mx.where(kept, scaled + noise, -mx.inf)
     return mx.where(temperature == 0, best, mx.argmax(drawn, axis=-1)).astype(mx.int32)
@@ -63,10 +63,10 @@ def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one tick samples with: its n rows' parameters as columns, and the frame's noise.
+    """The sampling values of one tick: its n rows' parameters as columns, and the frame's noise.
 
-    ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None where
-    every row is greedy.
+    ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None where every
+    row is greedy.
     """
 
     columns: Mapping[str, mx.array]
@@ -94,11 +94,11 @@ class Sampler:
         self._refresh()
 
     def specs(self) -> Iterator[TensorSpec]:
-        """The state the repetition penalty keeps."""
+        """The state of the repetition penalty."""
         yield TensorSpec("lm.recent", (RECENT_WORDS,), mx.int32, fill=-1)
 
     def set(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its parameters, from the next step on; see :meth:`RowParameters.set`."""
+        """Set a row's parameters, from the next step on; see :meth:`RowParameters.set`."""
         self._given.set(row, parameters)
         self._refresh()
 
@@ -108,7 +108,7 @@ class Sampler:
         topk, _, context = self._given.integers.astype(np.int32)
         vocabulary = np.array([[self._text_vocabulary], [self._spec.card]], np.int32)
         topk = np.where((topk == 0) | (topk > vocabulary), vocabulary, topk)
-        topk[temperature == 0] = 1  # whatever was asked
+        topk[temperature == 0] = 1  # for any requested parameters
         self._columns = {
             "temperature": temperature,
             "inverse_temperature": inverse,
@@ -121,7 +121,7 @@ class Sampler:
         self._has_penalty = bool((penalty[0] != 1).any())
 
     def draw(self, packing: Packing, frames: NDArray[np.int64], *, is_silent: bool = False) -> Draw:
-        """What a tick samples with, the named rows having taken ``frames [m]``. This is the host's work.
+        """The sampling values of a tick whose rows have taken ``frames [m]``, computed by the host.
 
         With ``is_silent`` no audio is chosen.
         """
@@ -145,7 +145,7 @@ class Sampler:
             return None
         noise = np.zeros((packing.size, len(streams), width), np.float32)
         seeds = self._given.seeds[column, packing.named]
-        for at in drawn.tolist():  # one by one: the numbers of several no longer fit into a core's cache
+        for at in drawn.tolist():  # one at a time: several rows' numbers do not fit into a core's cache
             noise[packing.places[at]] = gumbel_table(seeds[at : at + 1], frames[at : at + 1], streams, width)[
                 0
             ]

@@ -1,12 +1,12 @@
-"""Model state as named arrays, row first, and what one stage sees of it.
+"""Model state as named arrays, row first, and one stage's view of it.
 
 A :class:`State` owns S rows. A :class:`Step` is one stage's pass over some of them: small tensors are
-gathered into the order of the pass and scattered back, rings are written and read where they lie.
-``docs/state.md`` lists every tensor.
+gathered into the order of the pass and scattered back, rings are written and read in place. ``docs/state.md``
+lists every tensor.
 
-mlx's arrays are values, but an operation writes into its input's memory when it is the only reference to that
-input. So a ring is updated in place as long as the state is the only owner of its arrays when a tick is
-evaluated, and it is written before it is read: mlx copies a ring whose old contents are still to be read
+mlx's arrays are values, but an operation writes into its input's memory if it holds the only reference to
+that input. So a ring is updated in place while the state is the only owner of its arrays when a tick is
+evaluated; and it is written before it is read: mlx copies a ring whose old content is still to be read
 (``tests/backends/mlx/test_state.py``).
 """
 
@@ -38,7 +38,7 @@ class State:
         mx.eval(self.tensors)
 
     def reset(self, rows: Sequence[int], prefix: str = "", *, keeps_voice: bool = False) -> None:
-        """Make rows like fresh ones, bit for bit (stale garbage is erased, not only hidden).
+        """Make rows like fresh ones, bit for bit (old content is erased, not only hidden).
 
         With ``prefix`` only the tensors whose names begin with it; ``keeps_voice`` spares the voices.
         """
@@ -48,8 +48,10 @@ class State:
                     self.tensors[name][row] = mx.array(spec.fill, dtype=spec.dtype)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
-        """Copy one row: name to array of ``spec.shape``, rings cut to what their position says is filled."""
-        index = mx.array(row)  # an array gathers into memory of its own; a number would give a view
+        """Copy one row: name to array of ``spec.shape``, rings cut to the part that their position marks
+        as filled.
+        """
+        index = mx.array(row)  # an array index copies; a number would give a view
         own = {it.position: self.tensors[it.position][row] for it in self.specs.values() if it.position}
         copies = {}
         for name, spec in self.specs.items():
@@ -93,23 +95,23 @@ class State:
 
 
 class Packing:
-    """Where the m rows of a stage stand among the n that are computed.
+    """The places of the m rows of a stage among the n that are computed.
 
-    ``rows`` int32 ``[n]`` is whose state stands at each place; ``places`` int64 ``[m]`` where the rows that
-    were named stand. What is computed at other places is discarded. ``runs`` are ``(start, stop, row)``:
-    places ``start .. stop-1`` hold neighbouring rows from ``row`` on.
+    ``rows`` int32 ``[n]`` is the row at each place; ``places`` int64 ``[m]`` the places of the named rows.
+    Results at other places are discarded. ``runs`` are ``(start, stop, row)``: places ``start .. stop-1``
+    hold neighbouring rows from ``row`` on.
     """
 
     def __init__(self, named: IntArray, total: int, *, is_fixed: bool, size: int | None = None) -> None:
-        """Pack ``named`` int32 ``[m]`` of ``total`` rows: each in its own place, or close together.
+        """Pack ``named`` int32 ``[m]`` of ``total`` rows: each in its own place, or adjacent.
 
-        Close together they stand in ascending order; ``size`` is how many are computed, by default m.
+        Adjacent rows are in ascending order; ``size`` is the number of computed rows, by default m.
         """
         self.named, count = named, len(named)
         self.rows: IntArray = np.arange(total, dtype=np.int32)
         if is_fixed:
             self.places = named.astype(np.int64)
-            # Each separately: what a row reads must not depend on its neighbours.
+            # Each separately: a row's result must not depend on its neighbours.
             self.runs = [(row, row + 1, row) for row in np.sort(named).tolist()]
             return
         ordered = np.sort(named)
@@ -120,7 +122,7 @@ class Packing:
 
     @property
     def size(self) -> int:
-        """How many rows are computed."""
+        """The number of computed rows."""
         return len(self.rows)
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -139,11 +141,11 @@ class Packed:
     """Small state of n rows, in the order of a stage: name to ``[n, ...]``."""
 
     def __init__(self, tensors: Mapping[str, mx.array]) -> None:
-        """Begin with these."""
+        """Start with these tensors."""
         self.tensors = dict(tensors)
 
     def read(self, name: str) -> mx.array:
-        """The tensor as it is now, ``[n, *spec.shape]``."""
+        """The current tensor, ``[n, *spec.shape]``."""
         return self.tensors[name]
 
     def write(self, name: str, new: mx.array) -> None:
@@ -154,7 +156,7 @@ class Packed:
 class Step(Packed):
     """One stage's pass over some rows of a state.
 
-    ``frames`` int64 ``[n]`` is how many frames each has seen, this one included: a bound on reads of rings.
+    ``frames`` int64 ``[n]`` counts each row's frames, this one included: a bound on reads of rings.
     """
 
     def __init__(self, state: State, packing: Packing, frames: NDArray[np.int64]) -> None:
@@ -166,7 +168,7 @@ class Step(Packed):
         self._written: set[str] = set()
 
     def read(self, name: str) -> mx.array:
-        """The tensor as it is now, ``[n, *spec.shape]``."""
+        """The current tensor, ``[n, *spec.shape]``."""
         if name not in self.tensors:
             self.tensors[name] = self.state.tensors[name][self._rows]
         return self.tensors[name]
@@ -177,7 +179,7 @@ class Step(Packed):
         self._written.add(name)
 
     def commit(self) -> None:
-        """Give the state what was written."""
+        """Write the stage's results to the state."""
         for name in self._written:
             spec = self.state.specs[name]
             self.state.tensors[name][self._named] = self.tensors[name][self._places].astype(spec.dtype)
@@ -189,7 +191,7 @@ class Step(Packed):
         ring[self._named[:, None], :, slots[self._places]] = values[self._places].astype(ring.dtype)
 
     def read_slots(self, name: str, run: tuple[int, int, int], length: int) -> mx.array:
-        """The first ``length`` slots of the ring's rows in a run of the packing, where they lie."""
+        """The first ``length`` slots of a run's rows in the ring, in place."""
         start, stop, row = run
         return self.state.tensors[name][row : row + stop - start, :, :length]
 
@@ -198,7 +200,7 @@ Layer: TypeAlias = Callable[[mx.array, Packed], mx.array]
 
 
 def fused(layer: Layer, specs: Iterable[TensorSpec]) -> Layer:
-    """The same layer with its operations fused by mlx; of the state it touches only these tensors."""
+    """The same layer with its operations fused by mlx; it uses only these tensors of the state."""
     names = [spec.name for spec in specs]
 
     def pure(x: mx.array, tensors: dict[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:

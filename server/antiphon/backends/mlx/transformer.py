@@ -19,10 +19,10 @@ _NUMBERS_PER_WORD = 32 // KV_BITS
 
 
 def kv_group_size(head_dim: int) -> int:
-    """Numbers that share a scale in an 8-bit ring: the widest of mlx's groups that heads divide into.
+    """Numbers that share a scale in an 8-bit ring: the largest of mlx's group sizes that divides a head.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: none does.
     """
     for size in _GROUP_SIZES:
         if head_dim % size == 0:
@@ -34,11 +34,11 @@ def kv_group_size(head_dim: int) -> int:
 class KVRing:
     """Names and shapes of one layer's ring, and the attention over it.
 
-    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives in
-    slot ``p mod capacity``. With ``int8`` they are uint32 ``[H, capacity, D / 4]``, and ``{name}.k_scale``,
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
+    ``p mod capacity``. With ``int8`` they are uint32 ``[H, capacity, D / 4]``, and ``{name}.k_scale``,
     ``.k_bias``, ``.v_scale``, ``.v_bias`` ``[H, capacity, D / group]`` in ``dtype`` hold the affine groups,
-    computed when a token is written: mlx multiplies by these as they are. ``position`` is the counter of
-    the positions that it has been given.
+    computed when a token is written: mlx multiplies by these directly. ``position`` counts the positions
+    written.
     """
 
     name: str
@@ -74,8 +74,8 @@ class KVRing:
     def attend(self, step: Step, q: mx.array, mask: mx.array, lengths: Sequence[int]) -> mx.array:
         """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
 
-        Of each run of the step's packing the slots that ``lengths`` gives are read; places outside of all
-        runs get zeros.
+        Of each run of the step's packing the slots given by ``lengths`` are read; places outside of all runs
+        get zeros.
         """
 
         def attend(queries: mx.array, number: int) -> mx.array:
@@ -92,7 +92,7 @@ class KVRing:
             return mx.fast.scaled_dot_product_attention(q, *keys, *values, scale=scale, mask=mask)
         group = kv_group_size(self.head_dim)
         rows, heads, count, _ = q.shape
-        shared = heads // self.heads  # queries that share keys stand below each other
+        shared = heads // self.heads  # queries that share keys are stacked
         flat = q.reshape(rows, self.heads, shared * count, self.head_dim)
         scores = mx.quantized_matmul(flat * scale, keys[0], keys[1], keys[2], True, group, KV_BITS)
         scores = mx.where(mx.tile(mask, (1, 1, shared, 1)), scores, -mx.inf)
@@ -119,10 +119,11 @@ def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What all layers share in one forward pass.
+    """The common values of all layers in one forward pass.
 
-    ``slots [n, T]``: where its positions go. ``mask`` bool ``[n, 1, T, keys]``: what each may see. ``turn``:
-    cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of rows reads.
+    ``slots [n, T]``: where its positions are written. ``mask`` bool ``[n, 1, T, keys]``: the visible keys of
+    each. ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of
+    rows reads.
     """
 
     slots: mx.array
@@ -195,8 +196,8 @@ class CrossAttention:
 class TransformerLayer:
     """Self-attention, cross-attention where configured, feed-forward; each normed first and added.
 
-    Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. What lies between two uses of
-    the ring is a function of packed arrays only.
+    Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. The part between two uses of the
+    ring is a function of packed arrays only.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class TransformerLayer:
             yield from self.cross.specs()
 
     def compile(self) -> None:
-        """Have mlx fuse what lies between two uses of the ring, from the next call on."""
+        """Have mlx fuse the part between two uses of the ring, from the next call on."""
         self._project = mx.compile(self.project)
         self._join, self._feed = mx.compile(self.join), mx.compile(self.feed)
 
@@ -244,11 +245,11 @@ class TransformerLayer:
         return q, k, v
 
     def join(self, x: mx.array, attended: mx.array) -> mx.array:
-        """``x`` and what attention found, ``[n, H, T, D]``."""
+        """The layer's input ``x`` plus the attention's result, ``[n, H, T, D]``."""
         return x + scaled(merge_heads(attended, self.out_proj), self.scale_1)
 
     def feed(self, x: mx.array) -> mx.array:
-        """``x`` and its feed-forward."""
+        """``x`` plus its feed-forward."""
         return x + scaled(self.feed_forward(self.norm2(x)), self.scale_2)
 
     def __call__(self, x: mx.array, step: Step, window: Window) -> mx.array:
@@ -304,9 +305,9 @@ class StreamingTransformer:
             layer.compile()
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """``[n, T, dim]`` to the same, T being one frame's positions, or those of several.
+        """``[n, T, dim]`` to the same; T is one frame's positions, or those of several.
 
-        Several must not go round the ring: what is written then is still to be read.
+        Several must not wrap around the ring: the overwritten slots are still to be read.
         """
         position = step.read(f"{self.name}.position")
         count, config = x.shape[1], self.config

@@ -1,4 +1,4 @@
-"""How the runs of a graph are measured at the start, next to a load, and what is chosen by that."""
+"""Measures the runs of a graph at the start, next to a simulated load, and chooses how to run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunCost:
 
     @classmethod
     def fit(cls, times_ms: Mapping[int, float]) -> RunCost:
-        """The line that is nearest to measured times by number of rows, by relative error."""
+        """The line nearest to the measured times by number of rows, by relative error."""
         if len(times_ms) == 1:
             ((count, time_ms),) = times_ms.items()
             return cls(0.0, time_ms / count)
@@ -36,12 +36,12 @@ class RunCost:
         return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
 
     def bridges(self, idle_rows: int) -> bool:
-        """Whether running idle rows along costs less than one more run."""
+        """Whether computing the idle rows in between costs less than another run."""
         return idle_rows * self.row_ms < self.run_ms
 
 
 def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
-    """The same rows in at most ``parts`` lists of windows, of about as many rows each; none is empty."""
+    """The same rows in at most ``parts`` lists of windows, of about equal numbers of rows; none is empty."""
     total = sum(map(len, windows))
     ends = [total * part // parts for part in range(1, parts + 1)]
     found: list[list[range]] = [[] for _ in ends]
@@ -71,16 +71,17 @@ def split(rows: Sequence[int], cost: RunCost) -> list[range]:
 
 
 BURST_BYTES: Final = 1 << 20
-"""Bytes that one burst of work reads: a fraction of a millisecond, as a message of a call takes."""
+"""Bytes that one burst of work reads: a fraction of a millisecond, like handling a call's message."""
 PAUSE: Final = 3.0
-"""The pause after a burst, in times of its CPU time: the thread takes a quarter of a core."""
+"""The pause after a burst, in multiples of its CPU time: the thread takes a quarter of a core."""
 
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Next to a thread that takes a quarter of a core, where ``threads`` leave none; returns if it is there.
+    """Run a thread that takes a quarter of a core, where ``threads`` leave none free; returns whether it
+    runs.
 
-    Where a core is left, sockets have that one, and nothing is to be simulated.
+    A free core is enough for sockets; then nothing is simulated.
     """
     if threads < max(2, usable_cores()):
         yield False
@@ -91,7 +92,7 @@ def load(threads: int) -> Iterator[bool]:
         pause_s = 0.0
         while not is_over.wait(pause_s):
             begin_s = time.thread_time()
-            zlib.crc32(data)  # without the interpreter's lock
+            zlib.crc32(data)  # releases the interpreter's lock
             pause_s = PAUSE * (time.thread_time() - begin_s)
 
     thread = threading.Thread(target=disturb, name="antiphon-load", daemon=True)
@@ -106,14 +107,17 @@ def load(threads: int) -> Iterator[bool]:
 LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
-"""Seconds of turns for a graph, unless there were fewer than the least."""
+"""Seconds of measurement for a graph, unless that gives fewer turns than the minimum."""
 SPIN_GAIN: Final = 0.95
-"""Of the time with threads that sleep: threads spin where they take less than that. What they spin is taken
-from whatever else the machine does, so that a time within the noise of a measurement is no reason."""
+"""The fraction of the time with sleeping threads below which threads spin. Spinning takes CPU time from
+all other work, so a gain within the noise of a measurement is not enough.
+"""
 
 
 class ThreadMode(StrEnum):
-    """How a run uses threads: all on one run, asleep or spinning where they wait, or each on a part of it."""
+    """How a run uses threads: all on one run, sleeping or spinning while they wait, or each on a part of
+    it.
+    """
 
     SLEEPING = "sleeping"
     SPINNING = "spinning"
@@ -124,12 +128,12 @@ Times: TypeAlias = dict[ThreadMode, dict[int, list[float]]]
 """Milliseconds of runs, by number of rows."""
 
 Prepare: TypeAlias = Callable[[range], Callable[[], object]]
-"""Binds neighbouring rows, and gives the run over them."""
+"""Binds neighbouring rows, and returns the run over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether threads spin, from how many rows on parts run at the same time, and what a whole run costs."""
+    """Whether threads spin, from how many rows on parts run at the same time, and the cost of a whole run."""
 
     is_spinning: bool
     split_from: int | None
@@ -137,7 +141,9 @@ class Choice:
 
     @classmethod
     def by(cls, times: Times) -> Choice:
-        """What was fastest by the medians of its runs; cost is of the best, which met no other work."""
+        """The fastest mode by the medians of its runs; the cost is that of the best run, which met no
+        other work.
+        """
         whole = times.get(ThreadMode.SLEEPING) or times[ThreadMode.SPINNING]
         is_spinning = ThreadMode.SLEEPING not in times
         if not is_spinning and ThreadMode.SPINNING in times:
@@ -151,7 +157,9 @@ class Choice:
 
 
 def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequence[float]]) -> int | None:
-    """From how many rows on parts save the most, all numbers timed counting alike; None where they cost."""
+    """The number of rows from which parts save the most, with equal weight for all numbers; None where
+    they cost more.
+    """
     found, saved, most = None, 0.0, 0.0
     for count in sorted(parts, reverse=True):
         saved += math.log(median(whole[count]) / median(parts[count]))
@@ -161,10 +169,11 @@ def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequen
 
 
 def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[int]) -> Times:
-    """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode.
+    """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
+    equally.
 
-    Modes run one after the other over other rows, as far as there are any: rings come from memory, as in a
-    call. Each turn begins with another mode. Rows are bound before the time is taken.
+    Modes run one after the other over different rows, as far as possible, so that rings come from memory, as
+    in a call. Each turn begins with another mode. Rows are bound before the timing.
     """
     modes = list(runs)
     times: Times = {mode: {count: [] for count in counts} for mode in modes}
@@ -186,6 +195,6 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
 
 
 def spaced(slots: int, count: int) -> list[range]:
-    """Windows of that many rows, as far from each other as there is room."""
+    """Windows of this number of rows, as far apart as possible."""
     starts = np.linspace(0, slots - count, MOST_TURNS).astype(int).tolist()
     return [range(start, start + count) for start in starts]

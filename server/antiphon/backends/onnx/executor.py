@@ -50,25 +50,25 @@ class Language:
     """
 
     def __init__(self, spec: LMSpec, lm: Stage, depformer: Stage | None) -> None:
-        """Take over the graphs; ``depformer`` is None for a model that only listens."""
+        """Take over the graphs; ``depformer`` is None for a model without audio output."""
         self._lm, self._depformer = lm, depformer
         self.spec = spec
         self.allocate(lm.slots)
 
     def allocate(self, rows: int) -> None:
-        """Have ``rows`` fresh rows with default parameters next to those of the graphs."""
+        """Have ``rows`` fresh rows with default parameters in addition to the graphs' own."""
         self.delays = DelayRings(self.spec, rows)
         self.sampler = RowSampler(self.spec, rows)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Make rows like fresh ones, those of the graphs excepted."""
+        """Make rows fresh, except for the graphs' own state."""
         self.delays.reset(rows)
         self.sampler.reset(rows)
 
     def read(
         self, rows: IntArray, heard: IntArray, watch: Stopwatch, *, is_fixed: bool = False
     ) -> tuple[IntArray, dict[str, Array]]:
-        """Codes int32 ``[m, codebooks]`` to the text that is sampled, int32 ``[m]``, and outputs of "lm"."""
+        """Codes int32 ``[m, codebooks]`` to the sampled text, int32 ``[m]``, and outputs of "lm"."""
         outputs = self._lm.run(rows, {"tokens": self.delays.inputs(rows, heard)}, is_fixed=is_fixed)
         watch.lap("lm")
         text = self.sampler.text(rows, outputs["logits"], self.delays.offsets[rows])
@@ -78,7 +78,7 @@ class Language:
     def speak(
         self, rows: IntArray, text: IntArray, hidden: Array, watch: Stopwatch, *, is_fixed: bool = False
     ) -> IntArray:
-        """A frame's audio tokens int32 ``[m, dep_q]``, all of them by one graph."""
+        """A frame's audio tokens int32 ``[m, dep_q]``, all by one graph."""
         if self._depformer is None:
             return np.empty((rows.size, 0), dtype=np.int32)
         noise = np.empty((rows.size, self.spec.dep_q, self.spec.card), np.float32)
@@ -96,12 +96,12 @@ class Language:
         return codes.astype(np.int32)
 
     def snapshot(self, row: int) -> dict[str, Array]:
-        """Copy what a row has outside of the graphs, by name, without the row axis."""
+        """Copy a row's state outside of the graphs, by name, without the row axis."""
         parts = {_DELAYS + name: np.asarray(array) for name, array in self.delays.snapshot(row).items()}
         return parts | {_SAMPLER + name: np.asarray(a) for name, a in self.sampler.snapshot(row).items()}
 
     def specs(self) -> list[TensorSpec]:
-        """What a snapshot has outside of the graphs."""
+        """The state outside of the graphs, for a snapshot."""
         return [TensorSpec(name, array.shape, array.dtype) for name, array in self.snapshot(0).items()]
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
@@ -131,20 +131,20 @@ class OnnxRows:
             self.language = Language(spec.lm, stages["lm"], stages.get("depformer"))
 
     def allocate(self, slots: int) -> None:
-        """See the protocol."""
-        for rows in (0, slots):  # all former rows go before the first new one comes
+        """See :class:`antiphon.backends.base.DeviceRows`."""
+        for rows in (0, slots):  # all former rows are freed before the first new one
             for stage in self.stages.values():
                 stage.allocate(rows)
         if self.language is not None:
             self.language.allocate(slots)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The rows of the stage that runs the most."""
+        """The physical rows of the stage that runs the most."""
         stages = self.stages.values()
         return max(sum(map(len, stage.windows(rows, is_fixed=is_fixed))) for stage in stages)
 
     def warm_up(self, progress: Progress) -> None:
-        """Run each stage at several sizes, which allocates what it needs and measures what runs cost."""
+        """Run each stage at several sizes, which allocates its memory and measures its runs."""
         for done, (name, stage) in enumerate(self.stages.items()):
             progress(done, len(self.stages), name)
             stage.warm_up(row_counts(stage.slots))
@@ -155,51 +155,51 @@ class OnnxRows:
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
     def choose_threads(self) -> None:
-        """Choose how stages that have a choice run, with as many rows as there are."""
+        """Choose how stages with a choice run, with the current number of rows."""
         for stage in self.stages.values():
             if stage.has_choice:
                 stage.warm_up(row_counts(stage.slots))
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """See the protocol; voices stay."""
+        """See :class:`antiphon.backends.base.DeviceRows`; voices are kept."""
         for stage in self.stages.values():
             stage.state.reset(rows)
         if self.language is not None:
             self.language.reset(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         if self.language is not None:
             self.language.sampler.set_parameters(row, parameters)
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         tensors: dict[str, Any] = {} if self.language is None else self.language.snapshot(row)
         for stage in self.stages.values():
             tensors |= stage.state.snapshot(row)
         return tensors
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         specs = [] if self.language is None else self.language.specs()
         for stage in self.stages.values():
             specs += stage.state.specs.values()
         check_state(tensors, specs)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         for stage in self.stages.values():
             stage.state.restore(row, tensors)
         if self.language is not None:
             self.language.restore(row, tensors)
 
     def state_bytes(self) -> int:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         language = 0 if self.language is None else self.language.bytes
         return language + sum(stage.bytes for stage in self.stages.values())
 
     def close(self) -> None:
-        """Let go of the sessions, their threads and their state."""
+        """Free the sessions, their threads and their state."""
         for stage in self.stages.values():
             stage.close()
         self.stages.clear()
@@ -214,7 +214,7 @@ class OnnxFrames(OnnxRows, HostArrays):
     """Codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
 
     def run(self, work: Work) -> Result:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         rows, is_fixed, watch = work.rows, work.is_fixed, Stopwatch()
         self.reset(rows[work.is_fresh])
         encode = self.stages["encode"]
@@ -251,11 +251,11 @@ class OnnxTexts(OnnxRows, HostArrays):
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
 
     def reset_rows(self, rows: IntArray) -> None:
-        """The graphs bound nothing that a mask hides, so rings are erased."""
+        """The graphs read nothing that a mask hides, so rings are erased."""
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         language, rows, is_fixed, watch = self.language, step.rows, step.is_fixed, Stopwatch()
         assert language is not None
         asked, outputs = language.read(rows, np.empty((rows.size, 0), np.int32), watch, is_fixed=is_fixed)
@@ -285,7 +285,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         return {name: array[0] for name, array in found.items()}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         for name, array in tensors.items():
             self.stages["lm"].state.arrays[name][row] = array
 
@@ -297,7 +297,7 @@ def row_counts(slots: int) -> tuple[int, ...]:
 
 
 def thread_words(stages: Mapping[str, Stage]) -> str:
-    """The threads of a step, how they wait for one another, and which stages run parts of it side by side."""
+    """The threads of a step, how they wait for one another, and the stages of which they run parts."""
     count = max((stage.threads for stage in stages.values()), default=1)
     if count == 1:
         return "1 thread"
@@ -313,12 +313,13 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
 
 
 VOICE: Final = "voice"
-"""The graph that turns voices into what a tts row remembers of them."""
+"""The graph that turns voices into state of a tts row."""
 
 SPLIT_BYTES: Final = 150_000_000
-"""The largest graph that is loaded once more, for parts of a tick at the same time: Mimi's, with the 32
-codebooks of a recogniser too (109 MB in INT8), and not a language model of a thousand million weights, whose
-products are long enough for several threads each."""
+"""The largest graph that is loaded twice, for parts of a tick at the same time: Mimi's, also with a
+recogniser's 32 codebooks (109 MB in INT8), but not a language model of a thousand million weights, whose
+products are long enough for several threads.
+"""
 
 
 def make(
@@ -331,13 +332,13 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint's graphs.
 
-    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is how many a step may use on
-    a CPU (None: all cores it may use but one), and ``spin`` whether they keep their cores while a step runs
-    (None: where that is measured to be faster).
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
+    CPU (None: all usable cores but one), and ``spin`` whether they keep their cores while a step runs (None:
+    where that is measured to be faster).
 
     Raises:
-        CheckpointFormatError: a graph is missing, or not what the manifest says.
-        ConfigError: no such device, or less than one slot or thread.
+        CheckpointFormatError: a graph is missing, or differs from the manifest.
+        ConfigError: no such device, or fewer than one slot or thread.
     """
     spec = checkpoint.spec
     name, providers = pick_provider(device)

@@ -1,4 +1,4 @@
-"""One graph over S rows: its state and its buffers, and runs over windows of them that copy nothing."""
+"""One graph over S rows: its state and its buffers, and runs over windows of them without copies."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from antiphon.models.onnx_file import read_opset
 SLOT_AXES: Final[Mapping[str, int]] = {
     "k": 1, "v": 1, "k_scale": 1, "v_scale": 1, "k_offset": 1, "k_across": 2,
 }  # fmt: skip
-"""Last parts of the names of rings, ``MODULE.LAYER.PART``, and which axis of a row's tensor are the slots.
+"""The last part of a ring's name, ``MODULE.LAYER.PART``, and which axis of a row's tensor are the slots.
 
-``MODULE.position`` counts what was written into them.
+``MODULE.position`` counts the written positions.
 """
 
 
 class RowState:
     """S rows of a graph's state, each tensor ``[S, *shape]``.
 
-    What no run changes (``StateFormat.output`` None) a reset leaves too: it is large, and is written when
-    the row is given another (a voice).
+    A tensor that no run changes (``StateFormat.output`` None) survives a reset too: it is large, and is
+    written when the row gets another (a voice).
     """
 
     def __init__(self, form: GraphFormat, rows: int) -> None:
@@ -39,13 +39,13 @@ class RowState:
         self.specs = {entry.name: _spec_of(form, entry) for entry in form.state}
         self.arrays: dict[str, Array] = {e.name: form.input(e.name).allocate(rows) for e in form.state}
         for entry in form.state:
-            if entry.fill:  # zeros are there already, and cost no memory before they are written
+            if entry.fill:  # zeros already, without memory until they are written
                 self.arrays[entry.name][:] = entry.fill
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Make rows like fresh ones, bit for bit: stale garbage is erased, not only hidden.
+        """Make rows like fresh ones, bit for bit: old content is erased, not only hidden.
 
-        Beyond its position a ring is fresh already.
+        A ring is fresh beyond its position.
         """
         for row in rows:
             own = {name: array[row, ...] for name, array in self.arrays.items()}
@@ -63,12 +63,12 @@ class RowState:
             np.take(source.arrays[name], rows, axis=0, out=array[: rows.size], mode="clip")
 
     def scatter(self, target: RowState, rows: IntArray) -> None:
-        """Copy what runs change of the first rows of this state into ``rows`` of another."""
+        """Copy the changeable state of the first rows of this state into ``rows`` of another."""
         for spec in self._written:
             target.arrays[spec.name][rows] = self.arrays[spec.name][: rows.size]
 
     def snapshot(self, row: int) -> dict[str, Array]:
-        """Copy one row, by name, without the row axis; rings as far as they are filled."""
+        """Copy one row, by name, without the row axis; only the filled part of rings."""
         own = {name: array[row, ...] for name, array in self.arrays.items()}
         return {name: spec.cut(own[name], own).copy() for name, spec in self.specs.items()}
 
@@ -84,7 +84,7 @@ class RowState:
 
 
 def _spec_of(form: GraphFormat, entry: StateFormat) -> TensorSpec:
-    """A tensor of a graph's state: rings are known by their names."""
+    """A tensor of a graph's state: its name tells whether it is a ring."""
     tensor, (module, _, part) = form.input(entry.name), entry.name.rpartition(".")
     position: str | None = f"{module.rpartition('.')[0]}.position"
     if part not in SLOT_AXES or all(other.name != position for other in form.state):
@@ -102,16 +102,17 @@ def _spec_of(form: GraphFormat, entry: StateFormat) -> TensorSpec:
 
 BINDINGS: Final = 256
 """Windows whose bindings are kept. One takes 0.1 ms to make where a run takes 0.5 ms or more; 32 rows have
-528 windows, most of which never occur."""
+528 windows, most of which never occur.
+"""
 
 
 class Graph:
-    """A session and everything it reads and writes, each tensor ``[S, *shape]`` and always in one place.
+    """A session and its buffers, each tensor ``[S, *shape]`` and always in one place.
 
-    ``inputs`` and ``outputs`` are the caller's, ``state`` stays from run to run. A run over a window of rows
-    is bound to those rows of every buffer by address. State that the graph table calls aliased is
-    updated where it lies; the next value of any other is put aside and copied back, since the runtime may
-    write an output while the input is still to be read. State without a next value is only read.
+    ``inputs`` and ``outputs`` are the caller's, ``state`` persists from run to run. A run over a window of
+    rows is bound to those rows of every buffer by address. State that the graph's table calls aliased is
+    updated in place; the next value of other state is written elsewhere and copied back, since the runtime
+    may write an output while the input is still to be read. State without a next value is only read.
     """
 
     def __init__(
@@ -133,16 +134,17 @@ class Graph:
         self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
     def use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
-        """Run by these sessions from now on, and let go of those there were."""
+        """Run by these sessions from now on, and free the former ones."""
         self._session, self._split = session, split
         self._bindings.clear()
 
     def prepare(
         self, window: range, session: onnxruntime.InferenceSession | None = None
     ) -> Callable[[], None]:
-        """Bind neighbouring rows; the run from ``inputs`` and the state to ``outputs`` and the new state.
+        """Bind neighbouring rows; returns the run from ``inputs`` and the state to ``outputs`` and the new
+        state.
 
-        ``session`` is another one of the same graph.
+        ``session`` is another session of the same graph.
         """
         session = session or self._session
         return partial(self._run, session, self._binding(window, session), window)
@@ -185,7 +187,7 @@ class Graph:
 
     @property
     def bytes(self) -> int:
-        """Bytes of state of all rows, with what is put aside during a run."""
+        """Bytes of state of all rows, with the copies during a run."""
         return self.state.bytes + sum(array.nbytes for array in self._aside.values())
 
 
@@ -211,7 +213,7 @@ def _place(array: Array, window: range) -> tuple[tuple[int, ...], int]:
 
 
 def check_graph(session: onnxruntime.InferenceSession, form: GraphFormat, path: Path) -> None:
-    """Compare a loaded graph with what its manifest says of it.
+    """Compare a loaded graph with its manifest.
 
     Raises:
         CheckpointFormatError: another opset, or an input or output of another name, dtype or shape.
@@ -237,7 +239,7 @@ def _compare(
 
 
 def _describe(argument: onnxruntime.NodeArg) -> str:
-    """An input or output as :class:`TensorFormat` would say it."""
+    """An input or output as a :class:`TensorFormat`."""
     dtype = argument.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(dtype, dtype)
     first, *rest = argument.shape or (None,)

@@ -1,6 +1,6 @@
-"""ONNX Runtime sessions: which device runs a graph, with how many threads, and how these wait.
+"""ONNX Runtime sessions: the device of a graph, the number of threads, and how these wait.
 
-This is the one place that imports ONNX Runtime. From release 1.29 on the library sends usage data unless the
+Only this module imports ONNX Runtime. From release 1.29 on the library sends usage data unless the
 environment forbids it when it is loaded.
 """
 
@@ -36,7 +36,7 @@ VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
 
 @dataclass(frozen=True, slots=True)
 class SplitSession:
-    """What runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
+    """Runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
 
     ``threads`` counts all of them, the caller's included.
     """
@@ -48,11 +48,11 @@ class SplitSession:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """A graph's file, and the ways in which its sessions may be opened on a CPU of several threads.
+    """A graph's file, and the options of its sessions on a CPU with several threads.
 
-    ``threads`` are those of a step, the calling one included. ``spin`` says whether they keep their cores
-    while they wait (:func:`open_session`); None leaves it to a measurement. ``pool`` has the others, for
-    parts of a tick at the same time; None: no parts. ``file_bytes`` is what a session's weights take.
+    ``threads`` of a step include the calling one. ``spin``: they keep their cores while they wait
+    (:func:`open_session`); None leaves it to a measurement. ``pool`` has the other threads, for parts of a
+    tick at the same time; None: no parts. ``file_bytes`` is the size of a session's weights.
     """
 
     path: Path
@@ -67,13 +67,13 @@ class Opener:
         return open_session(self.path, self.providers, self.threads, spin=spin)
 
     def open_split(self) -> SplitSession | None:
-        """A second session, for parts; None where there are none, or as :meth:`open_second`."""
+        """A second session, for parts; None without parts, or as :meth:`open_second`."""
         if self.pool is None or (session := self.open_second(1)) is None:
             return None
         return SplitSession(session, self.pool, self.threads)
 
     def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
-        """A second session; None, and a log line, where it cannot be opened: memory may hold one only."""
+        """A second session; None, and a log line, if it cannot be opened: memory may hold only one."""
         try:
             return open_session(self.path, self.providers, threads, spin=spin)
         except CheckpointFormatError as error:
@@ -84,10 +84,11 @@ class Opener:
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     """The device's full name, and the execution providers to request, best first.
 
-    ``device`` is "cpu" (also None), "cuda", "cuda:1" or "coreml". What a device cannot run, the CPU does.
+    ``device`` is "cpu" (also None), "cuda", "cuda:1" or "coreml". The CPU runs the operations that a device
+    cannot.
 
     Raises:
-        ConfigError: no device is called so, or this ONNX Runtime was built without it.
+        ConfigError: an unknown device, or one that this ONNX Runtime was built without.
     """
     kind, _, index = (device or "cpu").partition(":")
     if kind not in PROVIDERS or (index and not (kind == "cuda" and index.isdecimal())):
@@ -106,7 +107,7 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
 
 
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU says that it sums products of bytes in 32 bits; another x86 saturates in 16."""
+    """Whether the CPU's flags promise sums of byte products in 32 bits; other x86 CPUs saturate in 16."""
     if not cpuinfo.is_file():
         return False
     flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
@@ -116,7 +117,7 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 def session_options(
     threads: int, *, spin: bool = False, vnni: bool | None = None
 ) -> onnxruntime.SessionOptions:
-    """What sessions are opened with; see :func:`open_session`. ``vnni`` None: as the CPU says.
+    """The options of a session; see :func:`open_session`. ``vnni`` None: by the CPU's flags.
 
     Without VNNI the runtime turns signed weights into bytes, whose products it adds in 32 bits: slower, and
     exact.
@@ -124,7 +125,7 @@ def session_options(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # its warnings are about nodes that run on the CPU as intended
+    options.log_severity_level = 3  # its warnings concern nodes that run on the CPU as intended
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     is_exact = has_vnni() if vnni is None else vnni
@@ -138,15 +139,15 @@ def open_session(
     """Load a graph to run on ``threads`` threads, the calling one included.
 
     A thread that waits for its next part of a step sleeps, or, with ``spin``, keeps its core for the length
-    of the step. Between steps none of them does: the cores belong to sockets and codecs then.
+    of the step. Between steps all sleep: the cores are then for sockets and codecs.
 
     Raises:
-        CheckpointFormatError: the file is no graph this ONNX Runtime can run.
+        CheckpointFormatError: this ONNX Runtime cannot run the file.
     """
     options = session_options(threads, spin=spin)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # its exceptions share no base but this one
+    except Exception as error:  # its exceptions have no other common base
         words = " ".join(str(error).split())
         raise CheckpointFormatError(
             f"{path} cannot be run by onnxruntime {onnxruntime.__version__}: {words:.300}"

@@ -1,4 +1,4 @@
-"""A stage of a model: one graph, run over whichever rows are named, in windows by what runs cost."""
+"""A stage of a model: one graph, run over the named rows, in windows chosen by the cost of runs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from antiphon.backends.onnx.sessions import Opener, SplitSession, onnxruntime
 from antiphon.models.manifest import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
-"""The most state of a row that is copied for a run: 0.01 ms in and out, where one more run of the smallest
-graph costs 0.3 ms (docs/adr/0021-ready-rows.md)."""
+"""The largest state of a row that is copied for a run: 0.01 ms in and out, where one more run of the
+smallest graph costs 0.3 ms (docs/adr/0021-ready-rows.md).
+"""
 TRIED_BYTES: Final = 2_000_000_000
-"""The largest graph that is opened twice at the start, to see whether its threads should spin: they sleep in
-a larger one, whose weights a machine may have room for just once."""
+"""The largest graph that is opened twice at the start, to measure whether its threads should spin: in a
+larger one they sleep, since memory may hold its weights only once.
+"""
 
 EXEC: Final = "exec"
-"""The input that says which rows advance, of graphs that have state."""
+"""The input of graphs with state that selects the rows that advance."""
 
 
 class Stage:
     """A graph over S rows. A run names its rows, in any order.
 
-    Where a row has little state or none, the named rows are packed: their state is copied together, run and
-    copied back. Where it has more, state stays where it lies and the graph runs over windows of neighbouring
-    rows; idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From
-    ``split_from`` rows on the windows are cut into as many parts as there are threads, which run at the same
-    time, each on one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait
-    within a run. All three are measured, the last two where there is an ``opener``; whether threads spin, and
-    whether parts run, is decided once.
+    If a row has little state or none, the named rows are packed: their state is copied together, run and
+    copied back. If it has more, state remains in place and the graph runs over windows of neighbouring rows;
+    idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From ``split_from``
+    rows on the windows are cut into as many parts as there are threads, which run at the same time, each on
+    one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait within a run.
+    All three are measured, the last two where there is an ``opener``; whether threads spin, and whether parts
+    run, is decided once.
     """
 
     def __init__(
@@ -57,13 +59,13 @@ class Stage:
         self.allocate(rows)
 
     def allocate(self, rows: int) -> None:
-        """Have ``rows`` fresh rows in place of those there were, which may still be in memory meanwhile."""
+        """Have ``rows`` fresh rows in place of the former ones, which may remain in memory meanwhile."""
         self.slots = rows
         self.graph = Graph(self._session, self._form, rows, self._split)
         self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
 
     def windows(self, rows: IntArray, *, is_fixed: bool = False) -> list[range]:
-        """Which rows of the graph's buffers are run for ``rows`` int32 ``[m]``, in ascending windows."""
+        """The rows of the graph's buffers that are run for ``rows`` int32 ``[m]``, in ascending windows."""
         if is_fixed:
             return [range(self.slots)]
         return [range(rows.size)] if self.is_packed else split(sorted(rows.tolist()), self.cost)
@@ -82,7 +84,7 @@ class Stage:
         if sum(map(len, windows)) > rows.size:
             for array in graph.inputs.values():
                 for window in windows:
-                    array[window.start : window.stop] = 0  # idle rows hear nothing, and do not advance
+                    array[window.start : window.stop] = 0  # idle rows have no input, and do not advance
         for name, array in graph.inputs.items():
             array[places] = inputs[name] if name != EXEC else True
         if self.is_packed:
@@ -96,19 +98,19 @@ class Stage:
         return {name: array[places] for name, array in graph.outputs.items()}
 
     def _run_split(self, windows: Sequence[range]) -> bool:
-        """Run windows in parts at the same time, if they have rows enough; returns whether they have."""
+        """Run windows in parts at the same time, if they have enough rows; returns whether they do."""
         if self._split is None or self.split_from is None or sum(map(len, windows)) < self.split_from:
             return False
         self.graph.prepare_split(cut(windows, self._split.threads))()
         return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
-        """Run over 1, 2, ... rows, after which no row is fresh, and measure what runs cost.
+        """Run over 1, 2, ... rows, after which no row is fresh, and measure the cost of runs.
 
-        Each time is that of rows that were not just run: their rings come from memory, as in a call. Next to
-        sockets, where threads leave no core to them, the best run is one that met none of their work. The
-        cost of a run is that of the best one; the way to run is chosen by medians, the first time. Later only
-        what that leaves is measured: parts that won stay, from as many rows on as before where they lose.
+        Each time is measured over rows that were not just run: their rings come from memory, as in a call. If
+        sockets share the threads' cores, the best run is one without their work. The cost of a run is that of
+        the best one; the mode is chosen by medians, the first time. Later only the chosen mode is measured
+        again: parts remain chosen, from as many rows on as before where they lose.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
@@ -129,7 +131,7 @@ class Stage:
         self._is_chosen = True
 
     def _open_modes(self) -> dict[ThreadMode, onnxruntime.InferenceSession]:
-        """The sessions to be compared: the one there is, and one of the other mode, if it opens."""
+        """The sessions to be compared: the current one, and one of the other mode, if it opens."""
         modes = (ThreadMode.SLEEPING, ThreadMode.SPINNING)
         sessions = {modes[self.is_spinning]: self._session}
         opener = self._opener
@@ -142,7 +144,7 @@ class Stage:
         return sessions
 
     def open_split(self) -> None:
-        """Open the session for parts, unless it is open or there are none."""
+        """Open the session for parts, unless it is open or there are no parts."""
         if self._opener is not None and self._split is None:
             self._use(self._session, self._opener.open_split())
 
@@ -151,28 +153,28 @@ class Stage:
         self.graph.use(session, split)
 
     def close(self) -> None:
-        """Let go of the other threads."""
+        """Free the other threads."""
         if self._opener is not None and self._opener.pool is not None:
             self._opener.pool.shutdown()
 
     @property
     def has_choice(self) -> bool:
-        """Whether there is more than one way to use threads: parts, or how they wait."""
+        """Whether there is a choice in the use of threads: parts, or how they wait."""
         opener = self._opener
         return opener is not None and (opener.pool is not None or opener.spin is None)
 
     @property
     def threads(self) -> int:
-        """How many threads a step has."""
+        """The number of threads of a step."""
         return 1 if self._opener is None else self._opener.threads
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of a second copy of the weights that are not in memory, since no parts run."""
+        """Bytes of the second copy of the weights that is not in memory while no parts run."""
         opener = self._opener
         return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
 
     @property
     def bytes(self) -> int:
-        """Bytes of state of all rows, with room for the rows of a run."""
+        """Bytes of state of all rows, with the space for the rows of a run."""
         return self.graph.bytes + (self.state.bytes if self.is_packed else 0)

@@ -1,4 +1,4 @@
-"""The Pocket-TTS backend: each row an utterance of its own, each tick a frame of every row."""
+"""The Pocket-TTS backend: each row is one utterance, each tick a frame of every row."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
     started = threading.Barrier(threads)
     pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
     list(pool.map(lambda _: started.wait(), range(threads)))
-    torch.set_num_threads(before)  # a new thread elsewhere would have begun with one
+    torch.set_num_threads(before)  # a new thread elsewhere would have started with one
     return pool
 
 
 def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
-    """The places of ``costs`` in at most ``threads`` groups, none empty, that cost about the same.
+    """The indices of ``costs`` in at most ``threads`` groups of about equal cost, none empty.
 
-    The dearest goes first, each to the group that costs the least so far.
+    The most expensive goes first, each to the cheapest group so far.
     """
     groups: list[list[int]] = [[] for _ in range(threads)]
     totals = [0.0] * threads
@@ -60,29 +60,33 @@ def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
 
 
 KEPT_BYTES: Final = 128 * 2**20
-"""Voices of recordings that are kept, the least recently used going first: some twenty of the full model."""
+"""Voices of recordings that are kept, the least recently used dropped first: some twenty of the full
+model.
+"""
 
 WAIT_S: Final = 0.005
-"""How long a call waits for a recording to be heard: callers who speak wait no longer between two ticks."""
+"""Seconds that a call waits for a recording to be processed: speaking callers wait no longer between two
+ticks.
+"""
 
 
 class Voices:
-    """Makes what a row begins with. ``executor`` hears recordings, which takes up to a second or two."""
+    """Makes the voices of rows. ``executor`` processes recordings, which takes up to a second or two."""
 
     def __init__(
         self, model: PocketModel, shape: PocketShape, frame_samples: int, executor: Executor
     ) -> None:
-        """Begin with none."""
+        """Start without voices."""
         self._model, self._shape, self._frame_samples = model, shape, frame_samples
         self._executor = executor
         self._kept = SnapshotCache(KEPT_BYTES, state_bytes)
         self._running: dict[str, Future[State]] = {}
 
     def get(self, prompt: Prompt) -> State | None:
-        """The voice of a prompt, None while it is still being made.
+        """The voice of a prompt, None while it is being made.
 
         Raises:
-            UnsupportedError: a prompt that is no voice of this model.
+            UnsupportedError: the prompt is no voice of this model.
             RuntimeError: the model failed.
         """
         self._check(prompt)
@@ -101,7 +105,7 @@ class Voices:
         return heard
 
     def knows(self, prompt: Prompt) -> bool:
-        """Whether a recording was heard before."""
+        """Whether a recording was processed before."""
         return self._kept.get(prompt.key) is not None
 
     def _hear(self, prompt: Prompt) -> State:
@@ -139,13 +143,15 @@ TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 TRIAL_ROWS: Final = 4
 TRIAL_SHARE: Final = 0.5
-"""Share of a frame up to which rows of a thread are timed together; where fewer fit, each takes more."""
+"""The fraction of a frame up to which rows of a thread are timed together; where fewer fit, each takes
+more.
+"""
 LONGEST_CHUNK_TOKENS: Final = 272
-"""A word may have 256 tokens; quotes, a capital and a full stop come on top."""
+"""Tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
 
 
 class PocketRows(HostArrays):
-    """Rows of a model, each an utterance of its own; see :class:`antiphon.backends.base.DeviceRows`."""
+    """Rows of a model, each with its own utterance; see :class:`antiphon.backends.base.DeviceRows`."""
 
     def __init__(
         self,
@@ -158,7 +164,7 @@ class PocketRows(HostArrays):
         quantization: str = "none",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Take over a loaded model, and say a few words with it to know how long they take."""
+        """Take over a loaded model, and time a few spoken words."""
         self.model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
         self.clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
@@ -178,7 +184,7 @@ class PocketRows(HostArrays):
         )
 
     def allocate(self, slots: int) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         self.speakers = [self._fresh() for _ in range(slots)]
         self.parameters = [SamplingParameters() for _ in range(slots)]
         self.failed: dict[int, Exception] = {}
@@ -188,15 +194,15 @@ class PocketRows(HostArrays):
         return PocketRow(self.model, chunker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """As many as are named: rows never meet."""
+        """As many as are named: rows are independent."""
         return len(self.speakers) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
-        """Nothing is left to do: a trial was spoken when it was made."""
+        """No effect: the constructor has run a trial."""
         progress(1, 1, "pocket")
 
     def reset(self, rows: Sequence[int]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         for row in rows:
             self.begin(row, None)
 
@@ -206,16 +212,16 @@ class PocketRows(HostArrays):
         self.speakers[row] = self._fresh(voice)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Only the voice's temperature and seed mean something here."""
+        """Set the voice's temperature and seed; the other parameters have no effect."""
         self.parameters[row] = parameters
 
     def advance(
         self, rows: Sequence[int], offered: Sequence[tuple[TextEntry, ...]]
     ) -> list[tuple[bool, Frame | None]]:
-        """Let rows take what they are offered and say a frame, on a worker's thread.
+        """Let rows take the offered words and compute a frame, on a worker's thread.
 
-        Those that are in an utterance think together first. Where that fails each thinks separately,
-        and which failed is seen.
+        Rows within an utterance run the language model together first. If that fails each runs it separately,
+        which shows the failed one.
         """
         going = [said for row in rows if (said := self.speakers[row].going_on) is not None]
         if len(going) > 1:
@@ -227,7 +233,7 @@ class PocketRows(HostArrays):
         return [self._speak(row, entries) for row, entries in zip(rows, offered, strict=True)]
 
     def _speak(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
-        """Let one row take what it is offered and say a frame."""
+        """Let one row take the offered words and compute a frame."""
         speaker = self.speakers[row]
         has_taken = bool(offered) and speaker.has_room
         try:
@@ -235,33 +241,33 @@ class PocketRows(HostArrays):
                 if has_taken:
                     speaker.add(offered)
                 return has_taken or (not offered and speaker.is_busy), speaker.speak(self.parameters[row])
-        except Exception as error:  # whatever it was, it is this row's: its neighbours have their frames
+        except Exception as error:  # any error concerns this row only: its neighbours have their frames
             self.failed[row] = error
             return has_taken, None
 
     def cost(self, row: int, offered: tuple[TextEntry, ...]) -> float:
-        """What a row's next frame takes, in frames of an utterance; silence takes next to nothing."""
+        """The cost of a row's next frame, in frames of an utterance; silence costs next to nothing."""
         speaker = self.speakers[row]
         if speaker.going_on is not None:
             return 1.0
         return self.opening_frames if speaker.may_begin(offered) else 0.0
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """Copy a row: its words, its utterance; voices are shared, since nothing changes them."""
+        """Copy a row: its words and its utterance; voices are immutable and shared."""
         return self.speakers[row].to_arrays()
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         with torch.inference_mode():
             PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See the protocol."""
+        """See :class:`antiphon.backends.base.DeviceRows`."""
         with torch.inference_mode():
             self.speakers[row] = PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def state_bytes(self) -> int:
-        """What the utterances of all rows take now; it grows and shrinks with them."""
+        """Bytes of the utterances of all rows, which grow and shrink."""
         return sum(speaker.bytes for speaker in self.speakers)
 
     def close(self) -> None:
@@ -270,13 +276,13 @@ class PocketRows(HostArrays):
             pool.shutdown(cancel_futures=True)
 
     def _row_ms(self, frame_ms: float) -> float:
-        """What a row adds to a frame of a thread: its share of several where several fit well, or all."""
-        rows = (1, 1, TRIAL_ROWS)  # the first warms up what no later row has to
+        """A row's addition to a frame of a thread: its share of several where several fit well, or all."""
+        rows = (1, 1, TRIAL_ROWS)  # the first run warms up; later rows need not
         _, alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in rows)
         return together_ms / TRIAL_ROWS if together_ms <= TRIAL_SHARE * frame_ms else alone_ms
 
     def _trial_ms(self, rows: int) -> float:
-        """The least time of a frame of ``rows`` rows, of a short sentence that is not sent."""
+        """The shortest time of a frame of ``rows`` rows, of a short sentence that is not sent."""
         self.allocate(rows)
         for speaker in self.speakers:
             speaker.add((TextEntry((1,), TRIAL, is_last=True),))
@@ -289,10 +295,10 @@ class PocketRows(HostArrays):
             raise next(iter(self.failed.values()))
         if rows == 1:
             self.opening_frames = max(1.0, times_s[0] / min(times_s))
-        return 1000.0 * min(times_s[1:] or times_s)  # what disturbed the start-up must not shrink the server
+        return 1000.0 * min(times_s[1:] or times_s)  # the least: without disturbances
 
     def _longest_bytes(self, shape: PocketShape) -> int:
-        """What the longest chunk takes after the longest voice: keys, values, and the codec's own."""
+        """Bytes of the longest chunk after the longest voice: keys, values, and the codec's state."""
         model = self.model
         max_frames = self._longest_frames
         positions = shape.max_positions + LONGEST_CHUNK_TOKENS + max_frames
@@ -304,9 +310,9 @@ class PocketRows(HostArrays):
 class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
-    Rows are dealt to the threads there are by what they take, so that one that begins an utterance delays few
-    others; those of a thread share what it reads of the language model's weights. A row that fails does so
-    only: the next tick that names it raises its error, before any row is advanced.
+    Rows are dealt to threads by their cost, so that one that begins an utterance delays few others; the rows
+    of a thread share its reads of the language model's weights. A row that fails does so only: the next tick
+    that names it raises its error, before any row is advanced.
     """
 
     def __init__(self, rows: PocketRows, *, slots: int) -> None:
@@ -314,7 +320,7 @@ class PocketBackend(RowHost[PocketRows]):
         super().__init__(rows.facts.spec, rows, slots=slots, can_prime=True)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """A frame of every named row that has something to say; see the class for rows that fail."""
+        """Compute a frame of every named row that has work; see the class for rows that fail."""
         check_inputs(self._info, inputs)
         executor, rows = self.executor, inputs.rows.tolist()
         executor.reset(inputs.rows[inputs.reset].tolist())
@@ -341,10 +347,10 @@ class PocketBackend(RowHost[PocketRows]):
         return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Give a fresh row its voice; a recording takes some calls until it was heard.
+        """Give a fresh row its voice; a recording takes several calls until it is processed.
 
         Raises:
-            UnsupportedError: a prompt that is no voice of this model.
+            UnsupportedError: the prompt is no voice of this model.
             StepError, DeviceLostError: the model failed.
         """
         check_row(self._info, row)

@@ -1,9 +1,9 @@
-"""Words as they come, to the chunks of text that Pocket-TTS is given one at a time.
+"""Collects words into the chunks of text that Pocket-TTS takes one at a time.
 
-The model was trained on single sentences and is given whole ones, several together while they are short: the
+The model was trained on single sentences and takes whole ones, several together while they are short: the
 rule is that of ``split_into_best_sentences`` of the package, which sees the whole text at once. Here words
-come in any portions, and a chunk is handed on when no later word could change it; so what is said never
-depends on how fast the text comes.
+arrive in any portions, and a chunk is passed on when no later word could change it; so the speech never
+depends on how fast the text arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 LONGEST_TOKENS: Final = 200
-"""A sentence that continues beyond, or has no comma to be cut at, is cut between two words."""
+"""Tokens after which a sentence without a comma, or with a later end, is cut between two words."""
 
 _ENDS: Final = ".!?\u2026"
 _COMMAS: Final = ",;:"
@@ -21,7 +21,7 @@ _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
 class ChunkWord(NamedTuple):
-    """A word as it was written, its own tokens, and which of all entries it is."""
+    """A word as written, its own tokens, and its index among all entries."""
 
     text: str
     tokens: int
@@ -29,7 +29,7 @@ class ChunkWord(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What the model is given at once; ``last`` is the index of its last entry."""
+    """The model's next text; ``last`` is the index of its last entry."""
 
     text: str
     last: int
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Chunker:
-    """Collects one speaker's words. ``count`` gives a text's tokens; up to ``chunk_tokens`` go together."""
+    """Collects one speaker's words. ``count`` returns a text's tokens; up to ``chunk_tokens`` go together."""
 
     count: Callable[[str], int]
     chunk_tokens: int
@@ -53,7 +53,7 @@ class Chunker:
     _parts: list[_Part] = field(default_factory=list)
 
     def add(self, word: ChunkWord) -> list[Chunk]:
-        """Add a word; returns the chunks that are whole now, which are mostly none."""
+        """Add a word; returns the chunks that are complete now, usually none."""
         chunks: list[Chunk] = []
         if self._is_ended_by(word):
             chunks = self._end_sentence()
@@ -63,23 +63,23 @@ class Chunker:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """The text ends, or a pause comes: the chunks of all that was still kept."""
+        """The text ends, or a pause follows: returns the chunks of all kept words."""
         return self._end_sentence() + self._close()
 
     def to_json(self) -> dict[str, list[Any]]:
-        """What is kept of the text, for :meth:`from_json`."""
+        """The kept text, for :meth:`from_json`."""
         return {"sentence": list(self._sentence), "parts": list(self._parts)}
 
     @classmethod
     def from_json(
         cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
     ) -> Chunker:
-        """One that continues where :meth:`to_json` was called."""
+        """Chunks that continue from a :meth:`to_json`."""
         words, parts = (ChunkWord(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
         return cls(count, chunk_tokens, list(words), list(parts))
 
     def _is_ended_by(self, word: ChunkWord) -> bool:
-        """Whether the sentence is over before this word: it had its end, or is too long to be one."""
+        """Whether the sentence has ended before this word: at its end, or by its length."""
         if not self._sentence:
             return False
         if sum(it.tokens for it in self._sentence) + word.tokens > LONGEST_TOKENS:
@@ -88,11 +88,9 @@ class Chunker:
         return says_something and _ends_with(self._sentence[-1].text, _ENDS)
 
     def _may_join(self) -> bool:
-        """Whether the sentence that has begun, or its part up to a comma, may still go with what is kept."""
+        """Whether the current sentence, or its part up to a comma, may still join the kept text."""
         comma = next((at for at, it in enumerate(self._sentence, 1) if _ends_with(it.text, _COMMAS)), None)
-        begun = (
-            self._part(self._sentence[:comma]).tokens - 1
-        )  # counted with a full stop, which it may not have
+        begun = self._part(self._sentence[:comma]).tokens - 1  # counted with a full stop, which it may lack
         return self._kept_tokens + begun <= self.chunk_tokens
 
     @property
@@ -100,7 +98,7 @@ class Chunker:
         return sum(part.tokens for part in self._parts)
 
     def _end_sentence(self) -> list[Chunk]:
-        """Put what is whole behind what is kept; returns the chunks that do not fit any more."""
+        """Append the complete text to the kept text; returns the chunks that no longer fit."""
         words, self._sentence = self._sentence, []
         chunks: list[Chunk] = []
         for part in self._cut(words) if words else []:
@@ -127,7 +125,7 @@ class Chunker:
         return _Part(text, self.count(text), words[-1].entry)
 
     def _close(self) -> list[Chunk]:
-        """What is kept, as a chunk; none when nothing is."""
+        """The kept text as a chunk; none when it is empty."""
         parts, self._parts = self._parts, []
         return [Chunk(" ".join(part.text for part in parts), parts[-1].last)] if parts else []
 

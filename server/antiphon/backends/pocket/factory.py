@@ -1,4 +1,4 @@
-"""Making the Pocket-TTS backend for a checkpoint: its options, its loader, its threads."""
+"""Makes the Pocket-TTS backend for a checkpoint: options, loader, threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Undo what importing the package does: torch has one thread then, and its loader makes logging print."""
+    """Undo side effects of importing the package: it sets torch to one thread, and its loader's logging
+    prints.
+    """
     threads, root = torch.get_num_threads(), logging.getLogger()
     quiet = logging.NullHandler()
     root.addHandler(quiet)
@@ -35,7 +37,7 @@ def undisturbed() -> Iterator[None]:
 
 WEIGHTS: Final = ("float32", "int8")
 CHUNK_TOKENS: Final = 50
-"""What the package gives the model at once, and what it was found to speak best."""
+"""The package's length of a text for the model, which it speaks best."""
 
 MAX_CHUNK_TOKENS: Final = 200
 
@@ -52,14 +54,14 @@ def make(
 ) -> PocketBackend:
     """Load a checkpoint with the package ``pocket-tts``.
 
-    ``threads`` rows are stepped at once (None: all cores it may use but one), each on one core. ``weights``
-    "int8" has the package round the language model's matrices. Up to ``chunk_tokens`` tokens of whole
-    sentences are said in one go: with fewer, text that comes slowly is spoken sooner. ``sampler_steps`` a
-    frame are for models that were trained for more than one.
+    ``threads`` rows are stepped at once (None: all usable cores but one), each on one core. ``weights``
+    "int8" has the package quantise the language model's matrices. Up to ``chunk_tokens`` tokens of whole
+    sentences are spoken as one chunk: with fewer, text that arrives slowly is spoken sooner.
+    ``sampler_steps`` per frame are for models that were trained for more than one.
 
     Raises:
         UnsupportedError: a model of another family.
-        ConfigError: another device than the CPU, an option out of range, or less than one slot.
+        ConfigError: another device than the CPU, an option out of range, or fewer than one slot.
         CheckpointFormatError: the package cannot load the files.
     """
     spec, shape = checkpoint.spec, PocketShape.of(checkpoint.spec)
@@ -89,7 +91,7 @@ def make(
 
 
 def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
-    """The package's model, from a configuration whose paths are those of the files that were found."""
+    """The package's model, from a configuration with the paths of these files."""
     import yaml
     from pocket_tts import TTSModel
 
@@ -98,6 +100,6 @@ def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
         path.write_text(yaml.safe_dump(dict(checkpoint.raw_config), allow_unicode=True), encoding="utf-8")
         try:
             return TTSModel.load_model(config=path, quantize=is_int8)
-        except Exception as error:  # a configuration or weights that do not fit: it says so in many ways
+        except Exception as error:  # it has many for files that do not fit
             reason = " ".join(str(error).split())
             raise CheckpointFormatError(f"pocket-tts cannot load {checkpoint.ref}: {reason}") from error

@@ -1,13 +1,13 @@
 """The modules of Pocket-TTS, as its package makes them, driven a frame at a time, for one row or several.
 
-The package generates one utterance in threads of its own and draws noise from torch's one generator. Here
-each step is called for by a row, with that row's noise: its loops (``_generate_audio_stream_short_text``,
+The package generates one utterance in threads of its own and draws noise from torch's one generator. Here a
+row requests each step, with its own noise: the package's loops (``_generate_audio_stream_short_text``,
 ``_autoregressive_generation`` and ``_decode_audio_worker`` of ``TTSModel`` 4.0.1, ``FlowLMModel.forward``)
-are taken apart, its modules are used as they are.
+are replaced, its modules are used unchanged.
 
-A single row reads all weights from memory for one vector. For several each block of a matrix is read once and
-multiplied by every row's vector while a cache holds it. Each product is that of a single row, so its
-numbers are too, however many rows there are.
+A single row reads all weights from memory for one vector. With several, each block of a matrix is read once
+and multiplied by every row's vector while a cache holds it. Each product is computed for one row, so its
+numbers do not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ from antiphon.backends.base import FloatArray
 from antiphon.models.prompt import Prompt
 
 BLOCK_NUMBERS: Final = 1 << 17
-"""Weights of a block: half a megabyte in float32, which the second cache of a core holds."""
+"""Weights of a block: half a megabyte in float32, which fits into a core's second cache."""
 BLOCK_ROWS: Final = 16
-"""A block has a multiple of this number of outputs, so that products take no other routine at its edges."""
+"""The number of outputs of a block is a multiple of this, so that products use no other routine at its
+edges.
+"""
 
 
 class Together:
-    """The package's transformer for several rows at once; its modules compute, and stay as they are."""
+    """The package's transformer for several rows at once; its modules compute, and remain unchanged."""
 
     def __init__(self, transformer: Any) -> None:
         """Take a loaded transformer of the package."""
         self._layers: list[tuple[Any, Any]] = []
         for layer in transformer.layers:
-            twin = copy.copy(layer.self_attn)  # from what was projected to what is yet to be
+            twin = copy.copy(layer.self_attn)  # from the projected input to the next one
             twin._modules = {**twin._modules, "in_proj": nn.Identity(), "out_proj": nn.Identity()}
             self._layers.append((layer, twin))
 
     def think(
         self, inputs: Sequence[Tensor], states: Sequence[Mapping[str, Mapping[str, Tensor]]]
     ) -> list[Tensor]:
-        """Each row's ``[1, 1, dim]`` through all layers, after what its state holds."""
+        """Each row's ``[1, 1, dim]`` through all layers, after its state."""
         rows = list(inputs)
         for layer, attend in self._layers:
             projected = multiply(layer.self_attn.in_proj, [layer.norm1(x) for x in rows])
@@ -63,7 +65,7 @@ class Together:
 
 
 def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
-    """``linear`` of each row; one of another kind than torch's own takes the rows as they come."""
+    """``linear`` of each row; a linear of another type than torch's own gets the rows one at a time."""
     if type(linear) is not nn.Linear or linear.bias is not None or len(rows) == 1:
         return [linear(x) for x in rows]
     outputs = max(BLOCK_ROWS, BLOCK_NUMBERS // linear.in_features // BLOCK_ROWS * BLOCK_ROWS)
@@ -73,10 +75,10 @@ def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
 
 
 State: TypeAlias = dict[str, dict[str, Tensor]]
-"""What the package keeps of an utterance: tensors of each module, by the module's name."""
+"""The package's state of an utterance: tensors of each module, by the module's name."""
 
 FADE_S: Final = 0.005
-"""A fresh decoder begins with a small step, which is faded in."""
+"""The first step of a fresh decoder is short and faded in."""
 
 _SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -87,13 +89,13 @@ _SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 _DECODER: Final = ("upsample", "decoder_transformer", "decoder")
-"""The modules of the codec that make sound; the others only hear a voice."""
+"""The codec's modules for output; the others only encode a voice."""
 
 
 class Opening(NamedTuple):
-    """A chunk of text that was read: what follows needs ``state``, and takes ``max_frames`` at most.
+    """A processed chunk of text: its frames need ``state``, and are ``max_frames`` at most.
 
-    ``tail_frames`` more come after the model has said that the speech is over.
+    ``tail_frames`` more follow after the model has ended the speech.
     """
 
     state: State
@@ -102,7 +104,7 @@ class Opening(NamedTuple):
 
 
 class PocketModel:
-    """One loaded model; it has no state of its own, so threads may use it at once."""
+    """One loaded model without state, so threads may use it at the same time."""
 
     def __init__(self, loaded: TTSModel, *, sampler_steps: int) -> None:
         """Take over a model of the package."""
@@ -132,18 +134,20 @@ class PocketModel:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What it runs on."""
+        """The device of the model."""
         return {"torch": torch.__version__}
 
     # Text.
 
     def count(self, text: str) -> int:
-        """The tokens of a sentence, as the package counts them when it puts sentences together."""
+        """The tokens of a sentence, as the package counts them when it joins sentences."""
         prepared = self._prepare(text, capitalize_first_letter=False)
         return 0 if prepared is None else len(self._flow.conditioner.tokenizer.encode(prepared[0].strip()))
 
     def _prepare(self, text: str, **changes: bool) -> tuple[str, int] | None:
-        """A text as the model was taught to read it, and the frames after its end; None for no text."""
+        """A text in the form that the model was trained on, and the frames after its end; None for no
+        text.
+        """
         model = self._model
         rules = {
             "pad_with_spaces_for_short_inputs": model.pad_with_spaces_for_short_inputs,
@@ -158,7 +162,7 @@ class PocketModel:
     # Voices.
 
     def voice(self, prompt: Prompt | None) -> State:
-        """What the language model keeps of a voice; None is no voice."""
+        """The language model's state of a voice; None is no voice."""
         if prompt is None:
             state: State = init_states(self._flow, batch_size=1, sequence_length=0)
             return state
@@ -179,7 +183,7 @@ class PocketModel:
     # Speech.
 
     def open(self, voice: State, text: str) -> Opening | None:
-        """Read a chunk of text after a voice, which is left as it is; None when there is nothing to read."""
+        """Process a chunk of text after a voice, which remains unchanged; None for an empty chunk."""
         prepared = self._prepare(text)
         if prepared is None:
             return None
@@ -194,7 +198,7 @@ class PocketModel:
         return Opening(state, max_frames, prepared[1] + 2 if recommended is None else recommended)
 
     def longest_frames(self, tokens: int) -> int:
-        """Frames after which a chunk of ``tokens`` tokens ends, whatever the model says."""
+        """Frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
         return int(self._model._estimate_max_gen_len(tokens))
 
     def codec(self, max_frames: int) -> State:
@@ -203,13 +207,14 @@ class PocketModel:
         return {name: module.init_state(1, sequence_length=length) for name, module in self._sounding.items()}
 
     def first_latent(self) -> Tensor:
-        """What stands before the first frame: not a number, which the model takes for the beginning."""
+        """The input before the first frame: NaN, which the model takes for the beginning."""
         return torch.full((1, 1, self.latent_width), float("nan"))
 
     def think_together(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
-        """What :meth:`next_latent` takes as a thought, for several rows at once, each ``[1, dim]``.
+        """The language model's output for :meth:`next_latent`, for several rows at once, each ``[1,
+        dim]``.
 
-        States advance when all rows have thought: where one fails, none has.
+        States advance when all rows are computed: if one fails, none has advanced.
         """
         heard = [torch.where(torch.isnan(latent), self._flow.bos_emb, latent) for latent in latents]
         thought = self._together.think([self._flow.input_linear(latent) for latent in heard], states)
@@ -226,7 +231,7 @@ class PocketModel:
     ) -> tuple[Tensor, bool]:
         """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over.
 
-        ``thought``: what the language model made of ``latent`` already.
+        ``thought``: the language model's output for ``latent``, if it was computed already.
         """
         out = thought
         if out is None:
@@ -249,7 +254,7 @@ class PocketModel:
         return pcm
 
     def _think(self, state: State, text: Tensor, latents: Tensor) -> Tensor:
-        """The language model over what comes next: text embeddings ``[1, T, dim]``, then latents."""
+        """The language model over its next input: text embeddings ``[1, T, dim]``, then latents."""
         heard = torch.where(torch.isnan(latents), self._flow.bos_emb, latents)
         out: Tensor = self._flow.backbone(self._flow.input_linear(heard), text, heard, model_state=state)
         self._pass(state, text.shape[1] + latents.shape[1])

@@ -1,4 +1,4 @@
-"""One row: what it is yet to say, and the utterance it is in, with noise of its own."""
+"""One row: its remaining text and its current utterance, with its own noise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from antiphon.models.philox import random_words
 from antiphon.models.sampling import SamplingParameters
 
 STREAM = 1
-"""The noise of the model's voice: see docs/sampling.md."""
+"""The stream of noise for the model's voice: see docs/sampling.md."""
 
 
 def normal(seed: int, step: int, width: int) -> FloatArray:
-    """Standard normal noise, float32 ``[width]``: Box and Muller (1958), two words of Philox a pair."""
+    """Standard normal noise, float32 ``[width]``: Box and Muller (1958), two words of Philox per pair."""
     count = width + width % 2
     words = random_words(
         np.array([seed], np.uint64),
@@ -41,7 +41,7 @@ def normal(seed: int, step: int, width: int) -> FloatArray:
 
 
 SPARE_CHUNKS: Final = 2
-"""Chunks a row holds before it takes more words; all others wait in the session."""
+"""Chunks a row holds before it takes more words; the rest waits in the session."""
 
 
 _STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
@@ -50,7 +50,7 @@ _VOICE, _STATE, _CODEC = "voice/", "state/", "codec/"
 
 
 class Frame(NamedTuple):
-    """A frame of speech, and the index of the last entry that is begun with it, or ``NO_TOKEN``."""
+    """A frame of speech, and the index of the last entry that begins with it, or ``NO_TOKEN``."""
 
     pcm: FloatArray
     begun: int
@@ -65,9 +65,9 @@ class Pause(NamedTuple):
 
 @dataclass(slots=True)
 class Utterance:
-    """A chunk of text that is being spoken: ``step`` frames of it are made.
+    """A chunk of text in progress: ``step`` frames of it are made.
 
-    ``thought``: what the language model made of ``latent``, where several rows thought together.
+    ``thought``: the language model's output for ``latent``, where several rows were computed together.
     """
 
     state: State
@@ -83,7 +83,7 @@ class Utterance:
 
 @dataclass(slots=True)
 class PocketRow:
-    """A row's session. ``voice`` is never changed; ``draws`` counts the frames noise was drawn for."""
+    """A row's session. ``voice`` is never changed; ``draws`` counts the frames with noise."""
 
     model: PocketModel
     chunker: Chunker
@@ -97,7 +97,7 @@ class PocketRow:
     _pause: Pause | None = None
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """All of it as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
+        """The whole state as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
         values: dict[str, Any] = {"draws": self.draws, "is_complete": self.is_complete, "taken": self._taken}
         values["chunker"] = self.chunker.to_json()
         values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
@@ -115,7 +115,7 @@ class PocketRow:
     def from_arrays(
         cls, fresh: PocketRow, arrays: Mapping[str, NDArray[Any]], longest_frames: int
     ) -> PocketRow:
-        """What continues where :meth:`to_arrays` was called, with the model and the limits of a fresh one.
+        """A speaker that continues from :meth:`to_arrays`, with the model and the limits of a fresh one.
 
         Raises:
             UnsupportedError: the arrays are of another model, or damaged.
@@ -130,7 +130,7 @@ class PocketRow:
         return speaker
 
     def _read(self, arrays: Mapping[str, NDArray[Any]]) -> PocketRow:
-        """The arrays' speaker, as far as its text can be understood."""
+        """The arrays' speaker, as far as its text can be parsed."""
         values = json.loads(arrays[_TEXT].tobytes())
         said = None
         if "utterance" in values:
@@ -153,7 +153,7 @@ class PocketRow:
         )
 
     def _check_utterance(self, arrays: Mapping[str, NDArray[Any]], longest_frames: int) -> None:
-        """Raise UnsupportedError unless what was said has the shapes that this model gives it."""
+        """Raise UnsupportedError unless the utterance has the shapes of this model."""
         said = self._utterance
         states = (_VOICE,) if said is None else (_VOICE, _STATE)
         wanted: dict[str, Form] = {_TEXT: (arrays[_TEXT].shape, np.dtype(np.uint8))}
@@ -171,38 +171,38 @@ class PocketRow:
 
     @property
     def has_room(self) -> bool:
-        """Whether more words should come."""
+        """Whether the row takes more words."""
         return len(self._waiting) < SPARE_CHUNKS
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to say that needs no other word."""
+        """Whether the row can speak without another word."""
         return bool(self._waiting) or self._utterance is not None or self._pause is not None
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything has been said."""
+        """Whether everything has been spoken."""
         return self.is_complete and not self.is_busy
 
     @property
     def bytes(self) -> int:
-        """What its utterance takes."""
+        """Bytes of its utterance."""
         said = self._utterance
         return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
 
     @property
     def going_on(self) -> Utterance | None:
-        """The utterance whose next frame is the next that it says."""
+        """The utterance that the next frame belongs to."""
         return self._utterance if self._pause is None else None
 
     def may_begin(self, offered: tuple[TextEntry, ...]) -> bool:
-        """Whether an utterance may begin with its next frame: a chunk is next, or may come of the words."""
+        """Whether the next frame may begin an utterance: a chunk is next, or words may form one."""
         if self._utterance is not None or self._pause is not None:
             return False
         return isinstance(self._waiting[0], Chunk) if self._waiting else bool(offered)
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
-        """Add words, pauses and the end. What comes after the end is not heard."""
+        """Add words, pauses and the end. Input after the end is ignored."""
         for entry in entries:
             if self.is_complete:
                 return
@@ -224,7 +224,7 @@ class PocketRow:
         return None
 
     def _go_on(self, parameters: SamplingParameters) -> Frame | None:
-        """One frame of what is being said, or the beginning of what comes next."""
+        """One frame of the current utterance, or the beginning of the next one."""
         if self._pause is not None:
             pause, left = self._pause, self._pause.frames - 1
             self._pause = Pause(left, NO_TOKEN) if left else None
@@ -246,7 +246,7 @@ class PocketRow:
             )
 
     def _say(self, said: Utterance, parameters: SamplingParameters) -> Frame | None:
-        """One frame; None when the model says that the speech was over before it."""
+        """One frame; None when the model ended the speech before it."""
         noise = normal(parameters.audio_seed, self.draws, self.model.latent_width)
         self.draws += 1
         thought, said.thought = said.thought, None
@@ -268,9 +268,9 @@ class PocketRow:
 
 
 def _check_state(prefix: str, own: State, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise UnsupportedError unless arrays have the shapes of a language model's state, whatever its length.
+    """Raise UnsupportedError unless arrays have the shapes of a language model's state, of any length.
 
-    A voice may lack what the model has no need of; no layer lacks its keys and values.
+    A voice may lack tensors that the model does not need; no layer lacks its keys and values.
     """
     wanted = _to_arrays(prefix, own)
     caches = {name for name in wanted if name.endswith("/cache")}
@@ -284,13 +284,13 @@ def _check_state(prefix: str, own: State, arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def _form(array: NDArray[Any]) -> str:
-    """Dtype and shape, the length of keys and values left out."""
+    """Dtype and shape, without the length of keys and values."""
     shape = [*array.shape[:2], "T", *array.shape[3:]] if array.ndim == 5 else [*array.shape]
     return f"{array.dtype} {shape}"
 
 
 def _to_arrays(prefix: str, state: State) -> dict[str, NDArray[Any]]:
-    """A state's tensors by names that begin with ``prefix``, where they lie."""
+    """A state's tensors by names that begin with ``prefix``, without copies."""
     return {
         f"{prefix}{module}/{key}": tensor.numpy()
         for module, part in state.items()

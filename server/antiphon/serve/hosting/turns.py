@@ -21,7 +21,7 @@ Fault = Callable[[Exception], None]
 """Called with the exception that a turn raised; ends the conversation. Must not raise."""
 
 BUDGET_S: Final = 0.005
-"""Seconds of turns before sockets are polled again: a sixteenth of a frame, a quarter of the longest block."""
+"""Seconds of turns before sockets are polled again: a sixteenth of a frame."""
 
 
 class Waker:

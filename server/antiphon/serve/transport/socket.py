@@ -236,7 +236,7 @@ class Socket:
         self._write(close_frame(code, reason))
         self._is_closing = True
         self._transport.close()
-        # A closed transport still tries to send its buffer, and TLS to agree on the end, to a peer that may be gone.
+        # A closed transport still sends its buffer, and TLS agrees on the end, but the peer may be gone.
         self._loop.call_later(self._limits.close_timeout_s, self._abort)
 
     def _wake(self) -> None:
