@@ -108,7 +108,7 @@ class Linear:
 
 
 class Weights:
-    """A file's tensors under our names, in the dtype to compute in; counts which were used.
+    """A file's tensors under our names, in the dtype to compute in; each may be taken several times.
 
     ``where`` names the file in errors.
     """
