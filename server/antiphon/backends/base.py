@@ -368,9 +368,7 @@ class FrameExecutor(DeviceRows, Protocol):
 
 @runtime_checkable
 class PooledRows(Protocol):
-    """The additional methods of an executor whose rows may share pages: ``pool`` is None while each has
-    its own.
-    """
+    """The additions of an executor whose rows may share pages: ``pool`` is None while each has its own."""
 
     @property
     def pool(self) -> PagePool | None:

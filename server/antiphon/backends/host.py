@@ -55,9 +55,7 @@ CACHE_ROWS: Final = 16
 """Kept prompts and voices take at most the memory of this number of rows, and ``CACHE_BYTES``."""
 
 FAILURES_IN_A_ROW: Final = 3
-"""One step may fail because of its input. The sessions of its rows end then; three failures in a row have
-another cause.
-"""
+"""A step may fail because of its input, which ends its rows' sessions; three in a row have another cause."""
 
 
 class ErrorClassifier:
@@ -111,8 +109,7 @@ E = TypeVar("E", bound=DeviceRows)
 
 
 class RowHost(Generic[E]):
-    """The common part of the hosts of all pipelines: properties, ages of rows, snapshots, faults, and
-    pages.
+    """Common to the hosts of all pipelines: properties, ages of rows, snapshots, faults, pages.
 
     ``tick_frames`` is the most frames that a tick adds to a row.
     """

@@ -338,9 +338,7 @@ class NullRows(HostArrays):
     def _end_tick(
         self, start_s: float, tick: int, rows: IntArray, tokens: IntArray | None = None
     ) -> dict[str, float]:
-        """Wait until the step has taken its time; returns the times of its stages. Raises a planned
-        StepError.
-        """
+        """Wait until the step's time is over; returns its stages' times. Raises a planned StepError."""
         stamped_s = self._clock()
         self._wait(start_s + self.step_s + self._faults.slow_ms.get(tick, 0.0) / 1000.0)
         if failed := self._due_failures(tick, rows, tokens):

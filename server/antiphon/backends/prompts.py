@@ -142,9 +142,7 @@ class Primer:
         self._executor.write_tokens(row, streams.ravel(), steps.ravel(), tokens.ravel())
 
     def _speak(self, row: int, reading: _Reading) -> None:
-        """The last step: its sample is the session's own, except for tokens of the last frame that are
-        still due.
-        """
+        """The last step: the session's own sample, except for tokens of the last frame that are still due."""
         own, count = 1 + self._lm.dep_q, reading.prompt.count
         last = reading.frames[count - 1]
         self._executor.run_lm_row(row, last[own:], count)

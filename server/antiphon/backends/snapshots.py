@@ -163,6 +163,6 @@ class HostArrays:
         """No effect: there is one way to use threads, unless an executor has others."""
 
     def probe(self) -> None:
-        """No effect: errors of a device behind the arrays recur at every step, and the third in a row ends
+        """No effect: errors of a device behind the arrays recur at each step, and the third in a row ends
         it.
         """

@@ -60,9 +60,7 @@ FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or g
 
 
 class LatencyMetrics:
-    """Reports of front ends about sent replies, for an engine's metrics and late pressure; the control
-    thread's.
-    """
+    """Front ends' reports about sent replies, for metrics and late pressure; the control thread's."""
 
     def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:
         """Report to this engine's metrics and pressure."""

@@ -88,9 +88,7 @@ class Results:
         wait_ms: Times,
         times: TickTimes,
     ) -> int:
-        """Publish the replies that have a reader and count the rest; returns the replies to callers' own
-        frames.
-        """
+        """Publish replies that have a reader and count the rest; returns replies to callers' own frames."""
         is_kept = tick.frame >= self._rows.first_kept[tick.leases]
         is_wanted = is_live & outputs.emitted & is_kept
         wanted = int(np.count_nonzero(is_wanted))
@@ -168,8 +166,7 @@ TRACK = "engine"
 FEW_ROWS: Final = 128
 """Up to this number of sessions the configured least time separates two ticks."""
 LONGEST_REST: Final = 4
-"""The largest factor on that time with more sessions: a tick has a cost on the host for any number of rows.
-"""
+"""The largest factor on that time with more sessions: a tick has a fixed cost on the host."""
 
 LONGEST_S: Final = 3600.0
 """Poll takes no more milliseconds than an int holds; one needless wake-up in an hour costs nothing."""
@@ -370,8 +367,7 @@ class EngineLoop:
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        # Sessions that end here are left out. A row that became ready meanwhile has neither parameters nor
-        # pages yet.
+        # Sessions that end here are left out. A row ready since then has neither parameters nor pages yet.
         if self._apply_updates(leases, now_s):
             leases = leases[~self._rows.is_closed[leases]]
         if self._paged is not None and leases.size and self._evict(self._paged, leases, now_s):

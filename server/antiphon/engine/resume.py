@@ -33,9 +33,7 @@ from antiphon.ipc.messages import Ended, Moving, Noted
 from antiphon.ipc.values import ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
-"""Unacknowledged messages: a client acknowledges each second, in which a model emits some twenty pieces of
-words.
-"""
+"""Unacknowledged messages: a client acknowledges each second, of some twenty pieces of words."""
 
 MAX_NOTES_BYTES: Final = 65_536
 """Bytes of notes, so that a resumption fits into one message."""

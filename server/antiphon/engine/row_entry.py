@@ -90,9 +90,7 @@ class FlushPadding:
         self.received_s = now_s
 
     def see(self, run: int) -> None:
-        """Apply the caller's count of interruptions: a new one drops pending silence and undoes processed
-        silence.
-        """
+        """Apply the caller's count of interruptions: a new one drops pending silence and undoes the rest."""
         if run > self.run:
             self.run, self.pending = run, 0
             self._is_stale = self._is_away
@@ -157,9 +155,7 @@ class TextInbox:
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def offer(self) -> tuple[tuple[TextEntry, ...], int, float]:
-        """The oldest words, which remain here until the row takes them; the step's index; when the last
-        arrived.
-        """
+        """The oldest words, kept until the row takes them; the step's index; when the last arrived."""
         self._offered = list(islice(self._entries, OFFERED_WORDS))
         if self._offered:
             self._last_received_s = self._offered[-1][1]

@@ -93,9 +93,7 @@ class FrameStats:
         self.taken[leases] = taken + 1
 
     def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
-        """Record a tick, the ``taken [n]``-th of each lease: it took ``step_ms`` after frames waited
-        ``wait_ms``.
-        """
+        """Record a tick of ``step_ms``, the ``taken [n]``-th of each lease; frames waited ``wait_ms``."""
         times = np.empty((leases.size, 2), np.float32)
         times[:, 0], times[:, 1] = step_ms, wait_ms
         self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
@@ -124,8 +122,8 @@ LONGEST_WAIT_S: Final = 3600.0
 """The longest wait in statistics; bounds what a wrong time of a caller does to them."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""The flags of a lease that may take part: attached, primed; not frozen, not closed, not over, no change of
-its parameters in progress, and its state not being read.
+"""Flags of a lease that may take part: attached, primed; not frozen, closed or over; with no change of
+parameters in progress, and its state not being read.
 """
 
 
@@ -146,9 +144,7 @@ class Rows:
         metrics: EngineMetrics,
         pools: int | None = None,
     ) -> None:
-        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or, without them, in
-        ordinary memory.
-        """
+        """Allocate for ``slots`` rows, in memory that ``pools`` front ends can map, or in ordinary memory."""
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         self.arena: Arena
         if pools is None:
@@ -376,8 +372,7 @@ class Rows:
         return np.array(found, np.int64)
 
     def _forget_old(self, leases: Counts, now_s: float) -> Counts:
-        """Remove flushed frames and those over the bound from the rings; returns the leases that may then
-        run.
+        """Remove flushed frames and those over the bound; returns the leases that may then run.
 
         Attached leases only: a session may clear any other meanwhile.
         """

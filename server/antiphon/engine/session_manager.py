@@ -57,9 +57,7 @@ class SessionManager:
         shortage: Callable[[EngineSession | None], str] = lambda _: "",
         note: str = "",
     ) -> None:
-        """Start without sessions; ``nudge`` wakes the engine thread. The other arguments are those of
-        :class:`Admission`.
-        """
+        """Start without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
         self._rows, self._pressure = rows, pressure
         self._metrics, self._clock, self._nudge = metrics, clock, nudge
         self.leases = LeasePool(rows.arena.leases, self._wipe, pools=pools)
@@ -247,9 +245,7 @@ class SessionManager:
         self._apply(departure.changes)
 
     def drain(self, *, keeps_detached: bool) -> None:
-        """Admit no further caller; waiting ones get a DrainingError, and detached calls end unless they are
-        kept.
-        """
+        """Admit no further caller; waiting ones get a DrainingError, detached calls end unless kept."""
         if not keeps_detached:
             for session in self.resuming.drain():
                 self.end(session, ResumeError("draining: the server is leaving"))

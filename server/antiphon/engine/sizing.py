@@ -243,9 +243,7 @@ TIMED_STEPS = 5
 CHOOSING_ROWS = 16
 """The most rows with which a backend chooses how it uses threads: more would take longer."""
 AGED_FRAMES = 250
-"""Rows are timed with full contexts; a codec's context is full after this number of frames: Mimi looks back
-over 125.
-"""
+"""Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
 
 
 def make_sized(
@@ -378,9 +376,7 @@ def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare)
 
 
 def _with_threads_chosen(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend with one row, otherwise as it will run; choosing threads needs more rows, and lasts where
-    it is resized.
-    """
+    """The backend with one row, otherwise as it will run; a choice of threads outlasts resizing."""
     if not isinstance(backend, Resizable) or not backend.info.chooses_threads:
         return backend
     _remake(backend, factory, rows)
@@ -401,9 +397,7 @@ def _make_fixed(
 
 
 def _remake(backend: Backend, factory: BackendFactory, rows: int) -> Backend:
-    """The backend with ``rows`` rows: resized where possible, so that weights are loaded once, else a new
-    one.
-    """
+    """The backend with ``rows`` rows: resized where possible, so that weights are loaded once."""
     if backend.info.slots == rows:
         return backend
     if isinstance(backend, Resizable):

@@ -1,6 +1,4 @@
-"""What the sessions of one front end share: memory, reports and wake-ups, and the counters of each
-session.
-"""
+"""What sessions of one front end share: memory, reports and wake-ups; and each session's counters."""
 
 from __future__ import annotations
 

@@ -329,9 +329,7 @@ class EnginePort:
         self.client.send(messages.Lag(self._number, lag_s))
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller; active calls continue, or move to the worker at ``target`` where they
-        can.
-        """
+        """Admit no further caller; active calls continue, or move to the worker at ``target`` if possible."""
         self._drain(target)
 
     def health(self) -> Health:

@@ -45,9 +45,7 @@ IS_INLINE, IS_FILE = b"m", b"f"
 
 
 class MessageBase(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """A declared message: on the socket an array of its name and its fields, each checked against its
-    type.
-    """
+    """A declared message: on the socket an array of its name and its fields, checked against their types."""
 
 
 M = TypeVar("M", bound=MessageBase)
@@ -103,9 +101,7 @@ class Codec(Generic[M]):
         return self._encoder.encode((0, [type(message).__name__, getattr(message, "call", None)]))
 
     def instead(self, data: bytes, words: str) -> M | None:
-        """The replacement of a message that cannot be read for this reason; None where it is about no
-        call.
-        """
+        """The replacement of an unreadable message, with this reason; None where it is about no call."""
         if self._unreadable is None:
             return None
         try:

@@ -166,9 +166,7 @@ class Check(Request, frozen=True):
 
 
 class Adopt(Request, frozen=True):
-    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or arrives as a
-    descriptor.
-    """
+    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or in a descriptor."""
 
     model: Model
     number: Count

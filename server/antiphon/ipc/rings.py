@@ -415,11 +415,9 @@ class OutputRings:
         return found, start - before
 
     def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
-        """The position to replay from, the frame of its reply or of the next one, and the number of
-        replies given.
+        """The position to replay from, its reply's frame or the next one, and the number of replies given.
 
-        Available replies after ``frame`` are replayed: from ``told_frame`` on, and ``replay_frames``
-        before the last.
+        Replays available replies after ``frame``: from ``told_frame`` on, ``replay_frames`` before the last.
         """
         written, taken = int(self.written[lease]), int(self.taken[lease])
         first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)

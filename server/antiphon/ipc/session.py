@@ -145,9 +145,7 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        """Whether the input has ended (or ``max_steps`` is reached), was answered, and every reply was
-        taken.
-        """
+        """Whether the input has ended (or ``max_steps`` is reached), is answered, and all replies taken."""
         if self.lease is None:
             return self._is_finished and self._takes_audio
         is_spent = self._is_finished and not self._has_input
@@ -243,8 +241,7 @@ class Session:
     def restart(self, prompt: Prompt | None) -> None:
         """Discard all text, words being synthesised included; the row restarts, with this voice.
 
-        There is room for words again once the row has restarted; replies to earlier words no longer
-        arrive.
+        There is room for words again once the row has restarted; earlier words get no more replies.
 
         Raises:
             UnsupportedError: this pipeline takes audio.

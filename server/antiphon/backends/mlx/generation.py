@@ -93,9 +93,7 @@ class Generator:
         yield from self.cache.specs()
 
     def listen(self, codes: mx.array, step: Step) -> tuple[mx.array, mx.array]:
-        """Process codes int32 ``[n, n_q - dep_q]``: hidden ``[n, 1, dim]``, text logits ``[n,
-        text_card]``.
-        """
+        """Codes int32 ``[n, n_q - dep_q]`` to hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
         inputs = self.cache.heard(step, step.read("lm.position"), codes)
         return self.model(inputs, step)
 

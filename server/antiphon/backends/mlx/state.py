@@ -48,9 +48,7 @@ class State:
                     self.tensors[name][row] = mx.array(spec.fill, dtype=spec.dtype)
 
     def snapshot(self, row: int) -> dict[str, mx.array]:
-        """Copy one row: name to array of ``spec.shape``, rings cut to the part that their position marks
-        as filled.
-        """
+        """Copy one row: name to array of ``spec.shape``, rings cut to the part that is filled."""
         index = mx.array(row)  # an array index copies; a number would give a view
         own = {it.position: self.tensors[it.position][row] for it in self.specs.values() if it.position}
         copies = {}

@@ -115,9 +115,7 @@ all other work, so a gain within the noise of a measurement is not enough.
 
 
 class ThreadMode(StrEnum):
-    """How a run uses threads: all on one run, sleeping or spinning while they wait, or each on a part of
-    it.
-    """
+    """How a run uses threads: all on one run, sleeping or spinning while they wait, or each on a part."""
 
     SLEEPING = "sleeping"
     SPINNING = "spinning"
@@ -141,9 +139,7 @@ class Choice:
 
     @classmethod
     def by(cls, times: Times) -> Choice:
-        """The fastest mode by the medians of its runs; the cost is that of the best run, which met no
-        other work.
-        """
+        """The fastest mode by the medians of its runs; the cost is the best run's, without other work."""
         whole = times.get(ThreadMode.SLEEPING) or times[ThreadMode.SPINNING]
         is_spinning = ThreadMode.SLEEPING not in times
         if not is_spinning and ThreadMode.SPINNING in times:
@@ -157,9 +153,7 @@ class Choice:
 
 
 def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequence[float]]) -> int | None:
-    """The number of rows from which parts save the most, with equal weight for all numbers; None where
-    they cost more.
-    """
+    """The number of rows from which parts save the most, all numbers weighted equally; None for never."""
     found, saved, most = None, 0.0, 0.0
     for count in sorted(parts, reverse=True):
         saved += math.log(median(whole[count]) / median(parts[count]))

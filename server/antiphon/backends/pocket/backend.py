@@ -60,14 +60,10 @@ def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
 
 
 KEPT_BYTES: Final = 128 * 2**20
-"""Voices of recordings that are kept, the least recently used dropped first: some twenty of the full
-model.
-"""
+"""Kept voices of recordings, the least recently used dropped first: some twenty of the full model."""
 
 WAIT_S: Final = 0.005
-"""Seconds that a call waits for a recording to be processed: speaking callers wait no longer between two
-ticks.
-"""
+"""Seconds that a call waits for a recording: speaking callers wait no longer between two ticks."""
 
 
 class Voices:
@@ -143,9 +139,7 @@ TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 TRIAL_ROWS: Final = 4
 TRIAL_SHARE: Final = 0.5
-"""The fraction of a frame up to which rows of a thread are timed together; where fewer fit, each takes
-more.
-"""
+"""The fraction of a frame up to which rows of a thread are timed together, if they fit."""
 LONGEST_CHUNK_TOKENS: Final = 272
 """Tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Undo side effects of importing the package: it sets torch to one thread, and its loader's logging
-    prints.
-    """
+    """Undo side effects of importing the package: torch with one thread, and logging that prints."""
     threads, root = torch.get_num_threads(), logging.getLogger()
     quiet = logging.NullHandler()
     root.addHandler(quiet)

@@ -32,9 +32,7 @@ from antiphon.models.prompt import Prompt
 BLOCK_NUMBERS: Final = 1 << 17
 """Weights of a block: half a megabyte in float32, which fits into a core's second cache."""
 BLOCK_ROWS: Final = 16
-"""The number of outputs of a block is a multiple of this, so that products use no other routine at its
-edges.
-"""
+"""The outputs of a block are a multiple of this, so that products use no other routine at its edges."""
 
 
 class Together:
@@ -145,9 +143,7 @@ class PocketModel:
         return 0 if prepared is None else len(self._flow.conditioner.tokenizer.encode(prepared[0].strip()))
 
     def _prepare(self, text: str, **changes: bool) -> tuple[str, int] | None:
-        """A text in the form that the model was trained on, and the frames after its end; None for no
-        text.
-        """
+        """A text in the form of the model's training, and the frames after its end; None for no text."""
         model = self._model
         rules = {
             "pad_with_spaces_for_short_inputs": model.pad_with_spaces_for_short_inputs,

@@ -117,9 +117,7 @@ def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
 
 
 def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
-    """The key that was presented, found in a time that depends neither on which it is nor on how nearly it
-    fits.
-    """
+    """The key that was presented, in a time that depends neither on which it is nor on near matches."""
     digest = digest_of(presented)
     found: KeyEntry | None = None
     for key in keys:

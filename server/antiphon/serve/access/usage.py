@@ -28,8 +28,8 @@ READ_BYTES: Final = 1_048_576
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""Seconds that a read of the file may take. While a disk hangs, the last result counts, plus the records that
-wait.
+"""Seconds that a read of the file may take. If the disk hangs, the last result counts, with waiting
+records.
 """
 
 CLOSE_S: Final = 2.0

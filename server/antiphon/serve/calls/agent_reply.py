@@ -38,9 +38,7 @@ MAX_READY: Final = 8
 """Pieces of sound taken from the synthesiser before they are due; more wait with its engine."""
 
 MAX_WORD_CHARS: Final = 60
-"""Characters; a longer word is split: a synthesiser's words are bounded, and some languages write no
-spaces.
-"""
+"""A longer word is split: a synthesiser's words are bounded, and some languages write no spaces."""
 
 FAILED_WORDS: Final = "the agent's text model has failed"
 

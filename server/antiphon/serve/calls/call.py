@@ -202,9 +202,7 @@ class Call:
             self.exchange.close()
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """Close from the server's side: 1000 without an error, else the error's code, with its text as the
-        reason.
-        """
+        """Close from the server's side: 1000, or the error's code with its text as the reason."""
         if self._ending is None:
             self.error = error
             self.exchange.stop()

@@ -460,9 +460,7 @@ class Exchange:
             self.transport.send(messages)
 
     def _finish(self, transport: Transport) -> None:
-        """Everything is answered: send the last messages, and end; a pipeline that drops nothing cuts nothing
-        off.
-        """
+        """Everything is answered: send the last messages, and end, without cuts if nothing may be dropped."""
         if not self._is_finished:
             self._is_finished = True
             messages, self._last_error = self.dialect.finish(self.participant.stats())

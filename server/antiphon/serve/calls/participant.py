@@ -159,9 +159,7 @@ class Talker(Participant[FrameReply]):
     """
 
     def __init__(self, model: ServedModel, place: Place, *, fills_gaps: bool = False) -> None:
-        """Prepare; with ``fills_gaps`` silence replaces overdue audio, so that the model's input has no
-        pause.
-        """
+        """Prepare; with ``fills_gaps`` silence replaces overdue audio, so the model's input has no pause."""
         self.spec = model.engine.info.spec
         self.listener: Callable[[FloatArray], Any] | None = None
         self._place, self._fills_gaps = place, fills_gaps

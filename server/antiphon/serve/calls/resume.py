@@ -1,6 +1,4 @@
-"""Resumption of a call on its connection's side: numbered messages, the claim, and the wait for another
-connection.
-"""
+"""Resumption on a connection's side: numbered messages, the claim, and the wait for another connection."""
 
 from __future__ import annotations
 

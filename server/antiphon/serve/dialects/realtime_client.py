@@ -1,6 +1,4 @@
-"""The common part of both kinds of Realtime session: ids, items, events to the client, and the session
-object.
-"""
+"""Common to both kinds of Realtime session: ids, items, events to the client, and the session object."""
 
 from __future__ import annotations
 

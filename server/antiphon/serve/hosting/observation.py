@@ -1,6 +1,4 @@
-"""The measurements of a running call that judge it: a few counts, its last words, and a recogniser's
-transcript.
-"""
+"""Measurements that judge a running call: a few counts, its last words, and a recogniser's transcript."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ SPEECH_POWER: Final = 10 ** (-50 / 10)
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256
-"""Repetition is the fraction of sequences of four tokens that occurred before, among the last of this
-number.
-"""
+"""Repetition: the fraction of sequences of four tokens that occurred before, among this many last tokens."""
 
 LISTEN_FRAMES: Final = 250
 """Seconds at the begin of a call that a recogniser transcribes."""

@@ -128,9 +128,7 @@ MAX_JOBS: Final = 64
 """Jobs that wait or run: one per recording that may be uploaded at once, and as many voices."""
 
 JOB_RETRY_S: Final = 5
-"""Seconds after which the jobs that wait now are done: each is a second of audio, or a file of some
-megabytes.
-"""
+"""Seconds until waiting jobs are done: each is a second of audio, or a file of some megabytes."""
 
 T = TypeVar("T")
 

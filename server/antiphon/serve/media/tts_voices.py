@@ -22,9 +22,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20
-"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used is always
-kept.
-"""
+"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used is kept."""
 
 MAX_NOTED_NAMES: Final = 64
 """Unknown names that are remembered, so that each is logged once: callers may send any."""

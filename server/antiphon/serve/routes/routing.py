@@ -40,9 +40,7 @@ Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awai
 Refusal: TypeAlias = Callable[
     [web.Request, Services, ServeMetrics, SessionError], Awaitable[web.StreamResponse]
 ]
-"""Sends a client the reason why it gets no session: unknown model, too many sessions, a full or a draining
-server.
-"""
+"""Sends a client the reason for no session: unknown model, too many sessions, full or draining server."""
 
 Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awaitable[web.Response]]
 """Answers a question about one model, or about all of them."""

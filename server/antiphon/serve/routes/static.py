@@ -43,9 +43,7 @@ _NAMED = re.compile(rb'((?:href|src)=")([\w./-]+\.(?:js|css|svg|png|ogg))(?=")')
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file in memory; ``gzipped`` is None where compression gains nothing, ``version`` is (mtime,
-    size).
-    """
+    """One file in memory; ``gzipped`` is None without a gain, ``version`` is (mtime, size)."""
 
     body: bytes
     gzipped: bytes | None

@@ -31,9 +31,7 @@ from antiphon.serve.transport.http_body import HttpBody
 UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
 MAX_UNSPOKEN_BYTES: Final = 1500
 """Bytes of names in that header: proxies take 4 KB of all headers."""
-"""The header with words that the model cannot pronounce, percent-encoded UTF-8, with commas, and "+N" for
-N more.
-"""
+"""The header with words the model cannot pronounce: percent-encoded UTF-8, commas, "+N" for N more."""
 
 
 async def handle_text(

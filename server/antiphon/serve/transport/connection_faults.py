@@ -26,9 +26,7 @@ from antiphon.supervisor.connection_bounds import open_file_limit
 
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
-"""The errors after which asyncio stops accepting for a second
-(``BaseSelectorEventLoop._accept_connection``).
-"""
+"""Errors after which asyncio accepts nothing for a second (``BaseSelectorEventLoop._accept_connection``)."""
 
 
 class ConnectionFault(StrEnum):

@@ -20,9 +20,7 @@ FINAL, MASKED = 0x80, 0x80  # in a frame's first byte, and in its second
 DATA: Final = frozenset({CONTINUATION, TEXT, BINARY})
 CONTROL: Final = frozenset({CLOSE, PING, PONG})
 MAX_CONTROL_BYTES: Final = 125
-"""The largest payload of a control frame (RFC 6455, section 5.5). Two bytes of a close frame's are the
-code.
-"""
+"""The largest payload of a control frame (RFC 6455, section 5.5). A close frame's begins with the code."""
 
 SHORT_BYTES: Final = 512
 """Bytes up to which Python's integers unmask faster than numpy: at 100 bytes 0.4 µs against 1.3 µs."""

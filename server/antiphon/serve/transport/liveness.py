@@ -11,9 +11,7 @@ PINGS_PER_TIMEOUT: Final = 3
 """Pings sent within one liveness timeout."""
 
 AUDIO_CREDIT: Final = 10.0
-"""Seconds without audio that a second of audio makes up for: a caller that speaks a tenth of the time
-never times out.
-"""
+"""Seconds without audio that a second of audio makes up for: speech in a tenth of the time is enough."""
 
 FIRST_AUDIO_S: Final = 0.02
 """The least seconds of audio that count as a begin: one packet of Opus."""
@@ -51,9 +49,7 @@ class LivenessRules:
             self._has_spoken = self._has_spoken or has_spoken
 
     def heard(self, now_s: float, seconds: float) -> None:
-        """Count ``seconds`` of audio that the caller sent since the last check, the last of it at
-        ``now_s``.
-        """
+        """Count ``seconds`` of audio received since the last check, the last of it at ``now_s``."""
         self._look(now_s)
         if not self._has_spoken:
             self._first_s += seconds

@@ -39,9 +39,7 @@ from antiphon.serve.transport.frames import (
 from antiphon.serve.transport.transport import M, Message, T, Taker
 
 READ_AHEAD_BYTES: Final = 1_048_576
-"""Bytes read ahead, as many as the largest message has: minutes of Opus, an hour's text, nine seconds of
-msgpack's numbers.
-"""
+"""Bytes read ahead, like the largest message: minutes of Opus, an hour's text, 9 s of msgpack's numbers."""
 
 MESSAGE_BYTES: Final = 256
 """Bytes that a message takes in memory in addition to its content, at most: many small ones count, too."""
@@ -172,9 +170,7 @@ class Socket:
             self._wake()
 
     def _left_of(self, message: Message) -> Message | None:
-        """The rest of a message after the taker. It is called while the receiver waits, so no message
-        overtakes another.
-        """
+        """The rest of a message after the taker, which is called while the receiver waits, in order."""
         if self._taker is None or self._ahead or self._news.done() or self._pauses:
             return message
         if self._offered == AT_ONCE or self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
@@ -354,9 +350,7 @@ class Socket:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection ended without a close of the peer, or with the announcement that it
-        resumes.
-        """
+        """Whether the connection ended without a close, or with the announcement that the peer resumes."""
         return self.has_ended and (self._last is None or self.close_code == COMING_BACK)
 
     def cut(self) -> None:

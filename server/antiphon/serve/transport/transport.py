@@ -33,9 +33,7 @@ class Transport(Protocol):
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection ended without a close of the peer, or with the announcement that it
-        resumes.
-        """
+        """Whether the connection ended without a close, or with the announcement that the peer resumes."""
         ...
 
     @property
