@@ -19,7 +19,6 @@ FRAME_PATH: Final = (
     "server/antiphon/serve/calls/dialect.py",
     "server/antiphon/serve/calls/participant.py",
     "server/antiphon/serve/dialects/chat.py",
-    "server/antiphon/serve/dialects/chat_client.py",
     "server/antiphon/serve/hosting/turns.py",
     "server/antiphon/serve/transport/socket.py",
 )

@@ -24,7 +24,7 @@ from antiphon.protocol.chat import ChatRequest
 from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.values import Action, HelloFacts, Instruct, Policy, PushAudio, Send
-from antiphon.serve.dialects.chat_client import ChatClient
+from antiphon.serve.dialects.chat import ChatClient
 from antiphon.serve.transport.transport import Message
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {}
