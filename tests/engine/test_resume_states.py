@@ -113,8 +113,9 @@ class Walk(RuleBasedStateMachine):
     @rule(which=ANY)
     def begin_move(self, which: int) -> None:
         calls = self.resuming.movable()
-        if calls and self.resuming.begin_move(calls[which % len(calls)]):
-            self.moving.append(calls[which % len(calls)])
+        if calls:
+            self.resuming.begin_move(call := calls[which % len(calls)])
+            self.moving.append(call)
 
     @precondition(lambda self: self.moving)
     @rule(is_gone=st.booleans())

@@ -13,6 +13,7 @@ import numpy as np
 from antiphon.backends.base import FloatArray
 from antiphon.engine.engine import Engine
 from antiphon.ipc.client_context import PACE
+from antiphon.ipc.messages import Sent
 from antiphon.ipc.rings import Counts, RingReplies, Times
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import IN_MARKS
@@ -33,7 +34,7 @@ class BulkOwner:
         leases = [session.lease for session in sessions]
         self._leases: Counts = np.array([lease for lease in leases if lease is not None], np.int64)
         assert self._leases.size == len(sessions)
-        self._rows, self._deliveries, self._nudge = engine.rows, engine.deliveries, engine.wake.nudge
+        self._rows, self._record_sent, self._nudge = engine.rows, engine.record_sent, engine.wake.nudge
         self._frame_s = engine.info.spec.frame_ms / 1000.0
         self._due_s: Times = np.full(len(sessions), -np.inf)
         self._is_silent = np.ones(len(sessions), np.bool_)
@@ -73,10 +74,9 @@ class BulkOwner:
         """Replies were handed on at ``sent_s``: lateness, the metrics and what presses on admission."""
         place, complete_s = taken.place, taken.replies.times[:, 2]
         silent = place[self._is_silent[place]]
-        if silent.size:  # the first audio of a session counts from when its first frame was complete
-            self._is_silent[silent] = False
-            for first_complete_s in self._rows.ledger.first_complete_s[self._leases[silent]].tolist():
-                self._deliveries.first_audio(sent_s - first_complete_s)
+        self._is_silent[silent] = False
+        # The first audio of a session counts from when its first frame was complete.
+        first_s = sent_s - self._rows.ledger.first_complete_s[self._leases[silent]]
         due_s = np.maximum(complete_s, self._due_s[place] + PACE * self._frame_s)
         self._due_s[place] = self._rows.due_s[self._leases[place]] = due_s
         latency_s = np.maximum(sent_s - complete_s, 0.0)
@@ -85,4 +85,5 @@ class BulkOwner:
         if late:  # what presses is late as well
             self.late[place[is_late]] += 1
             pressing = int(np.count_nonzero(sent_s - due_s > self._frame_s))
-        self._deliveries.sent_many(sent_s, latency_s, late=late, pressing=pressing)
+        latencies, first = latency_s.astype(np.float32), first_s.astype(np.float32)
+        self._record_sent(Sent(0, sent_s, latencies, late, pressing, first, 0))

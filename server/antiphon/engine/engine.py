@@ -37,8 +37,7 @@ from antiphon.errors import (
 )
 from antiphon.ipc.health import Health
 from antiphon.ipc.memory import RingBytes, ring_bytes
-from antiphon.ipc.messages import CallNotice
-from antiphon.ipc.rings import Times
+from antiphon.ipc.messages import CallNotice, Sent
 from antiphon.ipc.values import Shape
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
@@ -57,29 +56,6 @@ FEW_SLOTS: Final = 2
 """With no more automatic slots than this, other load at the start may be the cause."""
 
 FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
-
-
-class LatencyMetrics:
-    """Front ends' reports about sent replies, for metrics and late pressure; the control thread's."""
-
-    def __init__(self, metrics: EngineMetrics, pressure: LatePressure) -> None:
-        """Report to this engine's metrics and pressure."""
-        self._metrics, self._pressure = metrics, pressure
-
-    def sent_many(self, sent_s: float, latency_s: Times, *, late: int, pressing: int) -> None:
-        """Replies were given to sockets at about ``sent_s``, after ``latency_s [n]``; some of them late."""
-        self._metrics.frame_latency_seconds.observe_many(latency_s)
-        if late:
-            self._metrics.late_frames.inc(late)
-        self._pressure.record_many(sent_s, frames=latency_s.size, late=pressing)
-
-    def first_audio(self, seconds: float) -> None:
-        """A session's first audio was sent."""
-        self._metrics.first_audio_seconds.observe(seconds)
-
-    def refused(self, frames: int) -> None:
-        """Frames found no slot in a full ring."""
-        self._metrics.dropped_in.inc(frames)
 
 
 def _page_number(backend: Paged, place: int) -> float:
@@ -125,7 +101,6 @@ class Engine:
         self._tracer = tracer
         self._share = share
         self._pressure = LatePressure(config)
-        self.deliveries = LatencyMetrics(metrics, self._pressure)
         self._pools, self._hand_over = pools, hand_over
         self.wake = wake or Wake()
         self._thread: threading.Thread | None = None
@@ -368,13 +343,20 @@ class Engine:
             return taken
         return self.handover.take(read)
 
+    def record_sent(self, sent: Sent) -> None:
+        """Count what a front end has handed to sockets, in the metrics and in late pressure."""
+        if frames := sent.latency_s.size:
+            self.metrics.frame_latency_seconds.observe_many(sent.latency_s)
+            sent_s = min(sent.sent_s, self.clock())
+            self._pressure.record_many(sent_s, frames=frames, late=sent.pressing)
+        if sent.first_audio_s.size:
+            self.metrics.first_audio_seconds.observe_many(sent.first_audio_s)
+        self.metrics.late_frames.inc(sent.late)
+        self.metrics.dropped_in.inc(sent.refused)
+
     def note_host(self, host: str, lag_s: float) -> None:
         """Report to admission how late the event loop of a process that feeds this engine runs."""
         self._pressure.note_host(self.clock(), host, lag_s)
-
-    def check_room(self, wait_s: float) -> None:
-        """Check that a caller would be taken now; raises as :meth:`SessionManager.check_room`."""
-        self.sessions.check_room(wait_s)
 
     def drain(self, target: str = "") -> None:
         """Admit no further caller; waiting ones get a DrainingError, active ones continue.

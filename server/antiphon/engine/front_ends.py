@@ -29,7 +29,7 @@ from antiphon.ipc.messages import Sent
 from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters, check_parameters
-from antiphon.models.transcript import MAX_WORD_TOKENS
+from antiphon.models.script import MAX_WORD_TOKENS
 
 MAX_CALLS: Final = 16_384
 """Calls of one front end, ended ones that it has not closed included: more than its connections."""
@@ -76,7 +76,8 @@ class FrontEndConnection:
                 host = "loop" if self._pool is None else f"front end {self._pool + 1}"
                 self._engine(model).note_host(host, lag_s)
             case messages.Sent(model):
-                self._sent(self._engine(model), request)
+                check_sent(request)
+                self._engine(model).record_sent(request)
 
     def _engine(self, model: int) -> Engine:
         if model >= len(self._engines):
@@ -155,20 +156,9 @@ class FrontEndConnection:
             case messages.Unreadable(_, words):
                 raise UnsupportedError(words)
 
-    def _sent(self, engine: Engine, sent: messages.Sent) -> None:
-        check_sent(sent)
-        deliveries, latency_s = engine.deliveries, sent.latency_s.astype(np.float64)
-        if latency_s.size:
-            sent_s = min(sent.sent_s, engine.clock())
-            deliveries.sent_many(sent_s, latency_s, late=sent.late, pressing=sent.pressing)
-        for seconds in sent.first_audio_s.tolist():
-            deliveries.first_audio(seconds)
-        if sent.refused:
-            deliveries.refused(sent.refused)
-
     def _check(self, engine: Engine, number: int, wait_s: float) -> None:
         try:
-            engine.check_room(wait_s)
+            engine.sessions.check_room(wait_s)
         except AntiphonError as error:
             self.send(messages.Checked(number, error))
         else:

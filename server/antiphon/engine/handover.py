@@ -134,17 +134,13 @@ class HandOver:
             return math.inf
         if self._sending is not None:
             return self._sending.deadline_s
-        return min((self._due_s.get(call, -math.inf) for call in self._movable()), default=math.inf)
+        movable = self._sessions.resuming.movable()
+        return min((self._due_s.get(call, -math.inf) for call in movable), default=math.inf)
 
     def _next(self) -> ResumableCall | None:
-        """Whether a call was not tried, or its second attempt is due."""
-        now_s = self._clock()
-        return next((it for it in self._movable() if self._due_s.get(it, -math.inf) <= now_s), None)
-
-    def _movable(self) -> list[ResumableCall]:
-        """The calls whose connections may be asked to release them now."""
-        free = ResumeState.ATTACHED, ResumeState.DETACHED
-        return [call for call in self._sessions.resuming.movable() if call.state in free]
+        """A call that was not tried, or whose second attempt is due."""
+        now_s, movable = self._clock(), self._sessions.resuming.movable()
+        return next((call for call in movable if self._due_s.get(call, -math.inf) <= now_s), None)
 
     def _advance(self, sending: _Sending) -> None:
         call, now_s = sending.call, self._clock()

@@ -267,22 +267,24 @@ class Resuming:
     # Moving to another worker, and from one.
 
     def movable(self) -> list[ResumableCall]:
-        """The calls whose row holds state that another worker can take."""
-        return [it for it in self._tokens.calls if it.session.has_state and it.session.lease is not None]
+        """The calls whose row holds state that another worker can take, and that are not being resumed."""
+        return [
+            call
+            for call in self._tokens.calls
+            if call.state in (ResumeState.ATTACHED, ResumeState.DETACHED)
+            and call.session.has_state
+            and call.session.lease is not None
+        ]
 
-    def begin_move(self, call: ResumableCall) -> bool:
-        """Have the connection release a call for another worker; false where it has ended, or is being
-        resumed.
+    def begin_move(self, call: ResumableCall) -> None:
+        """Have the connection release a call, one of :meth:`movable`, for another worker.
 
         Its row is frozen once it is detached. No connection resumes it before :meth:`end_move`.
         """
-        if call.state not in (ResumeState.ATTACHED, ResumeState.DETACHED):
-            return False
         call.enter(ResumeState.MOVING)
         call.is_leaving = call.detached_s is None
         if call.is_leaving:
             call.session.send(Moving(call.session.id))
-        return True
 
     def end_move(
         self, call: ResumableCall, worker: str, *, is_gone: bool
