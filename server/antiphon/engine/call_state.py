@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from antiphon.backends.base import NO_TOKEN
 from antiphon.errors import UnsupportedError
-from antiphon.ipc.rings import NOT_PADDING, Arena
+from antiphon.ipc.rings import NOT_PADDING, Arena, CallerCounts, EngineCounts
 from antiphon.ipc.values import OUT_MARKS, RING_BOUNDS, Call, Count, Kept, Key, Note, Owner
 from antiphon.models.delays import UNGENERATED
 from antiphon.models.sampling import SamplingParameters, check_parameters
@@ -175,9 +175,6 @@ last slots written of each ring.
 MOST: Final = 2**53
 """The largest count of frames, and of seconds."""
 
-PARAMETERS: Final = 6
-"""The row of the caller's counters that counts changes of its parameters."""
-
 COMPLETE: Final = 1
 """The columns of an input frame's marks that are times."""
 TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
@@ -214,7 +211,7 @@ def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, toke
     _check_numbers(found, tokens)
     _shift(found, now_s)
     heard, said = _capacities(arena)
-    found["caller"][PARAMETERS] = 0  # no change is in progress
+    _counts(found)[0].parameters[:] = 0  # no change is in progress
     with arena.writing():
         arena.set_counters(lease, found["caller"], found["engine"])
         arena.blocks["recent_ms"][lease] = found["recent_ms"]
@@ -235,10 +232,16 @@ def _put(arena: Arena, lease: int, found: LeaseArrays, prefix: str, written: int
             arena.blocks[name][lease, places] = array
 
 
+def _counts(found: LeaseArrays) -> tuple[CallerCounts, EngineCounts]:
+    """The counters by their names, each of one lease."""
+    return CallerCounts(found["caller"][:, None]), EngineCounts(found["engine"][:, None])
+
+
 def _shift(found: dict[str, NDArray[Any]], by_s: float) -> None:
     """Add seconds to each time."""
-    found["caller"].view(np.float64)[-1] += by_s
-    found["engine"].view(np.float64)[-1] += by_s
+    caller, engine = _counts(found)
+    caller.due_s += by_s
+    engine.first_complete_s += by_s
     if "in_marks" in found:
         found["in_marks"].view(np.float64)[:, COMPLETE] += by_s
     found["out_marks"].view(np.float64)[:, TIMES] += by_s
@@ -270,11 +273,12 @@ def _check(arena: Arena, found: LeaseArrays) -> None:
 
 def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
     """Check that everything that waits was sent along."""
-    caller, engine = found["caller"], found["engine"]
-    pairs = [("out_marks", int(engine[1]), max(int(caller[2]), int(engine[2])), said)]
+    caller, engine = _counts(found)
+    taken_out = np.maximum(caller.taken, engine.output_discarded)
+    pairs = [("out_marks", engine.output_written, taken_out, said)]
     if heard:
-        pairs.append(("in_marks", int(caller[0]), int(engine[0]), heard))
-    for name, written, taken, capacity in pairs:
+        pairs.append(("in_marks", caller.written, engine.input_taken, heard))
+    for name, (written,), (taken,), capacity in pairs:
         count = len(found[name])
         if not (0 <= taken <= written and written - taken <= count <= min(written, capacity)):
             raise UnsupportedError(f"a call's {name} has {count} frames, of {written} written, {taken} taken")
@@ -282,10 +286,10 @@ def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
 
 def _check_numbers(found: LeaseArrays, tokens: int) -> None:
     """Check that an engine or a caller's half may have written every number."""
-    caller, engine, said = found["caller"], found["engine"], found["out_marks"]
-    times = np.array([caller.view(np.float64)[-1], engine.view(np.float64)[-1]])
-    whole = {
-        "counters": (np.concatenate([caller[:-1], engine[:-1]]), 0, MOST),
+    (caller, engine), said = _counts(found), found["out_marks"]
+    times = np.concatenate([caller.due_s, engine.first_complete_s])
+    whole = {  # the last counter of each side is a time
+        "counters": (np.concatenate([found["caller"][:-1], found["engine"][:-1]]), 0, MOST),
         "frames of replies": (said[:, 0], 0, MOST),
         "runs of padding": (said[:, 1], NOT_PADDING, MOST),
         "tokens": (said[:, 2], NO_TOKEN, tokens - 1),
