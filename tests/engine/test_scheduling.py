@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from antiphon.engine.sizing import TickTime, calls_in_time, rows_in_time, steady_tick_s, tick_limit_s
+from antiphon.engine.sizing import TickTime, calls_in_time, rows_in_time, tick_limit_s
 
 FRAME_MS = 80.0
 BUCKETS = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256])
@@ -116,6 +116,17 @@ def test_short_ticks_that_come_less_often_stay_within_a_third_of_a_frame(
     policy = Policy(least_ms=least_ms)
     assert mean(512, LIGHT, policy) == pytest.approx(light, abs=1)
     assert mean(192, GPU, policy) == pytest.approx(mean(192, GPU, ALL), rel=0.01)
+
+
+def steady_tick_s(*, fixed_s: float, row_s: float, calls: int, frame_s: float) -> float:
+    """The length that ticks settle at, of N calls at random phases; infinite where they keep growing.
+
+    A tick of A + b m seconds for m ready rows takes the frames that became whole during the one before. Ticks
+    of T seconds meet m = N T / frame of them, so T = A / (1 - b N / frame). A frame's latency lies between T
+    and 2 T.
+    """
+    share = row_s * calls / frame_s
+    return fixed_s / (1 - share) if share < 1 else float("inf")
 
 
 def test_the_steady_state_says_what_the_simulation_finds() -> None:

@@ -19,8 +19,8 @@ ONSET_MS: Final = 50
 GAP_MS: Final = 80
 """Quiet for this time is no gap within a word."""
 
-HOLD_MS: Final = 160
-"""Speech of this length during a reply holds its sound; what clients have of it then is 160 ms at most."""
+HOLD_MS: Final = 200
+"""Speech of this length during a reply holds its sound."""
 
 BACKCHANNEL_MS: Final = 400
 """Speech of this length during a reply, or a word that is no backchannel, cuts it."""
@@ -205,7 +205,7 @@ class TurnMachine:
         else:
             actions = self._begin(start_ms)
         self._has_words = True
-        return [*actions, *self._follow_silence()]  # it may be written long after it was said
+        return actions
 
     def brought_out(self, number: int) -> list[TurnAction]:
         """All that was said before the :class:`BringOut` of this number is written."""

@@ -16,14 +16,9 @@ from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import MAX_RATE, MIN_RATE
 from antiphon.errors import AudioError
 
-KINDS: Final = ("wav", "w64", "aiff", "caf", "flac", "mp3", "ogg", "mp4", "webm", "aac")
-"""Containers that are read, by FFmpeg's names.
-
-FFmpeg also knows containers that fetch other files: an untrusted client's file must not open those. The
-container is therefore found from the first bytes, not from a name.
-"""
-
 NAMES: Final = "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC"
+"""Containers that are read. FFmpeg also knows some that fetch other files, and an untrusted client's file may
+open none of those: so the container is found from the first bytes, not from a name."""
 
 CODECS: Final = (
     *("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis"),
@@ -79,10 +74,10 @@ class Damage:
 
 
 def container_of(head: bytes) -> str:
-    """The entry of ``KINDS`` that a file's first bytes match.
+    """FFmpeg's name of the container that a file's first bytes match.
 
     Raises:
-        AudioError: no entry matches.
+        AudioError: they match none of ``NAMES``.
     """
     if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
         return "wav"

@@ -453,3 +453,9 @@ class TextExecutor(DeviceRows, Protocol):
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Write a computed voice into a row."""
+
+
+def row_counts(slots: int) -> tuple[int, ...]:
+    """The numbers of rows that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
+    powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
+    return (*powers, slots)

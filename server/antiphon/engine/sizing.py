@@ -6,7 +6,6 @@ both, in bytes and milliseconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, StepInputs
+from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, StepInputs, row_counts
 from antiphon.backends.machine import host_bytes
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import BackendError, ConfigError
@@ -139,23 +138,12 @@ def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) ->
     return frame_s * (1 - reserve_fraction) / 2 / models
 
 
-def steady_tick_s(*, fixed_s: float, row_s: float, calls: int, frame_s: float) -> float:
-    """The length that ticks settle at, for N calls at random phases; infinite where it keeps growing.
-
-    A tick of A + b m seconds for m ready rows takes the frames that became whole during the previous tick.
-    Ticks of T seconds have m = N T / frame of them, so T = A / (1 - b N / frame). A frame's latency is
-    between T and 2 T.
-    """
-    share = row_s * calls / frame_s
-    return fixed_s / (1 - share) if share < 1 else math.inf
-
-
 def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
     """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
 
-    The inverse of :func:`steady_tick_s`: ticks of T seconds have N T / frame ready rows, and at the limit T
-    is ``(1 - reserve_fraction) / 2`` of a frame. Calls that all have one phase are ready together and wait
-    for no tick; their tick takes less than a frame then.
+    A tick takes the frames that became whole during the one before: ticks of T seconds meet N T / frame ready
+    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls that all have one phase are
+    ready together and wait for no tick; theirs takes less than a frame then.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 
@@ -302,7 +290,7 @@ def make_sized(
         timed = backend.info.slots
         backend = _remake(backend, factory, wanted)
         is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
-        larger = [rows for rows in tick_sizes(backend.info.slots) if rows > timed]
+        larger = [rows for rows in row_counts(backend.info.slots) if rows > timed]
         ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, limit_s)
         wanted = fitting if is_packed else min(2 * wanted, fitting)
     ready = rows_in_time(ticks, limit_s)
@@ -450,12 +438,6 @@ def with_rings(
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
         return [*found, host]
     return [replace(it, row_bytes=it.row_bytes + rings.row, spare_bytes=rings.fixed) for it in found]
-
-
-def tick_sizes(slots: int) -> tuple[int, ...]:
-    """The numbers of ready rows to time: 1, 2, 4, 8, ... and the number of slots itself."""
-    powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
-    return (*powers, slots)
 
 
 def measure_ticks(

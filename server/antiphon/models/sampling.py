@@ -114,7 +114,7 @@ RULES: Mapping[str, ValueRule] = MappingProxyType(
         "max_steps": ValueRule((int, type(None)), 1, 2**31 - 1),
     }
 )
-"""The allowed values of a sampler. Protocols allow clients less. Protocols allow their callers less."""
+"""The allowed values of a sampler. Protocols allow clients less."""
 
 
 def check_parameters(parameters: SamplingParameters) -> None:

@@ -186,7 +186,7 @@ class Script:
         return len(self._entries) < self.rules.lookahead + SPARE_WORDS
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
-        """Add an entry. Entries after the end are not spoken. What comes after the end is not heard."""
+        """Add entries; those after the end are not spoken."""
         for entry in entries:
             if self.is_complete:
                 return

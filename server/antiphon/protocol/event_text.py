@@ -32,6 +32,14 @@ MAX_EVENT_ID_CHARS = 512
 """Most characters of an id, the published limit."""
 
 
+LIFE_S: Final = 86_400
+
+
+def expiry_of(start_s: float) -> int:
+    """``expires_at`` of a session, which the APIs require, in seconds since 1970. Sessions have no limit."""
+    return int(start_s) + LIFE_S
+
+
 class _AudioEvent(msgspec.Struct):
     """An event whose ``audio`` is base64; its other fields are skipped and not built."""
 

@@ -44,10 +44,7 @@ YIELD_MS: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class ReplyRules:
-    """``silence_ms`` ends a response.
-
-    ``is_hard``: the ``is_hard``: the caller's voice cuts it, whatever the model does.
-    """
+    """``silence_ms`` ends a response. ``is_hard``: the caller's voice cuts it, whatever the model does."""
 
     silence_ms: int = 600
     is_hard: bool = False

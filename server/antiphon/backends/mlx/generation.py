@@ -11,15 +11,12 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from antiphon.backends.mlx.layers import ZERO_TOKEN
 from antiphon.backends.mlx.lm import LanguageModel
 from antiphon.backends.mlx.sampling import Draw
 from antiphon.backends.mlx.state import Packed, Step
 from antiphon.backends.snapshots import TensorSpec
+from antiphon.models.delays import UNGENERATED, ZERO
 from antiphon.models.spec import LMSpec
-
-UNGENERATED = -2
-"""A token that does not exist yet."""
 
 
 class DelayCache:
@@ -119,12 +116,12 @@ class Generator:
         said = text[:, None]
         frames = step.read("lm.position") - 1
         if self.model.depformer is not None:
-            audio = mx.full((len(said), self.spec.dep_q), ZERO_TOKEN, mx.int32)
+            audio = mx.full((len(said), self.spec.dep_q), ZERO, mx.int32)
             if not is_silent:
                 audio = self.model.depformer(
                     hidden, text, lambda codebook, row: choose.audio(codebook, row, drawn)
                 )
                 if self._audio_delay:  # no output before the text's delay has passed
-                    audio = mx.where(frames[:, None] < self._first_audio, ZERO_TOKEN, audio)
+                    audio = mx.where(frames[:, None] < self._first_audio, ZERO, audio)
             said = mx.concatenate([said, audio], axis=1)
         return self.cache.spoken(step, frames, said)

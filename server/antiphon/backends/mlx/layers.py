@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 from antiphon.models.architecture import gated_hidden
+from antiphon.models.delays import ZERO
 
 
 def load_arrays(path: Path) -> dict[str, mx.array]:
@@ -234,10 +235,6 @@ def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> m
     return mx.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-ZERO_TOKEN = -1
-"""A token that adds nothing to the input."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenEmbedding:
     """One stream's table ``[entries, width]``, projected to ``dim`` where the width is lower.
@@ -252,7 +249,7 @@ class TokenEmbedding:
 
     def __call__(self, tokens: mx.array) -> mx.array:
         """Int32 ``[...]`` to ``[..., dim]``."""
-        is_zero, tokens = (tokens == ZERO_TOKEN)[..., None], mx.maximum(tokens, 0)
+        is_zero, tokens = (tokens == ZERO)[..., None], mx.maximum(tokens, 0)
         if self.pair is not None:
             entries = self.table.weight.shape[0]
             second = tokens // entries - 1
@@ -292,7 +289,7 @@ class StreamEmbeddings:
     def __call__(self, tokens: mx.array) -> mx.array:
         """Int32 ``[n, streams]`` to ``[n, dim]``."""
         found = self.table.rows(mx.maximum(tokens, 0) + self._first)
-        return mx.where((tokens == ZERO_TOKEN)[..., None], mx.array(0, found.dtype), found).sum(axis=1)
+        return mx.where((tokens == ZERO)[..., None], mx.array(0, found.dtype), found).sum(axis=1)
 
 
 Activation: TypeAlias = Callable[[mx.array], mx.array]

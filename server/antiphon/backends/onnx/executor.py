@@ -19,6 +19,7 @@ from antiphon.backends.base import (
     TextResult,
     TextStep,
     Work,
+    row_counts,
 )
 from antiphon.backends.host import HostBackend
 from antiphon.backends.machine import give_back_memory, model_threads
@@ -288,12 +289,6 @@ class OnnxTexts(OnnxRows, HostArrays):
         """See :class:`antiphon.backends.base.DeviceRows`."""
         for name, array in tensors.items():
             self.stages["lm"].state.arrays[name][row] = array
-
-
-def row_counts(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, 8, ... and the number of slots itself."""
-    powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
-    return (*powers, slots)
 
 
 def thread_words(stages: Mapping[str, Stage]) -> str:

@@ -22,13 +22,10 @@ from torch import Tensor
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.kernels.fused import load_tokens
 from antiphon.backends.torch.modules.attention import Chooser
-from antiphon.backends.torch.modules.layers import ZERO_TOKEN
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.state import PackedStep, Step
+from antiphon.models.delays import UNGENERATED, ZERO
 from antiphon.models.spec import LMSpec
-
-UNGENERATED = -2
-"""A token that is not there yet."""
 
 
 class DelayCache:
@@ -165,13 +162,13 @@ class Generator:
         text = choose.text(logits[:, 0], step, frames)
         said = text[:, None]
         if self.model.depformer is not None and is_silent:
-            nothing = torch.full_like(said, ZERO_TOKEN).expand(-1, self.dep_q)
+            nothing = torch.full_like(said, ZERO).expand(-1, self.dep_q)
             said = torch.cat([said, nothing], dim=1)
         elif self.model.depformer is not None:
             audio = self._speak(hidden, text, lambda codebook, row: choose.audio(codebook, row, frames))
             if self._audio_delay:  # nothing is said where the text's delay has not passed
                 first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
-                audio = audio.masked_fill(frames[:, None] < first, ZERO_TOKEN)
+                audio = audio.masked_fill(frames[:, None] < first, ZERO)
             said = torch.cat([said, audio], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
 
@@ -226,7 +223,7 @@ class GuidedGenerator(Generator):
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
         untold = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
-        untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO_TOKEN)
+        untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO)
         inputs = self.model.embed(torch.stack([tokens, untold], dim=1).flatten(0, 1))
         if self._conditions is not None:
             inputs = (inputs.view(-1, *self._conditions.shape) + self._conditions).flatten(0, 1)

@@ -12,12 +12,12 @@ from torch import Tensor
 from antiphon.backends.base import IntArray, TextResult, TextStep
 from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.modules.layers import ZERO_TOKEN
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import FRESH, BatchLayout
 from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import Step
 from antiphon.backends.torch.weights import Conditions
+from antiphon.models.delays import ZERO
 from antiphon.models.prompt import Prompt
 from antiphon.models.script import NEW_WORD
 from antiphon.models.spec import ModelSpec
@@ -64,7 +64,7 @@ class TorchTts(TorchRows):
     def allocate(self, slots: int) -> None:
         """Have ``slots`` fresh rows; former rows are let go of first."""
         super().allocate(slots)
-        self.pipeline.buffers.codes.fill_(ZERO_TOKEN)
+        self.pipeline.buffers.codes.fill_(ZERO)
         self._choices = torch.zeros(slots, 2, dtype=torch.int64, device=self._mimi.device)
         self._chosen = self._host_buffer(self._choices)
 

@@ -78,14 +78,7 @@ class SupervisorClient:
         if not (asked.key_limit or asked.address_limit):
             return ""
         self._held.add(asked.lease)
-        try:
-            taken = await asyncio.wait_for(self._ask(asked), LEASE_S)
-        except (TimeoutError, SessionFailedError) as error:
-            raise ServerFullError(
-                f"sessions could not be counted within {LEASE_S:g} s; try again in {RETRY_AFTER_S} s",
-                retry_after_s=RETRY_AFTER_S,
-            ) from error
-        return taken.refusal if isinstance(taken, Taken) else ""
+        return await self._taken(asked, "sessions could not be counted")
 
     async def take_request(self, header: str) -> None:
         """Accept the request of another worker whose header was checked, once per server.
@@ -94,13 +87,17 @@ class SupervisorClient:
             HandOverError: it was accepted before.
             ServerFullError: the supervisor does not answer.
         """
+        if refusal := await self._taken(SignedRequest(header), "requests could not be compared"):
+            raise HandOverError(refusal)
+
+    async def _taken(self, asked: Take | SignedRequest, failed: str) -> str:
+        """The supervisor's reason against it, or nothing; ``failed`` begins the words without an answer."""
         try:
-            taken = await asyncio.wait_for(self._ask(SignedRequest(header)), LEASE_S)
+            taken = await asyncio.wait_for(self._ask(asked), LEASE_S)
         except (TimeoutError, SessionFailedError) as error:
-            words = f"requests could not be compared within {LEASE_S:g} s; try again in {RETRY_AFTER_S} s"
+            words = f"{failed} within {LEASE_S:g} s; try again in {RETRY_AFTER_S} s"
             raise ServerFullError(words, retry_after_s=RETRY_AFTER_S) from error
-        if isinstance(taken, Taken) and taken.refusal:
-            raise HandOverError(taken.refusal)
+        return taken.refusal if isinstance(taken, Taken) else ""
 
     def give_back(self, lease: int) -> None:
         """End one."""

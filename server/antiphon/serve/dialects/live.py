@@ -15,6 +15,7 @@ from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
+from antiphon.protocol.event_text import expiry_of
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.resume import OutboundSequence
@@ -29,9 +30,6 @@ USAGE_PERIOD_S: Final = 10.0
 
 DRAIN_S: Final = 4.0
 """Seconds that an answer may continue after ``session.close``: LiveKit's client waits 5 s for the end."""
-
-LIFE_S: Final = 86_400
-"""Seconds from the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 UNNUMBERED: Final = (
     events.SessionStarted,
@@ -78,7 +76,7 @@ class LiveDialect(Dialect[FrameReply]):
         self._usage_due_s = 0.0
         self._heard_before_ms = 0.0  # on other connections, without captions
         self._events = 0
-        self._expires_at = int(time.time()) + LIFE_S
+        self._expires_at = expiry_of(time.time())
 
     # From the client.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, Final
+from typing import Any
 
 from antiphon.audio.vad import DetectorRules
+from antiphon.protocol.event_text import expiry_of
 from antiphon.protocol.realtime import CreateItem, DeleteItem, RetrieveItem
 from antiphon.protocol.realtime_events import Event, Ids, encode
 from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_session import Detection, RealtimeSession
-
-LIFE_S: Final = 86_400
-"""Seconds from the start to ``expires_at``, a field that the API requires. Sessions have no limit."""
 
 
 class RealtimeClient:
@@ -23,7 +21,7 @@ class RealtimeClient:
         """Name the session."""
         self.ids = Ids(secrets.token_hex(6))
         self.items = Items(self.ids)
-        self.session_id, self.expires_at = self.ids.new("sess"), int(time.time()) + LIFE_S
+        self.session_id, self.expires_at = self.ids.new("sess"), expiry_of(time.time())
 
     def change_items(self, asked: CreateItem | RetrieveItem | DeleteItem) -> list[Event]:
         """Handle an event about items.

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from antiphon.errors import UnsupportedError
 from antiphon.models.architecture import gated_hidden
+from antiphon.models.delays import ZERO
 
 PACKED_FOR_ROWS = 16
 """Rows of input the packed layout is chosen for. Measured at 1 to 16 rows: this layout is the best or
@@ -188,10 +189,6 @@ def rotation(positions: Tensor, head_dim: int, max_period: float, *, interleaved
     return Rotation(torch.cos(angles), torch.sin(angles), interleaved)
 
 
-ZERO_TOKEN = -1
-"""This token adds nothing to the input."""
-
-
 class TokenEmbedding(nn.Module):
     """One stream's table ``weight [entries, width]``, projected to ``dim`` where the width is lower.
 
@@ -213,7 +210,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Int64 ``[...]`` to ``[..., dim]``."""
-        is_zero = (tokens == ZERO_TOKEN)[..., None]
+        is_zero = (tokens == ZERO)[..., None]
         tokens = tokens.clamp(min=0)
         if self.out1 is not None and self.out2 is not None:
             second = torch.div(tokens, self.entries, rounding_mode="floor") - 1
@@ -238,7 +235,7 @@ class StreamEmbeddings(nn.Module):
         """Int64 ``[n, streams]`` to ``[n, dim]``."""
         first = torch.arange(self.streams, device=tokens.device) * self.entries
         entries = functional.embedding(tokens.clamp(min=0) + first, self.weight)
-        return entries.masked_fill((tokens == ZERO_TOKEN)[..., None], 0).sum(dim=1)
+        return entries.masked_fill((tokens == ZERO)[..., None], 0).sum(dim=1)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
