@@ -163,6 +163,4 @@ class HostArrays:
         """No effect: there is one way to use threads, unless an executor has others."""
 
     def probe(self) -> None:
-        """No effect: errors of a device behind the arrays recur at each step, and the third in a row ends
-        it.
-        """
+        """No effect: a lost device fails every step, and the third failure in a row ends it."""

@@ -1,4 +1,4 @@
-"""The device and the dtype a backend on torch runs in."""
+"""The device and the dtype of a backend on torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.backends.machine import model_threads
 from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
-"""What steps run on. Metal (mps) lacks the float64 of exact sampling, and nothing was tried on others."""
+"""The devices of steps. Metal (mps) lacks the float64 of exact sampling; others were not tried."""
 
 
 DTYPES: Final = MappingProxyType(
@@ -22,11 +22,11 @@ DTYPES: Final = MappingProxyType(
 
 
 def pick_device(name: str | None) -> torch.device:
-    """Resolve a device name, None being CUDA where there is one; a GPU has its number, "cuda" is the first.
+    """Resolve a device name; None is CUDA where there is a GPU, "cuda" the first GPU, a number another.
 
     Raises:
-        ConfigError: no device is called so, or it is neither a CPU nor CUDA; this torch sees no GPU, or not
-            that number.
+        ConfigError: an unknown device, or neither a CPU nor CUDA; this torch sees no GPU, or not that
+            number.
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -49,7 +49,7 @@ def pick_device(name: str | None) -> torch.device:
 
 
 def open_device(name: str | None, threads: int | None) -> torch.device:
-    """The device called ``name``; where that is a CPU, torch has ``threads`` threads there, process-wide.
+    """The device called ``name``; on a CPU, torch gets ``threads`` threads, process-wide.
 
     Raises:
         ConfigError: as :func:`pick_device` and :func:`antiphon.backends.machine.model_threads`.
@@ -61,10 +61,10 @@ def open_device(name: str | None, threads: int | None) -> torch.device:
 
 
 def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> torch.dtype:
-    """Resolve a language model's dtype, one of ``names``, None being float32 on a CPU and bfloat16 elsewhere.
+    """A language model's dtype, one of ``names``; None is float32 on a CPU and bfloat16 elsewhere.
 
     Raises:
-        ConfigError: no dtype is called so.
+        ConfigError: an unknown dtype.
     """
     if name is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -74,9 +74,9 @@ def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> 
 
 
 def device_bytes(device: torch.device) -> dict[str, int]:
-    """What ``BackendInfo.memory`` says of the device itself: of a GPU ``total``, nothing of a CPU.
+    """The device's part of ``BackendInfo.memory``: for a GPU ``total``, nothing for a CPU.
 
-    That is what is free on it and what torch holds of it for this process: the rest is other processes'.
+    That is its free memory plus torch's in this process: the rest belongs to other processes.
     """
     if device.type != "cuda":
         return {}
@@ -85,15 +85,15 @@ def device_bytes(device: torch.device) -> dict[str, int]:
 
 
 def device_name(device: torch.device) -> str:
-    """What the driver calls a GPU; nothing of a CPU."""
+    """The driver's name for a GPU; "" for a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
 
 
 def memory_in_use() -> dict[str, tuple[int, int]]:
-    """Bytes in use and bytes there are, of every GPU this process uses, by device; from any thread.
+    """Bytes in use and in total, for every GPU this process uses, by device; from any thread.
 
-    A GPU that torch holds nothing of is not asked: the question alone gives a process a context there, which
-    takes some 400 MB of it.
+    A GPU without memory of torch is not queried: a query would give the process a context there, which takes
+    some 400 MB.
     """
     if not torch.cuda.is_initialized():
         return {}
@@ -105,7 +105,7 @@ def memory_in_use() -> dict[str, tuple[int, int]]:
 
 
 def device_probe(device: torch.device) -> Callable[[], None]:
-    """Make the probe for a device: nothing on a CPU, memory given back and one kernel awaited on CUDA."""
+    """Make the probe for a device: no effect on a CPU; on CUDA it frees memory and waits for one kernel."""
 
     def probe() -> None:
         if device.type == "cuda":

@@ -1,5 +1,5 @@
-"""The part of a text-to-speech tick that is the same for every framework: scripts, voices, and several steps
-a tick. The model's part is one function, whatever it runs on; see decision 0015.
+"""The part of a text-to-speech tick that is the same for every framework: scripts, voices, and several
+steps per tick. The model's part is one function; see decision 0015.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from antiphon.models.script import Script, ScriptRules
 from antiphon.models.spec import ModelSpec
 
 TEXT_STEPS: Final = 2
-"""Steps more that rows take within a tick while they only read: the first sound comes after a third of the
-ticks, and rows that speak already wait for two steps without audio at most (upstream's server does so)."""
+"""Additional steps of rows within a tick while they only read: the first sound comes after a third of the
+ticks, and speaking rows wait for two steps without audio at most (upstream's server does the same).
+"""
 
 Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
-"""Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool ``[k]``),
-and whether all are silent; returns what the model asked for, int32 ``[k]``."""
+"""Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool
+``[k]``), and whether all are silent; returns the model's text tokens, int32 ``[k]``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptTick:
-    """What became of a tick, in the order of its rows; see :class:`antiphon.backends.base.StepOutputs`."""
+    """The results of a tick, in the order of its rows; see :class:`antiphon.backends.base.StepOutputs`."""
 
     consumed: BoolArray
     emitted: BoolArray
@@ -52,12 +54,12 @@ class ScriptRows:
     """The scripts of S rows."""
 
     def __init__(self, rules: ScriptRules, rows: int) -> None:
-        """Begin with fresh ones."""
+        """Start with fresh scripts."""
         self.rules = rules
         self._scripts = [Script(rules) for _ in range(rows)]
 
     def begin(self, row: int) -> None:
-        """Let a row begin anew."""
+        """Let a row start anew."""
         self._scripts[row] = Script(self.rules)
 
     def get(self, row: int) -> Script:
@@ -65,7 +67,7 @@ class ScriptRows:
         return self._scripts[row].copy()
 
     def put(self, row: int, script: Script) -> None:
-        """Let a row continue from a script, which stays as it is."""
+        """Let a row continue from a script, which is not changed."""
         self._scripts[row] = script.copy()
 
     def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:
@@ -115,10 +117,10 @@ NO_VOICE: Final = ""
 
 
 class VoiceCache:
-    """Keys and values of voices, computed once each as long as ``limit_bytes`` hold them."""
+    """Keys and values of voices, computed once each, kept up to ``limit_bytes``."""
 
     def __init__(self, executor: TextExecutor, limit_bytes: int) -> None:
-        """Begin with none."""
+        """Start without voices."""
         self._executor, self._kept = executor, SnapshotCache[Tensors](limit_bytes, size_of)
         self._held: dict[int, str] = {}
 
@@ -128,7 +130,7 @@ class VoiceCache:
         kept = self._kept.get(key)
         voice = self._executor.compute_voice(prompt) if kept is None else kept
         self._kept.put(key, voice)
-        if self._held.get(row) != key:  # a voice may be 164 MB: it is written only where it is not yet
+        if self._held.get(row) != key:  # a voice may have 164 MB: it is written only where it is missing
             self.forget(row)  # a write that fails leaves neither voice there
             self._executor.write_voice(row, voice)
             self._held[row] = key

@@ -37,11 +37,11 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 SCALE_BYTES: Final = 4
-"""Of a head's keys, or values, of one position in INT8."""
+"""Bytes of a head's keys, or values, of one position in INT8."""
 
 
 def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
-    """Of a model with its codec, from its modules' own shapes and weights."""
+    """The cost of a tick of a model with its codec, from its modules' shapes and weights."""
     model, sequences = generator.model, generator.sequences
     config, compute = model.transformer.config, model.transformer.compute
     depformer = model.depformer and model.depformer.config
@@ -64,7 +64,7 @@ def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
 
 
 def _read_bytes(model: LanguageModel) -> int:
-    """All weights but tables, of which a token reads a line; the depformer's as often as steps share them."""
+    """Bytes of all weights except tables; the depformer's count as often as steps share them."""
     tables = [child for child in model.modules() if isinstance(child, StreamEmbeddings | TokenEmbedding)]
     read = weight_bytes(model) - sum(table.weight.nbytes for table in tables)
     if model.depformer is None:
@@ -74,7 +74,8 @@ def _read_bytes(model: LanguageModel) -> int:
 
 
 def quantization_of(model: LanguageModel) -> str:
-    """What of a loaded model was rounded: "weights-int8+activations-int8+kv-int8", parts of it, or "none".
+    """The quantised parts of a loaded model: "weights-int8+activations-int8+kv-int8", some of these, or
+    "none".
 
     Weights can be int4 too.
     """
@@ -87,15 +88,15 @@ def quantization_of(model: LanguageModel) -> str:
 
 
 WARM_UP_TICKS = 2
-"""The first run of a shape loads what it needs, the second captures it."""
+"""The first run of a shape loads its kernels, the second captures it."""
 
 WARM_UP_FRAMES = 64
-"""Frames that rows are said to have seen meanwhile; on a CPU attention reads that many."""
+"""The age of rows in frames while they are timed; on a CPU attention reads that many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What there is of S rows: the pipeline, and where the host writes and reads its buffers."""
+    """The allocation for S rows: the pipeline, and the host's views of its buffers."""
 
     pipeline: Pipeline
     layout: LayoutKind
@@ -110,7 +111,7 @@ class TorchRows:
     def __init__(
         self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, overcommit: float = 1.0
     ) -> None:
-        """Take over loaded modules; :meth:`allocate` gives them rows, which share pages (:class:`State`)."""
+        """Take over loaded modules; :meth:`allocate` makes rows, which share pages (:class:`State`)."""
         self._spec, self._mimi, self._generator = spec, mimi, generator
         self._overcommit = overcommit
         self._runner = StageRunner(mimi.device)
@@ -118,7 +119,7 @@ class TorchRows:
 
     @property
     def facts(self) -> BackendInfo:
-        """What does not change while it lives."""
+        """The properties that do not change while it exists."""
         generator = self._generator
         model = None if generator is None else generator.model
         modules = [self._mimi] if model is None else [self._mimi, model]
@@ -139,7 +140,7 @@ class TorchRows:
         )
 
     def _promised_bytes(self) -> dict[str, int]:
-        """Where rows share pages: what of them a row is promised, and what it may have at most."""
+        """Where rows share pages: the pages promised to a row, and its most."""
         if self._allocation is None or self._overcommit <= 1:
             return {}
         whole = row_bytes(self._state.specs.values())
@@ -157,7 +158,7 @@ class TorchRows:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The modules and their state, also for tools that look inside while nothing is being served."""
+        """The modules and their state, also for tools that inspect them while nothing is served."""
         return self._rows.pipeline
 
     @property
@@ -165,7 +166,7 @@ class TorchRows:
         return self.pipeline.state
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; former rows are let go of first."""
+        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self._release()
         pipeline = Pipeline(self._spec, self._mimi, self._generator, rows=slots, overcommit=self._overcommit)
         buffers = pipeline.buffers
@@ -173,26 +174,27 @@ class TorchRows:
         self._allocation = Allocation(pipeline, pipeline.layout, *hosts)
 
     def _host_buffer(self, buffer: Tensor) -> Tensor:
-        """Where the host writes or reads a buffer; on a CPU that is the buffer itself."""
+        """The host's view of a buffer; on a CPU the buffer itself."""
         return torch.zeros_like(buffer, device="cpu", pin_memory=True) if self._runner.on_cuda else buffer
 
     def _release(self) -> None:
-        """Let go of the rows, and of the memory the device keeps for them."""
+        """Free the rows, and the memory that the device keeps for them."""
         self._runner.forget()
         self._allocation = None
         if self._runner.on_cuda:
             torch.cuda.empty_cache()
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """How many physical rows a tick over these rows runs."""
+        """The number of physical rows of a tick over these rows."""
         return planned_rows(self._rows.layout, self._state.rows, rows.size, is_fixed=is_fixed)
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape that ticks may have until it is captured; without kernels one row and all of them.
+        """Run every shape that ticks can have until it is captured; without kernels one row and all of
+        them.
 
         Raises:
-            MemoryError: the device has no room for what ticks of that many rows take.
+            MemoryError: the device has no room for ticks of this number of rows.
         """
         slots = self._state.rows
         sizes = row_buckets(slots) if self._rows.layout is LayoutKind.PADDED else sorted({1, slots})
@@ -219,11 +221,11 @@ class TorchRows:
                 self._runner.finish()
 
     def _warm_up_stages(self, places: BatchLayout) -> None:
-        """Each stage once."""
+        """Run each stage once."""
         raise NotImplementedError
 
     def _warm_up_prompts(self) -> None:
-        """What a prompt or a state runs between ticks, once: a GPU loads a kernel when it first runs."""
+        """Run once what a prompt or a state runs between ticks: a GPU loads a kernel when it first runs."""
         self.restore(0, self.snapshot(0))
 
     def reset(self, rows: Sequence[int]) -> None:
@@ -231,7 +233,7 @@ class TorchRows:
         self._state.reset(rows)
 
     def age(self, frames: int) -> None:
-        """Let every row look as if it had been given ``frames`` frames."""
+        """Let every row appear to have received ``frames`` frames."""
         self._state.share_pages()
         with torch.inference_mode():
             for name in self._state.specs:
@@ -240,15 +242,15 @@ class TorchRows:
                     self._state.tensors[name].fill_(frames * positions)
 
     def choose_threads(self) -> None:
-        """There is one way."""
+        """No effect: there is one way to use threads."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; a codec has no use for them."""
+        """Give a row its sampling parameters; without effect for a codec."""
         if self.pipeline.sampler is not None:
             self.pipeline.sampler.set(row, parameters)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
-        """Copy a row; the tensors stay on the device, rings are cut to what is filled."""
+        """Copy a row; the tensors remain on the device, rings are cut to their filled part."""
         return self._state.snapshot(row)
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
@@ -282,7 +284,7 @@ class TorchRows:
         device_probe(self._mimi.device)()
 
     def close(self) -> None:
-        """Let go of the modules and their state, and of the memory the device keeps for them."""
+        """Free the modules, their state, and the memory that the device keeps for them."""
         self._release()
         del self._mimi, self._generator
 
@@ -292,7 +294,7 @@ class TorchRows:
     def _arrive(
         self, places: BatchLayout, pcm: FloatArray | None = None, decoded: BatchLayout | None = None
     ) -> None:
-        """One transfer to the device: what each place is to compute."""
+        """One transfer to the device: the rows of each place."""
         arriving, samples = self._rows.arriving[: places.count], self._spec.frame_samples
         lists = arriving.numpy()[:, -ROW_COLUMNS:].view(np.int32)
         lists[:, ROW] = places.rows
@@ -308,7 +310,7 @@ class TorchRows:
         self.pipeline.buffers.arrived[: places.count].copy_(arriving, non_blocking=True)
 
     def _choose(self, name: str, line: int, rows: IntArray, stage: Callable[[], None]) -> None:
-        """Run a stage over a choice of rows that the host makes, unless it is none."""
+        """Run a stage over rows that the host has chosen, unless there are none."""
         if not rows.size:
             return
         self._rows.choosing[line] = torch.from_numpy(np.isin(np.arange(self._state.rows), rows))
@@ -316,7 +318,7 @@ class TorchRows:
         self._runner.run(name, (), stage)
 
     def _run(self, name: str, stage: Callable[[BatchLayout], None], places: BatchLayout) -> None:
-        """Run a stage over places, of which a captured form depends on the number."""
+        """Run a stage over places; its captured form depends on their number."""
         key = places.count if self._rows.layout is LayoutKind.PADDED else None
         self._runner.run(name, key, lambda: stage(places))
 
@@ -327,11 +329,11 @@ class TorchRows:
         return self._runner.finish()
 
     def text_tokens(self, places: BatchLayout) -> IntArray:
-        """The text tokens that left, int32 ``[m]``."""
+        """The text tokens in the transfer back, int32 ``[m]``."""
         bits: IntArray = self._rows.leaving.numpy()[places.at, self._spec.frame_samples].view(np.int32)
         return bits
 
     def _pcm(self, places: BatchLayout) -> FloatArray:
-        """The PCM that left, ``[m, frame_samples]``."""
+        """The PCM in the transfer back, ``[m, frame_samples]``."""
         pcm: FloatArray = self._rows.leaving.numpy()[places.at, : self._spec.frame_samples]
         return pcm

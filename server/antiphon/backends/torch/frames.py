@@ -18,7 +18,7 @@ from antiphon.backends.torch.pipeline import (
 from antiphon.backends.torch.state import State
 
 PASS_FRAMES = {"cpu": 8, "cuda": 32}
-"""Frames of a prompt read in one pass: as many as cost little more than the weights one has to read too."""
+"""Frames of a prompt read in one pass: as many as cost little more than reading the weights."""
 
 
 class TorchFrames(TorchRows):
@@ -69,7 +69,7 @@ class TorchFrames(TorchRows):
             self._run("decode", self.pipeline.decode, places)
 
     def _warm_up_prompts(self) -> None:
-        """See the base class; of a model that is given voices and texts, a pass of each."""
+        """See the base class; for a model that takes voices and texts, one pass of each."""
         if self._spec.lm is not None and self._spec.kind.gives_audio:
             frames, streams = self.pass_frames, self._state.tensors["lm.tokens"].shape[1]
             self.encode_piece(None, np.zeros((frames, self._spec.frame_samples), np.float32))
@@ -98,7 +98,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
-        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        """Let a row's language model process tokens int32 ``[1 + n_q, T]``, up to its frame ``frames``."""
         given = torch.from_numpy(tokens).to(self._mimi.device, torch.int64)
         with self._runner.on_device():
             self._read(row, self._model.embed(given[None]), frames)
@@ -112,7 +112,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` of streams into a row's delay cache, as what those steps are fed."""
+        """Put tokens ``[k]`` of streams into a row's delay cache, as the inputs of those steps."""
         assert self._generator is not None
         slots = torch.from_numpy(steps % self._generator.cache.capacity).long()
         index = (torch.from_numpy(streams).long(), slots)

@@ -4,10 +4,10 @@
 before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
 
 **Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not.
-``LMGen`` is the rule, as upstream's ``TTSModel`` uses it: the second sequence hears the same audio, without
-text and without a voice. Logits of audio move away from what it would say; the text's are only those of the
-first. The transformer's state has one more axis, ``[2, ...]``, conditioned first, so what is done to a row
-is done to both.
+``LMGen`` is the rule, as upstream's ``TTSModel`` uses it: the second sequence has the same audio, without
+text and without a voice. Audio logits move away from the second's; text logits are those of the
+first. The transformer's state has one more axis, ``[2, ...]``, conditioned first, so an operation on a row
+applies to both.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class DelayCache:
         *,
         is_fused: bool = False,
     ) -> None:
-        """Keep the constants on the device, so that a step can be captured; ``is_fused``: by Triton kernels.
+        """Keep the constants on the device, so that a step can be captured; ``is_fused``: by Triton
+        kernels.
 
-        ``delays`` are per stream, text first; ``generated`` counts the streams the model itself speaks
-        (text included), which come first. ``initial`` is each stream's token before its first.
+        ``delays`` are per stream, text first; ``generated`` counts the model's own streams (text included),
+        which come first. ``initial`` is each stream's token before its first.
         """
         self.generated, self.max_delay = generated, max(delays)
         self.capacity = self.max_delay + 2
@@ -56,7 +57,7 @@ class DelayCache:
         yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
 
     def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
-        """Take what the rows hear in step ``offsets [n]``, and give every stream's input to the model.
+        """Store the rows' input of step ``offsets [n]``, and return every stream's input of the model.
 
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
@@ -75,10 +76,10 @@ class DelayCache:
         return torch.where(is_before, self.initial, cache.gather(2, now))
 
     def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
-        """Take what the model said in step ``offsets [n]``; give the frame that is now complete.
+        """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
-        ``tokens`` int64 ``[n, generated]`` to the same. Rows with ``offsets < max_delay`` get nothing
-        of use: no frame of theirs is complete.
+        ``tokens`` int64 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
+        undefined: no frame of theirs is complete.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
             done: Tensor = self._kernels.spoken_tokens(self._kept(step), offsets, tokens, self.max_delay)
@@ -92,7 +93,7 @@ class DelayCache:
         return own.gather(2, torch.remainder(frame, self.capacity)[..., None])[..., 0]
 
     def _kept(self, step: PackedStep) -> Any:
-        """The cache as its kernels take it."""
+        """The cache in the form of its kernels."""
         assert self._kernels is not None
         tokens = step.whole("lm.tokens")
         return self._kernels.Delayed(tokens, step.at, self.delays, self.initial, self.generated)
@@ -112,9 +113,9 @@ class TokenChooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the frame complete, ``hidden [n, 1, dim]``.
+    """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the complete frame, ``hidden [n, 1, dim]``.
 
-    Where a row is several sequences, ``hidden`` has each.
+    Where a row has several sequences, ``hidden`` has each.
     """
 
     tokens: Tensor
@@ -124,7 +125,7 @@ class Generated:
 class Generator:
     """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes.
 
-    ``sequences`` is how many a row is to the transformer.
+    ``sequences`` is the number of the transformer's sequences per row.
     """
 
     sequences: ClassVar[int] = 1
@@ -151,10 +152,10 @@ class Generator:
         *,
         is_silent: bool = False,
     ) -> Generated:
-        """Hear codes int64 ``[n, n_q - dep_q]`` and generate.
+        """Process codes int64 ``[n, n_q - dep_q]`` and generate.
 
-        A row's tokens are of use once it has seen more than ``max_delay`` frames. ``is_silent``: every row
-        is within its audio delay, so there is no audio token to be found.
+        A row's tokens are valid once it has seen more than ``max_delay`` frames. ``is_silent``: every row is
+        within its audio delay, so no audio token is computed.
         """
         frames = self._frames(step)
         inputs = self.cache.heard(step, frames, codes)
@@ -166,14 +167,14 @@ class Generator:
             said = torch.cat([said, nothing], dim=1)
         elif self.model.depformer is not None:
             audio = self._speak(hidden, text, lambda codebook, row: choose.audio(codebook, row, frames))
-            if self._audio_delay:  # nothing is said where the text's delay has not passed
+            if self._audio_delay:  # no output before the text's delay has passed
                 first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
                 audio = audio.masked_fill(frames[:, None] < first, ZERO)
             said = torch.cat([said, audio], dim=1)
         return Generated(self.cache.spoken(step, frames, said), hidden)
 
     def _frames(self, step: Step) -> Tensor:
-        """Each row's steps since its reset, ``[n]``, as they are before this one."""
+        """Each row's steps since its reset, ``[n]``, without this one."""
         return step.read("lm.position")
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -192,7 +193,7 @@ PAIR: Final = 2
 
 
 class GuidedGenerator(Generator):
-    """A generator whose rows are pairs. Made for steps that write in place."""
+    """A generator whose rows are pairs of sequences, for steps that write in place."""
 
     sequences = PAIR
 
@@ -212,12 +213,12 @@ class GuidedGenerator(Generator):
         self._text_delay = spec.delays[0]
 
     def specs(self) -> Iterator[TensorSpec]:
-        """Every state tensor, those of the transformer for a pair."""
+        """Every state tensor; the transformer's are for pairs."""
         yield from (spec.pair() for spec in self.model.specs())
         yield from self.cache.specs()
 
     def _frames(self, step: Step) -> Tensor:
-        return step.read("lm.position")[:, 0].contiguous()  # kernels read them side by side
+        return step.read("lm.position")[:, 0].contiguous()  # kernels read both of a pair as neighbours
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
@@ -245,5 +246,5 @@ class GuidedGenerator(Generator):
 
 
 def _twice(values: Tensor) -> Tensor:
-    """``[n]`` to ``[2 * n]``, each twice in a row."""
+    """``[n]`` to ``[2 * n]``, each element twice in a row."""
     return values[:, None].expand(-1, PAIR).flatten()

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 MOST_OVERCOMMIT: Final = 8.0
-"""Calls of half a minute fill an eighth of Moshi's window."""
+"""The largest overcommit: calls of half a minute fill an eighth of Moshi's window."""
 
 
 def attention_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype attention runs in, and keys and values are kept in; None is that of the weights.
+    """The dtype of attention, keys and values; None is that of the weights.
 
-    On a CPU it is float32: a bfloat16 step of stt-1b at 8 rows spends four fifths of its time in
-    bfloat16 attention (``lab/bench/cpu_models.py``).
+    On a CPU it is float32: a bfloat16 step of stt-1b at 8 rows spends four fifths of its time in bfloat16
+    attention (``lab/bench/cpu_models.py``).
     """
     return torch.float32 if device.type == "cpu" else None
 
@@ -44,7 +44,7 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
 def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "auto") -> Mimi:
     """Load Mimi, always in float32, with as many codebooks as the model uses.
 
-    ``attention`` is as in :func:`load_generator`; kernels requested by name are the language model's.
+    ``attention`` is as in :func:`load_generator`; kernels requested by name are for the language model only.
     """
     spec = checkpoint.spec.mimi
     with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
@@ -72,13 +72,13 @@ def load_generator(
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
-    Linears that the checkpoint has as INT8 are so in any case. ``rounds_input`` is for all of them.
-    ``attention`` says by what a frame's attention runs: see
-    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
-    ``conditions`` and ``guidance`` are for a tts model.
+    Linears that are INT8 in the checkpoint are INT8 in any case. ``rounds_input`` is for all of them.
+    ``attention`` chooses the implementation of a frame's attention: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`. ``conditions`` and ``guidance`` are for a tts
+    model.
 
     Raises:
-        UnsupportedError: the checkpoint has none, the attention requested cannot run, or its weights are for
+        UnsupportedError: the checkpoint has none, the requested attention cannot run, or its weights are for
             CPUs only.
     """
     spec = checkpoint.spec
@@ -129,21 +129,20 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and
-    ``kv`` say how its linears, and its keys and values, are kept: "compute" (in that dtype, or as INT8
-    where the checkpoint has them so) or "int8". ``activations`` "compute" leaves the inputs of INT8
-    linears as they are, which is nearer to the original and slower. ``threads`` is how many threads torch
-    may use on a CPU, process-wide (None: all cores it may use but one). ``attention`` is by what a frame of
-    the language model runs: "triton", our kernels for attention and all around it, or "torch"; "auto" is the
-    kernels where they can run. ``guidance`` is how closely a tts model without a trained coefficient
-    follows its text and voice (None: its configuration's), see
-    :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
-    that all rows together could fill: rows take pages as they grow, and where none is left the youngest ends
-    (1: each row has its own).
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
+    the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 where the
+    checkpoint is INT8) or "int8". ``activations`` "compute" keeps the inputs of INT8 linears unrounded, which
+    is nearer to the original and slower. ``threads`` is the number of torch's threads on a CPU, process-wide
+    (None: all usable cores but one). ``attention`` chooses the implementation of the language model's frame:
+    "triton", our kernels for attention and around it, or "torch"; "auto" is the kernels where they can run.
+    ``guidance`` is the strength with which a tts model without a trained coefficient follows its text and
+    voice (None: its configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit``
+    divides the memory of keys and values that all rows together could fill: rows take pages as they grow, and
+    where none is left the youngest ends (1: each row has its own).
 
     Raises:
         UnsupportedError: an option that cannot be run.
-        ConfigError: no such device, dtype or other option, or less than one slot or thread.
+        ConfigError: no such device, dtype or other option, or fewer than one slot or thread.
     """
     spec = checkpoint.spec
     for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
@@ -154,7 +153,7 @@ def make(
     if spec.lm is None and overcommit > 1:
         raise ConfigError(f"overcommit is {overcommit:g}, but a {spec.kind} model has no keys and values")
     if spec.kind is PipelineKind.TTS and overcommit > 1:
-        # A row begins anew for every text, so that its pages would say nothing of its call's age.
+        # A row starts anew for every text, so its pages would not show the age of its call.
         raise ConfigError(f"overcommit is {overcommit:g}, but rows of a {spec.kind} model are not shared")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")

@@ -1,7 +1,7 @@
-"""Rings in pages: the memory of a row lies in pages of one pool, not side by side.
+"""Rings in pages: a row's memory is in pages of one pool, not contiguous.
 
-A page holds PAGE_SLOTS slots of every pooled ring, so one table of pages a row serves all layers. Snapshots
-do not show it: they are by slots, as those of a row that has its rings in one piece.
+A page holds PAGE_SLOTS slots of every pooled ring, so one table of pages per row serves all layers. Snapshots
+are by slots, in the same form as for a row whose rings are in one piece.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.backends.snapshots import TensorSpec
 
 
 def page_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """What a page holds of a pooled ring: its shape with PAGE_SLOTS slots."""
+    """A page's part of a pooled ring: its shape with PAGE_SLOTS slots."""
     shape = list(spec.shape)
     if spec.page_slots > 1:
         del shape[spec.slot_axis]
@@ -44,7 +44,7 @@ def by_slots(spec: TensorSpec, pages: Tensor) -> Tensor:
 
 
 def by_pages(spec: TensorSpec, ring: Tensor) -> Tensor:
-    """The reverse of :func:`by_slots`, of a ring cut to any length; zeros fill the last page."""
+    """The reverse of :func:`by_slots`, for a ring cut to any length; zeros fill the last page."""
     if spec.page_slots == 1:
         axis, slots = spec.slot_axis, ring.shape[spec.slot_axis]
         shape = list(ring.shape)
@@ -57,9 +57,9 @@ def by_pages(spec: TensorSpec, ring: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """Which pages rows have: ``pages`` int32 ``[rows, row_pages]``, in the order of their slots.
+    """The pages of each row: ``pages`` int32 ``[rows, row_pages]``, in the order of their slots.
 
-    ``rings`` are those that lie in pages, by name.
+    ``rings`` are the rings in pages, by name.
     """
 
     pages: Tensor
@@ -78,7 +78,7 @@ class PageTable:
         return by_slots(of_rows, pool[pages].movedim(1, 0))
 
     def pairs(self) -> PageTable:
-        """Of rings whose rows are pairs, ``[2, ...]``: the table of each row of a pair."""
+        """For rings whose rows are pairs, ``[2, ...]``: the table of each row of a pair."""
         half = torch.arange(2, dtype=torch.int32, device=self.pages.device)[:, None]
         pages = (2 * self.pages[:, None] + half).flatten(0, 1)
         halves = {

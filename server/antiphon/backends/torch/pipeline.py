@@ -1,9 +1,10 @@
-"""One tick on the device: the places of its rows, and its stages over static buffers, as CUDA graphs or not.
+"""One tick on the device: the places of its rows, and its stages over static buffers, as CUDA graphs or
+not.
 
 Stages encode, run the language model, decode. The kinds differ only in which stages they have: codec encodes
-and decodes, stt encodes and listens, duplex does all three, tts speaks without an encoder. A stage reads and
-writes only buffers that stay where they are, so the same function serves eagerly and as a graph, captured
-once per shape. Rows are computed packed, or each in its own place.
+and decodes, stt encodes and runs the model, duplex does all three, tts has no encoder. A stage reads and
+writes only buffers at fixed addresses, so the same function runs eagerly and as a graph, captured once per
+shape. Rows are computed packed, or each in its own place.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ Stage = Callable[[], None]
 class StageRunner:
     """Runs stages on one device and times them.
 
-    On CUDA a stage is captured as a graph the second time its key is seen (the first run loads kernels
-    and workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool:
-    they never run at the same time, and leave nothing behind but what they wrote into the buffers. A
-    stage has no host sync, draws from no generator of torch's, and allocates only what it discards.
+    On CUDA a stage is captured as a graph the second time its key is seen (the first run loads kernels and
+    workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool: they never
+    run at the same time, and their only results are in the buffers. A stage has no host sync, draws from no
+    generator of torch's, and allocates only what it discards.
 
     After :meth:`settle` nothing is captured: a capture waits for the whole device, which makes every call's
     frame late, and it fails while another model of the process captures. A stage with a new key then runs
@@ -48,19 +49,20 @@ class StageRunner:
     Ticks have a stream of their own, so that two models of one process do not wait for each other's.
 
     On CUDA this turns cuDNN's TF32 off for convolutions of the process: with its ten bits of mantissa Mimi's
-    would give other codes than they give on a CPU. torch refuses a process that sets TF32 by both of its
-    interfaces; this is the newer one.
+    codes would differ from those on a CPU. torch refuses a process that sets TF32 by both of its interfaces;
+    this is the newer one.
 
     Not measured: the graphs have been run on no GPU yet.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin with nothing captured."""
+        """Start with nothing captured."""
         self._device = device
         if self.on_cuda:
             cudnn: Any = torch.backends.cudnn
             cudnn.conv.fp32_precision = "ieee"
-        # Its own: torch's default one for captures is one a process, on the device that first captured.
+        # A pool of its own: torch's default one for captures belongs to the process, on the device that
+        # captured first.
         self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._is_settled = False
@@ -75,18 +77,18 @@ class StageRunner:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Make the device current in this thread: Triton launches there, wherever its tensors are."""
+        """Make the device current in this thread: Triton launches on it, wherever its tensors are."""
         with torch.cuda.device(self._device) if self.on_cuda else nullcontext():
             yield
 
     @contextmanager
     def tick(self) -> Iterator[None]:
-        """A tick: its clock starts, and its copies and stages go behind what the device was given before."""
+        """A tick: its clock starts, and its copies and stages follow the device's earlier work."""
         if self._stream is None:
             self._marks = [("", self._now())]
             yield
             return
-        with self.on_device():  # capture takes place there too
+        with self.on_device():  # captures are made on it too
             outside = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(outside)
             with torch.cuda.stream(self._stream):
@@ -118,8 +120,8 @@ class StageRunner:
             self._graphs[key] = None
         else:
             graph = torch.cuda.CUDAGraph()
-            # The outer block makes the current stream current again even when ending a capture raises.
-            # "thread_local": what another thread asks of CUDA meanwhile is no fault of this capture.
+            # The outer block makes the current stream current again even if ending a capture raises.
+            # "thread_local": another thread's calls to CUDA meanwhile do not disturb this capture.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
                 torch.cuda.graph(
@@ -131,7 +133,7 @@ class StageRunner:
             graph.replay()
 
     def finish(self) -> dict[str, float]:
-        """Wait for the device; milliseconds by stage."""
+        """Wait for the device; returns milliseconds by stage."""
         if self.on_cuda:
             # Not for the whole device: that is an error while another model's thread captures on it.
             torch.cuda.current_stream(self._device).synchronize()
@@ -139,17 +141,17 @@ class StageRunner:
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
     def settle(self) -> None:
-        """Capture no more: every shape that ticks have has been seen."""
+        """Capture no more: every shape that ticks have was run."""
         self._is_settled = True
 
     def forget(self) -> None:
-        """Drop every captured graph: something that was baked into them has changed.
+        """Drop every captured graph, after a change of values that were captured.
 
         All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any.
         """
         self._graphs.clear()
         self._is_settled = False
-        self._pool = self._new_pool()  # torch refuses a pool that no graph holds any more
+        self._pool = self._new_pool()  # torch refuses a pool that no graph uses any more
 
     def _new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle() if self.on_cuda else None
@@ -171,8 +173,9 @@ def _elapsed_ms(start: float | torch.cuda.Event, end: float | torch.cuda.Event) 
 
 
 WHOLE_RING = 1 << 30
-"""A bound on reads of rings that is above every ring: kernels bound each row separately, so one captured form
-serves calls of any age."""
+"""A bound on reads of rings that is above every ring: kernels bound each row separately, so one captured
+form serves calls of any age.
+"""
 
 
 _FEW_ROWS = (1, 2, 4, 8)
@@ -182,10 +185,10 @@ _ROWS_APART = 16
 
 
 class LayoutKind(Enum):
-    """How the rows of a tick are laid out.
+    """The layout of a tick's rows.
 
-    EAGER: exactly those that are named; nothing is captured. PADDED: kernels take the list of rows, whose
-    length is rounded up so that few shapes are captured.
+    EAGER: exactly the named rows; nothing is captured. PADDED: kernels take the list of rows, whose length is
+    rounded up so that few shapes are captured.
     """
 
     EAGER = "eager"
@@ -205,8 +208,8 @@ def row_buckets(slots: int) -> tuple[int, ...]:
 class BatchLayout:
     """The places of one stage.
 
-    ``rows`` int32 ``[n]`` is the row at each, NO_ROW where there is none. ``at`` ``[m]`` is the place of each
-    named row, in the order they were named. ``runs``, ``filled`` and ``is_padded``: see
+    ``rows`` int32 ``[n]`` is the row at each, NO_ROW for none. ``at`` ``[m]`` is the place of each named row,
+    in the order they were named. ``runs``, ``filled`` and ``is_padded``: see
     :class:`antiphon.backends.torch.state.PackedStep`.
     """
 
@@ -225,7 +228,7 @@ class BatchLayout:
 def place_rows(
     layout: LayoutKind, slots: int, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False
 ) -> BatchLayout:
-    """Lay out rows int32 ``[m]`` that have seen ``frames [m]`` frames, this one not included.
+    """Lay out rows int32 ``[m]`` that have seen ``frames [m]`` frames, without this one.
 
     ``is_fixed``: each in its own place among all, and separately in attention without kernels.
     """
@@ -240,7 +243,7 @@ def place_rows(
 
 
 def planned_rows(layout: LayoutKind, slots: int, count: int, *, is_fixed: bool) -> int:
-    """How many places a tick over ``count`` rows has."""
+    """The number of places of a tick over ``count`` rows."""
     if is_fixed:
         return slots
     if layout is LayoutKind.EAGER:
@@ -249,7 +252,7 @@ def planned_rows(layout: LayoutKind, slots: int, count: int, *, is_fixed: bool) 
 
 
 ROW_COLUMNS, ROW, EMITTING = 2, -2, -1
-"""How many columns of ``Buffers.arrived`` are no PCM, and which they are."""
+"""The columns of ``Buffers.arrived`` after the PCM: their number and their indices."""
 
 FRESH, FORGOTTEN = 0, 1
 """The lines of ``Buffers.chosen``."""
@@ -258,24 +261,24 @@ PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
 
 ENCODER = "encoder"
-"""What the names of the encoder's state begin with."""
+"""The prefix of the encoder's state names."""
 
 
 def codec_specs(mimi: Mimi, kind: PipelineKind) -> Iterator[TensorSpec]:
-    """The codec's state for a kind of pipeline: what never decodes has no decoder's, and the reverse."""
+    """The codec's state for a kind of pipeline: only the encoder's, only the decoder's, or both."""
     unused = UNUSED_STATE.get(kind)
     return (spec for spec in mimi.specs() if unused is None or not spec.name.startswith(unused))
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Where a tick's data lies on the device, at the same address every tick.
+    """A tick's data on the device, at the same addresses in every tick.
 
-    By place: ``arrived`` float32 ``[S, frame_samples + 2]``: PCM, then as the bits of int32 the row that is
-    encoded and thinks there, and the row that is decoded there. ``codes`` int64 ``[S, K]`` heard. ``leaving``
-    float32 ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32 (a float32 would
-    round what carries two texts), pause probabilities. One transfer each way.
-    By row: ``voice`` int64 ``[S + 1, L]`` to be spoken, ``chosen`` bool ``[2, S]`` to be made fresh.
+    By place: ``arrived`` float32 ``[S, frame_samples + 2]``: PCM, then, as the bits of int32, the row that is
+    encoded and advances there, and the row that is decoded there. ``codes`` int64 ``[S, K]``, input.
+    ``leaving`` float32 ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32 (a
+    float32 would round a token that carries two texts), pause probabilities. One transfer each way. By row:
+    ``voice`` int64 ``[S + 1, L]``, output codes, ``chosen`` bool ``[2, S]``, rows to be made fresh.
     """
 
     arrived: Tensor
@@ -313,7 +316,7 @@ class Pipeline:
         rows: int,
         overcommit: float = 1.0,
     ) -> None:
-        """Take over loaded modules and allocate ``rows`` fresh rows next to them.
+        """Take over loaded modules and allocate ``rows`` fresh rows for them.
 
         With ``overcommit`` above 1 rows share the pages of keys and values of a number of rows divided by it.
         """
@@ -331,13 +334,13 @@ class Pipeline:
 
     @property
     def is_fused(self) -> bool:
-        """Whether all attention of a frame is by kernels, which take a list of rows."""
+        """Whether kernels run all attention of a frame, for a list of rows."""
         is_model_fused = self.generator is None or self.generator.model.is_fused(self.device)
         return is_model_fused and self.mimi.is_fused(self.device)
 
     @property
     def layout(self) -> LayoutKind:
-        """How a tick's rows are laid out; on a GPU without kernels a tick is some 20,000 launches."""
+        """The layout of a tick's rows; on a GPU without kernels a tick has some 20,000 launches."""
         is_captured = self.device.type == "cuda" and self.is_fused
         return LayoutKind.PADDED if is_captured else LayoutKind.EAGER
 
@@ -350,7 +353,7 @@ class Pipeline:
             yield from self.sampler.specs()
 
     def step(self, places: BatchLayout, column: int = ROW) -> PackedStep:
-        """The state as a stage sees it, the list of rows being in a column of ``Buffers.arrived``."""
+        """A stage's view of the state; the list of rows is a column of ``Buffers.arrived``."""
         rows = self.buffers.arrived[: places.count, column].view(torch.int32).long()
         return PackedStep(
             self.state.tensors,
@@ -381,12 +384,12 @@ class Pipeline:
             self.buffers.voice.index_copy_(0, step.at, codes)
 
     def run_lm(self, places: BatchLayout) -> None:
-        """Codes heard to the text token, pause probabilities, and the codes to be spoken."""
+        """Input codes to the text token, pause probabilities, and the output codes."""
         assert self.sampler is not None
         self.write_text(self.generate(places, self.sampler)[:, 0])
 
     def generate(self, places: BatchLayout, chooser: TokenChooser, *, is_silent: bool = False) -> Tensor:
-        """A step of the language model: tokens int64 ``[n, 1 + dep_q]``, those of the voice put aside."""
+        """A step of the language model: tokens int64 ``[n, 1 + dep_q]``; the buffer gets the audio tokens."""
         assert self.generator is not None
         step, heard = self.step(places), self.buffers.codes[: places.count, : self.heard]
         out = self.generator.step(heard, step, chooser, is_silent=is_silent)

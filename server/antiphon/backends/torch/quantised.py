@@ -1,23 +1,22 @@
 """Linears whose weights are kept in fewer bits: INT8, INT4 and FP8, distinguished by dtype.
 
-**Files**: a weight ``X`` has its scales in ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``;
-if its input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step,
-``X_step`` ``[sets, 1]``. ``sets`` is 1, but where a tensor stacks the weights of several steps of the
-depformer.
+**Files**: a weight ``X`` has its scales in ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``; if its
+input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step, ``X_step``
+``[sets, 1]``. ``sets`` is 1, but where a tensor stacks the weights of several steps of the depformer.
 
 **FP8**: weights as float8_e4m3 with a scale for each output channel, a format of files only. When a model is
-loaded they become weights of the compute dtype: a shorter file is all that is gained. On the GPUs that have
-FP8 products these are no faster than INT8's, and less exact.
+loaded they become weights of the compute dtype, so the only gain is a shorter file. On GPUs with FP8
+products these are no faster than INT8's, and less exact.
 
-**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product is
-torch's own for INT4, whose fast form takes bfloat16: inputs are rounded to it on the way in and results on
-the way out, each by 0.2 %, the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a
-CPU without that form expands the weight in every call; a GPU refuses the form (:func:`check_forms`).
+**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product
+is torch's own for INT4, whose fast form takes bfloat16: rounding inputs and results to it changes each by
+0.2 %, INT4 changes the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that
+form expands the weight in every call; a GPU refuses the form (:func:`check_forms`).
 
-**INT8**: weights with a scale per output channel, inputs rounded per row as they come. A scale per row keeps
-rows apart: a loud row does not change the rounding of others. The product is that of integers, int8 x int8 to
-int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the weight laid out for it once
-(docs/adr/0007-int8-on-integer-products.md).
+**INT8**: weights with a scale per output channel, inputs rounded per row. A scale per row keeps rows
+independent: a loud row does not change the rounding of others. The product is one of integers, int8 x int8
+to int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the weight laid out for it
+once (docs/adr/0007-int8-on-integer-products.md).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Fp8Linear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """Take over a quantised weight; ``dtype`` is what it becomes."""
+        """Take over a quantised weight; ``dtype`` is that after expansion."""
         super().__init__()
         self.dtype = dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
@@ -65,13 +64,13 @@ def expand_fp8(module: nn.Module) -> None:
 
 
 PACKED_ROWS = 16
-"""Output channels the packed layout takes at a time; their number has to be a multiple of it."""
+"""The output channels of the packed layout are a multiple of this number."""
 
 PACKED_BLOCKS = (32, 64, 128, 256)
-"""Weights to a scale that torch's product for CPUs takes."""
+"""Weights per scale that torch's product for CPUs accepts."""
 
 NIBBLE_ZERO = 8
-"""What a nibble of zero stands for: nibbles are unsigned, integers -8 to 7."""
+"""The value of a nibble of zero: nibbles are unsigned, integers -8 to 7."""
 
 
 def pack_nibbles(integers: Tensor) -> Tensor:
@@ -81,7 +80,7 @@ def pack_nibbles(integers: Tensor) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor) -> Tensor:
-    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: what :func:`pack_nibbles` was given."""
+    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: the reverse of :func:`pack_nibbles`."""
     pairs = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
     return pairs.to(torch.int8) - NIBBLE_ZERO
 
@@ -90,7 +89,7 @@ def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
     """Float32 ``[out, in]`` of a packed weight and its scales ``[out, blocks]``.
 
     Raises:
-        CheckpointFormatError: the row does not consist of that many blocks.
+        CheckpointFormatError: the row is not a multiple of the blocks.
     """
     integers = unpack_nibbles(packed)
     (rows, width), blocks = integers.shape, scale.shape[-1]
@@ -124,7 +123,7 @@ class Int4Linear(nn.Module):
         self.packed: Tensor | None = None
 
     def pack(self) -> None:
-        """Lay the weight out for torch's INT4 product, where the CPU and the shape are made for it."""
+        """Convert the weight for torch's INT4 product, if the CPU and the shape support it."""
         shaped = self.out_features % PACKED_ROWS == 0 and self.block in PACKED_BLOCKS
         if self.weight.device.type != "cpu" or self.packed is not None or not shaped:
             return
@@ -150,11 +149,12 @@ class Int4Linear(nn.Module):
 
 
 CUDA_ROWS = 32
-"""Rows of ``torch._int_mm`` on CUDA are a multiple: it refuses 16 and less, and 8 has to divide them."""
+"""Rows of ``torch._int_mm`` on CUDA are a multiple of this: it needs over 16, in multiples of 8."""
 
 RECIPE = ("transformer.layers.", "depformer.layers.")
-"""What becomes INT8: the layers' projections. Everything else is small and near the output, where an
-error is heard: embeddings, the depformer's inputs, and every head (text, codebooks, pauses)."""
+"""The linears that become INT8: the layers' projections. All others are small and near the output, where
+an error is audible: embeddings, the depformer's inputs, and every head (text, codebooks, pauses).
+"""
 
 
 def has_integer_units() -> bool:
@@ -165,10 +165,10 @@ def has_integer_units() -> bool:
 class Int8Linear(nn.Module):
     """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
 
-    With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and
-    no gain in speed, since every call turns the weight into the input's dtype. ``prescale`` float32
-    ``[in]``, where there is one, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is what
-    a whole number of the rounded input stands for, instead of a scale for each row.
+    With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and no
+    gain in speed, since every call converts the weight to the input's dtype. ``prescale`` float32 ``[in]``,
+    where there is one, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is the unit of the
+    rounded input, instead of a scale for each row.
     """
 
     bias: Tensor | None
@@ -202,11 +202,11 @@ class Int8Linear(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether inputs are rounded as they are, each row to its own scale: what the GPU's kernels do."""
+        """Whether inputs are rounded directly, each row to its own scale: the form that GPUs' kernels run."""
         return self.rounds_input and self.prescale is None and self.step is None
 
     def pack(self) -> None:
-        """Lay the weight out for oneDNN's integer product. CPUs with VNNI only, irreversible."""
+        """Convert the weight for oneDNN's integer product. CPUs with VNNI only, irreversible."""
         if self.weight.device.type != "cpu" or self.packed is not None or not has_integer_units():
             return
         self.packed = torch.ops.onednn.qlinear_prepack(self.weight.data, [PACKED_FOR_ROWS, self.in_features])
@@ -221,7 +221,7 @@ class Int8Linear(nn.Module):
         if self.rounds_input:
             if self.step is None:
                 rows, row_scale = quantize_tokens(flat)
-            else:  # what is louder than 127 steps is clipped
+            else:  # values above 127 steps are clipped
                 rows = torch.round(flat.float() / self.step).clamp(-127, 127).to(torch.int8)
                 row_scale = self.step
             out = self._product(rows) * row_scale[:, None]
@@ -234,7 +234,7 @@ class Int8Linear(nn.Module):
     def _product(self, rows: Tensor) -> Tensor:
         """Int8 ``[n, in]`` to float32 ``[n, out]``, the weight's scales applied."""
         if self.packed is not None:
-            shifted = rows.view(torch.uint8) ^ 128  # oneDNN wants unsigned rows around a zero point
+            shifted = rows.view(torch.uint8) ^ 128  # oneDNN requires unsigned rows around a zero point
             out: Tensor = torch.ops.onednn.qlinear_pointwise(
                 shifted, 1.0, 128, self.packed, self.scale, self._zeros,
                 None, 1.0, 0, torch.float32, "none", [], "",
@@ -252,7 +252,7 @@ def follows_recipe(name: str) -> bool:
 
 
 def quantize_linears(module: nn.Module, chosen: Callable[[str], bool] = follows_recipe) -> int:
-    """Replace the linears whose names are chosen by INT8 ones. Returns how many there were."""
+    """Replace the linears whose names are chosen by INT8 ones; returns their number."""
     names = [name for name, child in module.named_modules() if isinstance(child, Linear) and chosen(name)]
     for name in names:
         parent_name, _, own_name = name.rpartition(".")
@@ -280,7 +280,7 @@ LAYERS: Mapping[torch.dtype, Callable[[Linear, Parts], nn.Module]] = {
         parts["weight"], parts["scale"], linear.bias, linear.weight.dtype
     ),
 }
-"""By the dtype of the weight: what makes a layer of parts instead of a linear."""
+"""By the dtype of the weight: makes a layer from its parts instead of a linear."""
 
 VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
     torch.int8: lambda weight, scale: weight.float() * scale.reshape(-1, 1),
@@ -290,20 +290,20 @@ VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
 """By the dtype of the weight: its float32 values ``[out, in]``, given its scales."""
 
 NAMES: Mapping[torch.dtype, str] = {torch.int8: "INT8", torch.uint8: "INT4", torch.float8_e4m3fn: "FP8"}
-"""By the dtype of the weight: what it is called in messages."""
+"""By the dtype of the weight: its name in messages."""
 
 FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4"}
-"""What the weights of each kind of layer are called."""
+"""The names of the weights of each kind of layer."""
 
 BESIDE = ("scale", "prescale", "step")
-"""What may lie next to a weight, by the ending of its name."""
+"""The parts that may accompany a weight, by the ending of their names."""
 
 
 def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
-    """Put an empty layer for ``parts`` (``weight``, ``scale``, ...) instead of the linear ``name``.
+    """Replace the linear ``name`` by an empty layer for ``parts`` (``weight``, ``scale``, ...).
 
     Raises:
-        CheckpointFormatError: there is none.
+        CheckpointFormatError: there is no such linear.
     """
     parent_name, _, own_name = name.rpartition(".")
     try:
@@ -328,7 +328,7 @@ GPU_RECIPE = "int8"
 
 
 def slow_form(layer: nn.Module) -> str | None:
-    """What of a linear's form no kernel multiplies, so that each tick expands it or rounds separately."""
+    """The properties of a linear without a kernel, so that each tick expands it or rounds separately."""
     if isinstance(layer, Int4Linear):
         return "INT4 weights"
     if not isinstance(layer, Int8Linear):
@@ -341,7 +341,7 @@ def slow_form(layer: nn.Module) -> str | None:
 
 
 def check_forms(name: str, model: nn.Module) -> None:
-    """Raise unless a GPU's kernels multiply each linear of a model as it is kept.
+    """Raise unless a GPU's kernels support each linear of a model in its format.
 
     Raises:
         UnsupportedError: with the recipe that runs.

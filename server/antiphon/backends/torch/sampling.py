@@ -1,9 +1,9 @@
-"""Per-session sampling on the device, to the norm of ``docs/sampling.md``, without a host sync.
+"""Sampling per session on the device, by the rules of ``docs/sampling.md``, without a host sync.
 
-Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. What a row
-draws depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step,
-stream, token), so a whole frame's is drawn in one pass before any logits exist. ``antiphon.models.philox`` is
-the same in numpy. Words of 32 bits live in int64 here.
+Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. A row's draw
+depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step, stream,
+token), so a whole frame's is drawn in one pass before any logits exist. ``antiphon.models.philox`` is the
+same in numpy. Words of 32 bits are in int64 here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MASK = 0xFFFFFFFF
 
 
 def _multiply(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """High and low words of a product; int64 wraps around, which leaves its 64 bits right."""
+    """High and low words of a product; int64 wraps around, which keeps its 64 bits correct."""
     product = words * factor
     return (product >> 32) & _MASK, product & _MASK
 
@@ -58,7 +58,7 @@ def gumbel_noise(seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int
 
 
 NARROW_TOPK = 512
-"""Top-k up to this is found without sorting the whole vocabulary."""
+"""The largest top-k that is found without sorting the whole vocabulary."""
 
 
 def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | None, *, width: int) -> Tensor:
@@ -78,7 +78,7 @@ def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | No
     threshold = torch.where((topk > best.shape[1])[:, None], -torch.inf, best.gather(1, place))
     above, equal = scaled > threshold, scaled == threshold
     spare = topk[:, None] - above.sum(dim=-1, keepdim=True)
-    kept = above | (equal & (equal.cumsum(dim=-1) <= spare))  # of equals at the edge, the lowest ids stay
+    kept = above | (equal & (equal.cumsum(dim=-1) <= spare))  # of equal logits the lowest ids are kept
     drawn = (scaled + noise).masked_fill(~kept, -torch.inf)
     return torch.where(is_greedy, scaled.argmax(dim=-1), drawn.argmax(dim=-1))
 
@@ -99,7 +99,7 @@ def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """What the voice of the frame under way is drawn with: parameters ``[n]``.
+    """The sampling values of the current frame's audio: parameters ``[n]``.
 
     ``noise`` is by codebook, and empty where each row is greedy or kernels draw it.
     """
@@ -121,7 +121,7 @@ class Sampler:
     def __init__(
         self, spec: LMSpec, rows: int, device: torch.device | str, *, is_fused: bool = False
     ) -> None:
-        """Give every row the default parameters; ``is_fused``: noise and voice by Triton kernels."""
+        """Give every row the default parameters; ``is_fused``: Triton kernels make noise and choose audio."""
         self._spec = spec
         self._kernels = load_tokens() if is_fused else None
         self._not_words = torch.tensor(
@@ -131,7 +131,7 @@ class Sampler:
         self._text_stream = torch.full((1,), TEXT_STREAM, device=device)
         self._streams = torch.arange(spec.dep_q, device=device) + (TEXT_STREAM + 1)
         self._given = RowParameters(rows)
-        # By name, by text and voice, by row; one row to spare as in the state, for places without one.
+        # By name, by text and voice, by row; with one extra row as in the state, for places without one.
         self._floats = torch.ones(4, 2, rows + 1, device=device)
         self._integers = torch.zeros(3, 2, rows + 1, dtype=torch.int64, device=device)
         self._voice: _Voice | None = None
@@ -150,11 +150,11 @@ class Sampler:
         return self._device.type != "cpu"
 
     def specs(self) -> Iterator[TensorSpec]:
-        """The state the repetition penalty keeps."""
+        """The state of the repetition penalty."""
         yield TensorSpec("lm.recent", (RECENT_WORDS,), torch.int64, fill=-1)
 
     def set(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its parameters, from the next step on; see :meth:`RowParameters.set`."""
+        """Set a row's parameters, from the next step on; see :meth:`RowParameters.set`."""
         self._given.set(row, parameters)
         self._send(row)
 
@@ -209,15 +209,15 @@ class Sampler:
         voice, kernels = self._voice, self._kernels
         assert voice is not None, "text comes first"
         if codebook == self._spec.dep_q - 1:
-            self._voice = None  # in a captured graph it lies in memory that is given to others afterwards
+            self._voice = None  # a captured graph reuses its memory afterwards
         if kernels is not None and not voice.noise:
             draw = kernels.Draw(voice.temperature, voice.topk, voice.seed, frames)
             chosen: Tensor = kernels.chosen_tokens(logits, voice.inverse, draw, TEXT_STREAM + 1 + codebook)
             return chosen
-        scaled = logits.float() * voice.inverse[:, None]  # the kernel widens what it reads itself
+        scaled = logits.float() * voice.inverse[:, None]  # the kernel converts the values that it reads
         noise = voice.noise[codebook] if voice.noise else None
         return choose(scaled, voice.temperature, voice.topk, noise, width=self.width)
 
     def _noise(self, seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int) -> Tensor:
-        """Float32 ``[n, K, vocabulary]`` of a seed a row."""
+        """Float32 ``[n, K, vocabulary]`` of a seed per row."""
         return gumbel_noise(seeds[:, None].expand(-1, len(streams)), frames, streams, vocabulary)

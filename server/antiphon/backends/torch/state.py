@@ -2,7 +2,7 @@
 
 A :class:`State` owns S rows; ``docs/state.md`` lists every tensor. There are two ways to write.
 :class:`MaskedStep` is a pure function from state to new state, for export; :class:`PackedStep` computes a
-list of rows and writes only theirs, in place, for serving.
+list of rows and writes only these, in place, for serving.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_ROW = -1
 class Run:
     """Neighbouring rows at neighbouring places, so that one view of a ring serves all of them.
 
-    ``filled`` is the most frames any of them has seen, this pass's included; None is as many as there can be.
+    ``filled`` is the most frames any of them has seen, this pass's included; None is no bound.
     """
 
     place: int
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def places(self) -> slice:
-        """Where they are among the places of the step."""
+        """The run's places in the step."""
         return slice(self.place, self.place + self.count)
 
     @property
     def rows(self) -> slice:
-        """Where they are in the state."""
+        """The run's rows in the state."""
         return slice(self.row, self.row + self.count)
 
 
@@ -77,7 +77,7 @@ def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = 
 class Step(ABC):
     """One tick's view of the state of n places.
 
-    A run of None is all rows of a ring, as they are. ``filled`` bounds the frames that any row has seen, this
+    A run of None is all rows of a ring, unchanged. ``filled`` bounds the frames that any row has seen, this
     pass's included; None is no bound.
     """
 
@@ -87,23 +87,23 @@ class Step(ABC):
     @property
     @abstractmethod
     def runs(self) -> Sequence[Run | None]:
-        """Which rows of rings the places are."""
+        """The rows of rings at the places."""
 
     @property
     @abstractmethod
     def idle(self) -> Tensor | None:
-        """Bool ``[n]``: places that take no part. None: each does."""
+        """Bool ``[n]``: places that take no part. None: all take part."""
 
     @abstractmethod
     def read(self, name: str) -> Tensor:
-        """A small tensor as it is now, ``[n, *spec.shape]``."""
+        """The current small tensor, ``[n, *spec.shape]``."""
 
     @abstractmethod
     def write(self, name: str, new: Tensor) -> None:
         """Replace a small tensor, for the rows that take part."""
 
     def extend(self, name: str, new: Tensor) -> Tensor:
-        """What a small tensor ``[n, C, P]`` holds and ``new [n, C, T]`` behind it; it keeps the last P."""
+        """A small tensor ``[n, C, P]`` followed by ``new [n, C, T]``; it keeps the last P."""
         past = self.read(name)
         joined = torch.cat([past, new], dim=-1)
         self.write(name, joined[..., -past.shape[-1] :])
@@ -111,24 +111,24 @@ class Step(ABC):
 
     @abstractmethod
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
-        """What a ring, or a voice, holds of the rows of a run: where it lies, and not a copy.
+        """The content of a ring, or a voice, for the rows of a run, without a copy.
 
-        Of a ring in pages a copy of them, of at least the first ``slots`` slots.
+        For a ring in pages, a copy of at least the first ``slots`` slots.
         """
 
     @abstractmethod
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
         """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``.
 
-        Or of one in pages, which has a dimension more: ``[rows, H, pages, D, slots of a page]``.
+        Or of one in pages, which has another dimension: ``[rows, H, pages, D, slots of a page]``.
         """
 
 
 class MaskedStep(Step):
     """A step as a pure function, in operators that ONNX Runtime has and runs in place.
 
-    ``tensors`` is replaced name by name, and what was given stays as it was. All tensors are ``[n, ...]``;
-    ``exec_mask`` bool ``[n]`` says which of their rows advance, None being all.
+    ``tensors`` is replaced name by name, and the given tensors do not change. All tensors are ``[n, ...]``;
+    ``exec_mask`` bool ``[n]`` selects the rows that advance, None being all.
     """
 
     in_place = False
@@ -169,7 +169,7 @@ class MaskedStep(Step):
         self.tensors[name] = self.select(new, old).to(old.dtype)
 
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """See the base class. Rows that do not advance get back what they held.
+        """See the base class. Rows that do not advance keep their content.
 
         As an indexed write it becomes ScatterND, whose slices are whole heads.
         """
@@ -182,11 +182,11 @@ class MaskedStep(Step):
 class PackedStep(Step):
     """A step over a list of rows, written in place; rows that are not in it are not touched.
 
-    ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. What such a
-    place reads and writes is a row beyond the last that small tensors have to spare. Rings have none: where
-    kernels do not write them, a place without a row repeats what the first place with one writes. ``tensors``
-    are those of the whole state, of which ``table`` says what lies in pages. ``runs`` is for attention that
-    is not by kernels, ``filled`` for all. ``is_fused``: by Triton kernels, where a step has one.
+    ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. Such a place
+    reads and writes an extra row at the end of small tensors. Rings have none: where kernels do not write
+    them, a place without a row repeats the write of the first place with one. ``tensors`` are those of the
+    whole state; ``table`` lists the rings in pages. ``runs`` is for attention without kernels, ``filled`` for
+    all. ``is_fused``: with Triton kernels, where a step has one.
     """
 
     in_place = True
@@ -203,11 +203,11 @@ class PackedStep(Step):
         is_fused: bool = False,
         table: PageTable | None = None,
     ) -> None:
-        """Look at ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
+        """View ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
         self._table = table
         self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
         self._small_rows, self._is_padded, self._is_fused = small_rows, is_padded, is_fused
-        # -1 is the last row, as in a Python list; of a pair, -2 and -1 are the last two.
+        # -1 is the last row, as in a Python list; for pairs, -2 and -1 are the last two.
         self.at = torch.remainder(rows, small_rows) if is_padded else rows
 
     @property
@@ -240,7 +240,7 @@ class PackedStep(Step):
         return self._tensors[name]
 
     def pages(self, name: str) -> Tensor | None:
-        """The table of a ring in pages, int32 ``[rows, pages of a row]``; None of any other."""
+        """The table of a ring in pages, int32 ``[rows, pages of a row]``; None for any other."""
         return self._table.pages if self._table is not None and name in self._table.rings else None
 
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
@@ -277,7 +277,7 @@ class PackedStep(Step):
         return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
 
     def pairs(self, names: Collection[str]) -> PackedStep:
-        """Of tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair."""
+        """For tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair."""
         tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
         half = torch.arange(2, device=self.rows.device)
 
@@ -304,9 +304,9 @@ def row_bytes(specs: Iterable[TensorSpec]) -> int:
 class State:
     """S rows of named tensors, ``[S, *spec.shape]``, and of those that are not kept one row more.
 
-    That row, the last, belongs to no session: places of a tick without a row read and write it. Of pooled
-    rings there are pages, ``[pages, *page_shape]``. Each row has those of its whole rings, or with
-    ``overcommit`` above 1, which divides them, takes them of ``pool`` as it grows.
+    That row, the last, belongs to no session: places of a tick without a row read and write it. Pooled rings
+    are pages, ``[pages, *page_shape]``. Each row has the pages of its whole rings; with ``overcommit`` above
+    1, which divides their number, it takes them from ``pool`` as it grows.
     """
 
     def __init__(
@@ -342,18 +342,18 @@ class State:
         }
 
     def share_pages(self) -> None:
-        """Let every row seem to have all its pages, for timing: other rows have them too."""
+        """Let every row appear to have all its pages, for timing: rows share pages then."""
         if self.pool is not None and self.table is not None:
             self.pool.share()
             self.table.pages.copy_(torch.from_numpy(self.pool.table))
 
     def release(self, rows: NDArray[np.int32]) -> None:
-        """Take back the pages of rows that begin anew, where rows share them."""
+        """Take back the pages of rows that start anew, where rows share them."""
         if self.pool is not None:
             self.pool.release(rows.tolist())
 
     def hold(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> None:
-        """Let rows have room for ``positions [n]`` of their rings, where rows share pages.
+        """Give rows the pages for ``positions [n]`` of their rings, where rows share pages.
 
         Raises:
             StepError: fewer pages are free.
@@ -364,7 +364,7 @@ class State:
     def reset(self, rows: Sequence[int]) -> None:
         """Make the given rows like fresh ones, bit for bit: everything is erased, rings and voices too."""
         if self.pool is not None:
-            self.pool.release(rows)  # what the next row of a page does not write, it does not read
+            self.pool.release(rows)  # a page's next row reads only what it wrote
         for row in rows:
             for name, spec in self.specs.items():
                 if not spec.is_pooled:
@@ -373,11 +373,11 @@ class State:
                     self.tensors[name][self.table.pages[row]] = spec.fill
 
     def reset_rows(self, chosen: Tensor, prefix: str = "") -> None:
-        """Make rows fresh where ``chosen``, bool ``[S]`` on the device, says so.
+        """Make rows fresh where ``chosen``, bool ``[S]`` on the device, is true.
 
-        Without a word from the host, so it can be captured, and at a cost that does not grow with rings:
-        tensors that ``is_kept`` names are hidden by their position, not erased. With ``prefix`` only the
-        tensors whose names begin with it.
+        Without the host, so it can be captured, and at a cost that does not grow with rings: tensors with
+        ``is_kept`` are hidden by their position, not erased. With ``prefix`` only the tensors whose names
+        begin with it.
         """
         for name, spec in self.specs.items():
             if name.startswith(prefix) and not spec.is_kept:
@@ -387,7 +387,7 @@ class State:
     def snapshot(self, row: int) -> dict[str, Tensor]:
         """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled.
 
-        What earlier sessions left in the last page is zeros.
+        Content of earlier sessions in the last page is zeroed.
         """
         own, copies = self._row(row), {}
         for name, spec in self.specs.items():
@@ -399,7 +399,7 @@ class State:
         return copies
 
     def _row(self, row: int) -> dict[str, Tensor]:
-        """All of a row, of rings in pages as many as it has begun."""
+        """All of a row; of rings in pages the begun ones."""
         own = {name: self.tensors[name][row] for name, spec in self.specs.items() if not spec.is_pooled}
         if self.table is not None:
             for name, spec in self.table.rings.items():
@@ -412,7 +412,7 @@ class State:
         check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
-        """Put a snapshot that was checked into a fresh row, which then continues bit-identically.
+        """Put a checked snapshot into a fresh row, which then continues bit-identically.
 
         Raises:
             StepError: rows share pages, and too few are free.
@@ -433,7 +433,7 @@ class State:
         return self.rows * row_bytes(own) + self._page_count * self.page_bytes
 
     def promised_bytes(self) -> int:
-        """Bytes of a row, of shared pages only its part."""
+        """Bytes of a row; of shared pages only its part."""
         own = row_bytes(spec for spec in self.specs.values() if not spec.is_pooled)
         most = 0 if self.table is None else self.table.pages.shape[1]
         return own + math.ceil(most * self.page_bytes / self._overcommit)
@@ -452,7 +452,7 @@ class State:
     ) -> PackedStep:
         """A step over rows named by the host, all of them by default.
 
-        ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention looks at
+        ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention processes
         each row separately, so that its result does not depend on other rows.
         """
         named = range(self.rows) if rows is None else rows
@@ -470,7 +470,7 @@ class State:
 
 
 def _pages_begun(spec: TensorSpec, row: Tensors) -> int:
-    """Pages of a pooled ring that hold something."""
+    """The filled pages of a pooled ring."""
     used = spec.used(row)
     if used is None:
         return row_pages(spec)

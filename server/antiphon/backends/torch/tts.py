@@ -1,4 +1,4 @@
-"""Text to speech on torch: what the model is fed is the script's, and its voice a row's."""
+"""Text to speech on torch: the script sets the model's text input, a row has its voice."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _STAGES: Final = {True: "text", False: "lm"}
 
 @dataclass(slots=True)
 class ScriptedChooser:
-    """Samples as ever, but what the model hears of its text is written: ``choices`` int64 ``[n, 2]``.
+    """Samples as usual, but the text input is prescribed: ``choices`` int64 ``[n, 2]``.
 
     The first column is for a model that asks for a word, the second for one that does not. So the host, which
-    knows the script, need not be asked between a step's text and its audio. ``asked`` is what was sampled.
+    has the script, is not asked between a step's text and its audio. ``asked`` is the sampled token.
     """
 
     sampler: Sampler
@@ -48,7 +48,7 @@ class ScriptedChooser:
 
 
 class TorchTts(TorchRows):
-    """tts models; see :class:`antiphon.backends.base.TextExecutor`. Codes heard are nothing, ever."""
+    """Tts models; see :class:`antiphon.backends.base.TextExecutor`. There are no input codes."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TorchTts(TorchRows):
         self._conditions = conditions
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows; former rows are let go of first."""
+        """Have ``slots`` fresh rows; the former rows are freed first."""
         super().allocate(slots)
         self.pipeline.buffers.codes.fill_(ZERO)
         self._choices = torch.zeros(slots, 2, dtype=torch.int64, device=self._mimi.device)
@@ -70,7 +70,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh, fast: rings are hidden instead of erased; voices stay."""
+        """Make rows fresh, fast: rings are hidden instead of erased; voices are kept."""
         self._state.release(rows)
         with self._runner.tick():
             self._choose("reset_rows", FRESH, rows, self.pipeline.reset_rows)
@@ -98,7 +98,7 @@ class TorchTts(TorchRows):
         return TextResult(self.text_tokens(places), pcm, stage_ms)
 
     def _run_lm(self, places: BatchLayout, *, is_silent: bool) -> None:
-        """A step of the language model; within the audio delay, ``is_silent``, of nothing else."""
+        """A step of the language model; within the audio delay, ``is_silent``, the only stage."""
         pipeline, choices = self.pipeline, self._choices[: places.count]
         sampler = pipeline.sampler
         assert sampler is not None
@@ -126,6 +126,6 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def write_voice(self, row: int, tensors: Mapping[str, Tensor]) -> None:
-        """Give a row a voice that was computed."""
+        """Write a computed voice into a row."""
         for name, tensor in tensors.items():
             self._state.tensors[name][row].copy_(tensor)

@@ -1,10 +1,9 @@
 """From published safetensors to our parameter names, and the conditions of a tts model.
 
-**Conditions** are what a tts model takes but text: whose voice to speak with, and how closely to
-follow. ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a
-voice is the source of cross-attention, as many positions for every row; a choice from a table is added to
-every input. Computed in float32, once: a voice becomes keys and values of a row, a choice a constant of the
-model.
+**Conditions** are the inputs of a tts model apart from text: a voice, and how closely to follow it.
+``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
+is the source of cross-attention, as many positions for every row; a choice from a table is added to every
+input. Computed in float32, once: a voice becomes keys and values of a row, a choice a constant of the model.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ def load_mimi(
     *,
     attention: str = "torch",
 ) -> Mimi:
-    """Load a published Mimi file for its first ``codebooks`` levels (not prepared yet: see Mimi.prepare).
+    """Load a published Mimi file for its first ``codebooks`` levels; Mimi.prepare is still to be called.
 
-    It computes in float32, whatever dtype the file keeps its tensors in.
+    It computes in float32, for any dtype of the file.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
@@ -81,10 +80,10 @@ def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, T
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a module on the meta device its tensors, every one of them and nothing else.
+    """Give a module on the meta device its tensors: every one of them and no other.
 
     Raises:
-        CheckpointFormatError: names or shapes do not agree; the message counts and shows them.
+        CheckpointFormatError: names or shapes differ; the message counts and lists them.
     """
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
@@ -132,10 +131,10 @@ def load_lm(
     cross_positions: int = 0,
     compute: Compute = PLAIN,
 ) -> LanguageModel:
-    """Load a published language model, its LoRA merged in, with the corrections upstream makes.
+    """Load a published language model, its LoRA merged in, with upstream's corrections.
 
-    Linears that were rounded in the file stay so, bit by bit, with their
-    scales in float32; under a LoRA, which cannot be added to integers, they become weights as all others.
+    Linears that are quantised in the file remain so, bit by bit, with their scales in float32; with a LoRA,
+    which cannot be added to integers, they become weights like all others.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
@@ -154,7 +153,7 @@ def load_lm(
         adapters = dict(pair for item in load_file(lora).items() for pair in renamed(*item, sets))
         merge_lora(tensors, adapters, float(config.get("lora_scaling", 2.0)))
     if family == "hibiki":
-        # As upstream: an end of text that is sampled too early is heard by the model as padding.
+        # As upstream: the model gets padding in place of an end of text that is sampled too early.
         tensors["text_emb.weight"][2] = tensors["text_emb.weight"][3]
     assign(model, tensors, path)
     entry = description_entry(config, family)
@@ -168,8 +167,8 @@ def lm_tensors(
 ) -> dict[str, Tensor]:
     """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
 
-    With ``keep_rounded``, a rounded weight stays what it is, and what belongs to ``X.weight`` comes with it:
-    ``X.scale``, and ``X.prescale`` and ``X.step`` where they are.
+    With ``keep_rounded``, a quantised weight remains so, with its parts: ``X.scale``, and ``X.prescale`` and
+    ``X.step`` where they exist.
     """
     wanted, sets = model.state_dict().keys(), stored_sets(model.config)
     tensors: dict[str, Tensor] = {}
@@ -208,13 +207,13 @@ def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]
 
 
 def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
-    """The scales and other parts of a rounded tensor, ``scale`` in float32; empty for other tensors.
+    """The scales and other parts of a quantised tensor, ``scale`` in float32; empty for other tensors.
 
     ``NAME_scb [out]`` are the rows' largest values (bitsandbytes' ``int8_vectorwise_quant``, in upstream's
     files): value = int8 * scb / 127.
 
     Raises:
-        CheckpointFormatError: a rounded weight without scales.
+        CheckpointFormatError: a quantised weight without scales.
     """
     if published[name].dtype not in LAYERS:
         return {}
@@ -230,10 +229,10 @@ def parts_of(published: Mapping[str, Tensor], name: str) -> Parts:
 
 
 def dequantized(published: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor as it is, or the float32 values of one that was rounded, for inputs as they are.
+    """A tensor unchanged, or the float32 values of a quantised one, for unscaled inputs.
 
     Raises:
-        CheckpointFormatError: a rounded weight without scales, or with some that do not fit.
+        CheckpointFormatError: a quantised weight without scales, or with scales that do not fit.
     """
     weight, parts = published[name], parts_of(published, name)
     if not parts:
@@ -248,7 +247,7 @@ def merge_lora(tensors: dict[str, Tensor], adapters: Mapping[str, Tensor], scali
     """Add ``scaling * B A`` of every adapter to its weight (Hu et al. 2021), in float32.
 
     Raises:
-        CheckpointFormatError: an adapter for a weight that is not there, or of another shape.
+        CheckpointFormatError: an adapter for a missing weight, or of another shape.
     """
     for name, down in adapters.items():
         base, is_down, _ = name.partition(".lora_A.weight")
@@ -276,11 +275,11 @@ def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tens
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditioners of one model: its constant, and what makes a cross-attention source of a voice.
+    """The conditioners of one model: its constant, and the maker of a voice's cross-attention source.
 
     ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` for the unconditioned
-    sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim, width]``,
-    ``empty [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to everything.
+    sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim, width]``, ``empty
+    [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to every source.
     """
 
     constant: Tensor | None
@@ -292,7 +291,7 @@ class Conditions:
 
     @property
     def pair(self) -> Tensor | None:
-        """What is added to a guided row's inputs, ``[2, dim]``: conditioned, and not."""
+        """The addend of a guided row's inputs, ``[2, dim]``: conditioned, and not."""
         if self.constant is None or self.untold is None:
             return None
         return torch.cat([self.constant, self.untold])
@@ -315,7 +314,7 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     """Read a model's conditioners from its file.
 
     Raises:
-        UnsupportedError: conditions that no published model has, or joined in another way.
+        UnsupportedError: conditions that no published model has, or a different combination.
     """
     config = {} if spec.lm is None else spec.lm.config
     if not config.get("conditioners"):
@@ -340,12 +339,12 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
 
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
-    """The vector ``[1, dim]`` of what we choose from a table; where it has no such value, of no choice."""
+    """The vector ``[1, dim]`` of the chosen entry of a table; without that entry, of no choice."""
     index = chosen_entry(config, name)
     return _no_choice(published, config, name) if index is None else embed_choice(published, name, index)
 
 
 def _no_choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
-    """The vector ``[1, dim]`` of no choice from a table: what was learnt for it, or nothing."""
+    """The vector ``[1, dim]`` of no choice from a table: the learnt one, or zeros."""
     padding = published.get(f"{PROVIDER}.{name}.learnt_padding", torch.zeros(config["dim"]))
     return padding.float().reshape(1, -1)

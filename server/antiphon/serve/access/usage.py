@@ -28,9 +28,7 @@ READ_BYTES: Final = 1_048_576
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""Seconds that a read of the file may take. If the disk hangs, the last result counts, with waiting
-records.
-"""
+"""Seconds that a read of the file may take. If the disk hangs, the last result counts."""
 
 CLOSE_S: Final = 2.0
 """Seconds that waiting records may take at the end of the process."""

@@ -40,13 +40,13 @@ def attend_split(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One split of one place's key-value head, for the queries of its group: sums not yet divided.
+    """One split of one place's key-value head, for the queries of its group: sums before the division.
 
-    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros where there is no row. A row
-    has ``PAGES`` pages of ``PAGE`` slots, or with 0 its ring in one piece.
+    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros for a place without a row. A
+    row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in one piece.
     """
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
+    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both
     query = tl.arange(0, QUERIES)
     column = tl.arange(0, WIDTH)
     head, turn = kv_head * GROUP + query // COUNT, query % COUNT
@@ -68,10 +68,10 @@ def attend_split(
     q = tl.load(q_ptr + q_at + column[None, :] * q_width_stride, mask=is_query[:, None], other=0.0)
 
     ring = (row * tl.num_programs(1) + kv_head) * CAPACITY
-    if PAGES > 0:  # all pages of the split at once: an address that waits for a load is not asked for ahead
+    if PAGES > 0:  # all pages of the split at once: an address that depends on a load is not prefetched
         number = begin // PAGE + tl.arange(0, SPLIT // PAGE)
         pages = tl.load(pages_ptr + row * PAGES + number, mask=number < PAGES, other=0)
-    highest = tl.full((QUERIES,), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
+    highest = tl.full((QUERIES,), -1e30, tl.float32)  # finite: a query without visible keys adds 0
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
     for start in range(begin, tl.minimum(begin + SPLIT, filled), BLOCK):
@@ -107,7 +107,7 @@ def attend_split(
 
 @triton.jit
 def joined(parts_ptr, peaks_ptr, totals_ptr, part, is_used, WIDTH: tl.constexpr):
-    """Splits of one query into ``[WIDTH]``, all at once; zeros where none is used."""
+    """Splits of one query into ``[WIDTH]``, all at once; zeros where no split is used."""
     column = tl.arange(0, WIDTH)
     peak = tl.load(peaks_ptr + part, mask=is_used, other=-1e30)
     total = tl.load(totals_ptr + part, mask=is_used, other=0.0)
@@ -136,7 +136,7 @@ def join_splits(
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """The splits of one query into its output, all at once; zeros where there is no row."""
+    """The splits of one query into its output, all at once; zeros for a place without a row."""
     line_of_q, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, first = tl.load(rows_ptr + place), tl.load(first_ptr + place)
     filled = tl.minimum(first + COUNT, CAPACITY).to(tl.int32)

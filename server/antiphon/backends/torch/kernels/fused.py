@@ -1,6 +1,6 @@
-"""Whether Triton kernels run: attention, and what lies between two products of a frame.
+"""Whether Triton kernels run: attention, and the operations between two products of a frame.
 
-They need a GPU and a package that not every torch brings, so nothing of them is imported before.
+They need a GPU and a package that not every torch includes, so nothing of them is imported earlier.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from antiphon.backends.machine import LEAST_CAPABILITY
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
-"""By what a frame runs; "auto" is the kernels where they can run, and torch's own attention elsewhere."""
+"""The implementations of a frame; "auto" is the kernels where they can run, else torch's attention."""
 
 DEVICES: Final = ("cuda",)
-"""Kinds of devices that run the kernels. Interpreted, in tests, a CPU does too."""
+"""Kinds of devices that run the kernels. In tests a CPU interprets them too."""
 
 LEAST_HEAD_DIM: Final = 16
 
 MOST_POSITIONS: Final = 8192
-"""Of a convolution's past and frame together: a program holds a channel's in registers. A frame of Mimi has
-1,920; a prompt read in one pass has more."""
+"""The longest past and frame of a convolution together: a program holds a channel's in registers. A frame
+of Mimi has 1,920 elements; a prompt read in one pass has more.
+"""
 
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed; torch's wheels for CUDA bring it."""
+    """Whether Triton is installed; torch's wheels for CUDA include it."""
     return find_spec("triton") is not None
 
 
 def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
-    """Whether one frame runs by Triton kernels: its attention, and with it all else that has one.
+    """Whether one frame runs on Triton kernels: its attention, and every other operation that has one.
 
     Raises:
-        UnsupportedError: they were requested by name, and :func:`missing_for_kernels` names something.
+        UnsupportedError: they were requested by name, and :func:`missing_for_kernels` returns a reason.
     """
     if attention == "torch":
         return False
@@ -51,7 +52,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
 
 
 def missing_for_kernels(device: torch.device, head_dim: int) -> list[str]:
-    """What the kernels need and do not have, as text: a GPU that is new enough, Triton, a width of heads."""
+    """What the kernels lack, as text: a GPU that is new enough, Triton, a width of heads."""
     capability = LEAST_CAPABILITY
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""The Triton kernel of decode attention over an INT8 ring, by integer matrix units only."""
+"""The Triton kernel of decode attention over an INT8 ring, on integer matrix units only."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -13,13 +13,14 @@ from antiphon.backends.torch.kernels.linear_kernels import is_last, round_row
 
 @triton.jit
 def whole(values):
-    """Float32 values of less than 2^22 to the nearest whole number, halves to even."""
+    """Float32 values of less than 2^22 to the nearest integer, halves to even."""
     return (values + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def as_limbs(values, largest, line):
-    """A row ``[N]`` of up to ``largest`` as int8 ``[16, N]``: line 0 in 127ths of it, line 1 what is left.
+    """A row ``[N]`` of up to ``largest`` as int8 ``[16, N]``: line 0 in 127ths of it, line 1 the
+    remainder.
 
     Line 1 counts in 254ths of line 0's unit, so both together have 15 bits; other lines are 0.
     """
@@ -67,15 +68,15 @@ def attend_limbs(
     ROUNDED_WIDTH: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One split for one query. A row has ``PAGES`` pages of ``PAGE`` slots, of V across: ``[WIDTH, PAGE]``.
+    """One split for one query. A row has ``PAGES`` pages of ``PAGE`` slots; V's are transposed: ``[WIDTH,
+    PAGE]``.
 
-    A query's last split joins them all; a place's last query rounds them, where that is requested. Tickets
-    are one a query and one more, for each place. The query and the softmax weights are two limbs each, in the
-    first two of the sixteen rows that a matrix unit takes at least. So nothing is converted element by
-    element.
+    A query's last split joins all splits; a place's last query rounds all queries, where requested. A place
+    has one ticket per query and one more. The query and the softmax weights are two limbs each, in the first
+    two of the sixteen rows that are a matrix unit's least. So no element is converted on its own.
     """
     split, line_of_q, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # both at once
+    row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both
     lines = tl.num_programs(1)
     head, turn, column = line_of_q // COUNT, line_of_q % COUNT, tl.arange(0, WIDTH)
     out_at = out_ptr + place * out_row_stride + head * out_head_stride + turn * out_count_stride + column
@@ -100,13 +101,13 @@ def attend_limbs(
     q_scale = largest * (log2_scale / 127.0)
 
     kv_heads, kv_head = tl.num_programs(1) // (GROUP * COUNT), head // GROUP
-    # All pages of the split at once: an address that waits for a load is not asked for ahead.
+    # All pages of the split at once: an address that depends on a load is not prefetched.
     number = begin // PAGE + tl.arange(0, SPLIT // PAGE)
     pages = tl.load(pages_ptr + row * PAGES + number, mask=number < PAGES, other=0)
     k_tile = slots[:, None] * WIDTH + column[None, :]
     v_tile = column[:, None] * PAGE + slots[None, :]
     newest_slot = (newest % CAPACITY).to(tl.int32)
-    highest = tl.full((), -1e30, tl.float32)  # finite, so that a query that sees nothing here adds 0
+    highest = tl.full((), -1e30, tl.float32)  # finite, so that a query without visible keys here adds 0
     total = tl.full((), 0.0, tl.float32)
     mixed = tl.zeros((16, WIDTH), tl.float32)
     for start in range(begin, tl.minimum(begin + SPLIT, filled), PAGE):
@@ -114,7 +115,7 @@ def attend_limbs(
         is_seen = slot < filled
         page = tl.sum(tl.where(number == start // PAGE, pages, 0), 0)
         held = ((page * kv_heads + kv_head) * PAGE).to(tl.int64)
-        k = tl.load(k_ptr + held * WIDTH + k_tile)  # a whole page is there; unseen slots weigh 0
+        k = tl.load(k_ptr + held * WIDTH + k_tile)  # a whole page is there; unseen slots have weight 0
         scores = tl.sum(tl.dot(limbs, tl.trans(k), out_dtype=tl.int32).to(tl.float32) * unit[:, None], 0)
         scores *= tl.load(k_scale_ptr + held + slots) * q_scale
         v_scale = tl.where(is_seen, tl.load(v_scale_ptr + held + slots), 0.0)

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.rows`: they make rows, and multiply them."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.rows`: they prepare rows, and multiply them."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -12,7 +12,7 @@ import triton.language as tl
 def rounded(values, scale):
     """Float32 values over their scale, to the nearest of -127 .. 127, halves to even, as torch.round."""
     whole = tl.div_rn(values, scale)
-    whole = (whole + 12582912.0) - 12582912.0  # 1.5 * 2^23: no fraction is left at that size
+    whole = (whole + 12582912.0) - 12582912.0  # 1.5 * 2^23: no fraction remains at that size
     return tl.clamp(whole, -127.0, 127.0).to(tl.int8)
 
 
@@ -20,7 +20,7 @@ def rounded(values, scale):
 def rounded_by(values, scale, inverse):
     """``rounded`` in fewer instructions, by ``inverse``, the scale's reciprocal rounded to nearest.
 
-    A quotient and what it leaves, both exact (Markstein 1990), are the correctly rounded quotient.
+    An exact quotient and its exact remainder give the correctly rounded quotient (Markstein 1990).
     """
     quotient = values * inverse
     quotient = tl.fma(tl.fma(-quotient, scale, values), inverse, quotient)
@@ -36,11 +36,11 @@ def gated(x, value, dtype):
 
 @triton.jit
 def is_last(ticket_ptr, programs):
-    """Whether all other programs that share a ticket have come here; what they stored can be read then.
+    """Whether all other programs with this ticket have arrived; their stores can be read then.
 
     The ticket is 0 before the first and after the last of them.
     """
-    tl.debug_barrier()  # a release by one thread covers what all of the program's threads stored
+    tl.debug_barrier()  # a release by one thread covers the stores of all the program's threads
     before = tl.atomic_add(ticket_ptr, 1, sem="acq_rel", scope="gpu")
     if before == programs - 1:
         tl.store(ticket_ptr, 0)
@@ -59,15 +59,15 @@ def round_row(x_ptr, out_ptr, scale_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def mean_square(at, DEPTH: tl.constexpr, LANES: tl.constexpr = 128, HALVINGS: tl.constexpr = 6):
-    """The mean square of DEPTH values, added in an order that is the same whatever the program's warps."""
+    """The mean square of DEPTH values, added in an order that does not depend on the program's warps."""
     lane = tl.arange(0, LANES)
     total = tl.zeros((LANES,), tl.float32)
     for start in tl.static_range(0, DEPTH, LANES):
         x = tl.load(at + start + lane, mask=start + lane < DEPTH, other=0.0).to(tl.float32)
         total += x * x
-    for _ in tl.static_range(0, HALVINGS):  # not tl.split: for that each thread would read half of them
+    for _ in tl.static_range(0, HALVINGS):  # tl.split would make each thread read half of them
         total = tl.sum(tl.reshape(total, (total.shape[0] // 2, 2)), 1)
-    return tl.div_rn(tl.sum(total, 0), DEPTH * 1.0)  # of the two that are left
+    return tl.div_rn(tl.sum(total, 0), DEPTH * 1.0)  # of the remaining two
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def prepare_rows(
     IS_GATED: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
 ):
-    """One row of a linear's input: normed, or gated with SiLU, or as it is; rounded to INT8 or not."""
+    """One row of a linear's input: normed, or gated with SiLU, or unchanged; rounded to INT8 or not."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     is_inside = column < WIDTH
@@ -122,7 +122,7 @@ def embed_rows(
     BLOCK: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """A piece of one token's entry in a table, and what is added to it; -1 has none, and gets zeros."""
+    """A piece of one token's entry in a table, plus an addend; -1 has no entry, and gets zeros."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1).to(tl.int64)
     token = tl.load(token_ptr + row)
@@ -147,7 +147,7 @@ def embed_streams(
 ):
     """A piece of the sum of one place's tokens, ``[n, 1 + STREAMS]`` with text first; -1 adds nothing.
 
-    The audio streams' tables lie one behind the other.
+    The audio streams' tables are stored one after the other.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = tl.program_id(1).to(tl.int64)
@@ -177,7 +177,7 @@ def mean_squares(
     LANES: tl.constexpr = 128,
     HALVINGS: tl.constexpr = 6,
 ):
-    """``mean_square`` of several rows at once, to the same bits."""
+    """``mean_square`` of several rows at once, with the same bits."""
     lane = tl.arange(0, LANES)
     at = x_ptr + tl.minimum(place, count - 1).to(tl.int64)[:, None] * row_stride + lane[None, :]
     total = tl.zeros((PLACES, LANES), tl.float32)
@@ -247,10 +247,10 @@ def input_tile(
     IS_NORMED: tl.constexpr,
     IS_SPREAD: tl.constexpr,
 ):
-    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or as they are.
+    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or unchanged.
 
-    ``IS_SPREAD``: each thread reads what it needs of alpha, so that none waits for another; else it is read
-    once, which takes less shared memory where loads are under way ahead of their turn.
+    ``IS_SPREAD``: each thread reads its part of alpha, so that none waits for another; else it is read once,
+    which takes less shared memory while other loads are in flight.
     """
     is_inside = (place < count)[:, None] & (depth < DEPTH)[None, :]
     at = x_ptr + place.to(tl.int64)[:, None] * row_stride + depth[None, :]
@@ -285,11 +285,11 @@ def make_and_multiply(
     IS_ADDED: tl.constexpr,
     IS_GATED: tl.constexpr,
 ):
-    """What ``prepare_rows`` and ``multiply_rows`` compute, in one launch, of at most PLACES rows.
+    """The results of ``prepare_rows`` and ``multiply_rows``, in one launch, for at most PLACES rows.
 
-    Each program makes all the rows, as int8, for its own columns; a tile of ROWS, the least its units
-    multiply, has each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and SiLU
-    of the first half times the second goes out.
+    Each program prepares all rows, as int8, for its own columns; a tile of ROWS, the least of its units, has
+    each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and the output is SiLU
+    of the first half times the second.
     """
     TIMES: tl.constexpr = ROWS // PLACES  # noqa: N806
     place = tl.arange(0, PLACES)
@@ -298,8 +298,8 @@ def make_and_multiply(
     norm = tl.zeros((PLACES,), tl.float32)
     if IS_NORMED:
         norm = tl.rsqrt(mean_squares(x_ptr, place, count, x_row_stride, DEPTH, PLACES) + eps)
-    most = tl.zeros((PLACES, BLOCK), tl.float32)  # a tile of maxima: no turn waits for other warps
-    for start in tl.range(0, DEPTH, BLOCK, loop_unroll_factor=8):  # as many loads are under way at a time
+    most = tl.zeros((PLACES, BLOCK), tl.float32)  # a tile of maxima: no warp waits for others
+    for start in tl.range(0, DEPTH, BLOCK, loop_unroll_factor=8):  # 8 loads at a time
         depth = start + tl.arange(0, BLOCK)
         x = input_tile(x_ptr, alpha_ptr, norm, place, depth, count, x_row_stride, DEPTH, IS_NORMED, True)
         most = tl.maximum(most, tl.abs(x))
@@ -317,7 +317,7 @@ def make_and_multiply(
             tl.broadcast_to(step[:, None], (PLACES, BLOCK)),
             tl.broadcast_to(inverse[:, None], (PLACES, BLOCK)),
         )
-        # A maximum of one number each: what stands before it is computed once, not for every copy of a row.
+        # A maximum of one number each: its input is computed once, not for every copy of a row.
         few = tl.max(tl.reshape(few, (PLACES, BLOCK, 1)), 2).to(tl.int8)
         rows = tl.reshape(tl.broadcast_to(few[:, None, :], (PLACES, TIMES, BLOCK)), (ROWS, BLOCK))
         is_inside = is_column[:, None] & (depth < DEPTH)[None, :]

@@ -32,7 +32,7 @@ def join_past(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some channels of one place: its row's past, then what has come; the end of both is the new past."""
+    """Some channels of one place: its row's past, then the input; the end of both is the new past."""
     place = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     position = tl.arange(0, BLOCK)[None, :]
@@ -47,7 +47,7 @@ def join_past(
     joined = tl.where(is_past, old, new)
     out_at = out_ptr + (place * channels + channel)[:, None] * (PAST + LENGTH) + position
     tl.store(out_at, joined, mask=is_inside)
-    tl.debug_barrier()  # all of the old past is read before any of it is replaced
+    tl.debug_barrier()  # the whole old past is read before any of it is replaced
     tl.store(past_at - LENGTH, joined, mask=is_inside & (position >= LENGTH))
 
 

@@ -1,9 +1,9 @@
-"""Linear layers on a GPU in two launches: one kernel makes the input's rows, one multiplies. A few rows take
-one launch: every program makes them again, which costs less than another launch.
+"""Linear layers on a GPU in two launches: one kernel prepares the input's rows, one multiplies. A few rows
+take one launch: every program prepares them again, which costs less than another launch.
 
-What :mod:`antiphon.backends.torch.quantised` computes, with the same integers: rows are rounded where
-they are made (behind a norm, a gate, an attention), and the product is scaled back, and a residual added,
-where it ends: no int32 leaves the registers.
+The integers are those of :mod:`antiphon.backends.torch.quantised`: rows are rounded where they are computed
+(after a norm, a gate, an attention), and the product is scaled back, and a residual added, in the kernel that
+multiplies: no int32 leaves the registers.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -35,18 +35,18 @@ from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.models.costs import makes_rows, tile_of
 
 MANY_ELEMENTS = 8192
-"""Elements of a row above which a program has 32 warps, not 8: with 16 it is 1,400 instructions."""
+"""Elements of a row above which a program has 32 warps, not 8: with 16 it has 1,400 instructions."""
 
 PIECE = 1024
-"""Elements a program of the simplest kernels takes."""
+"""Elements of a program of the simplest kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearInput:
-    """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or as they are with None.
+    """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or unrounded with None.
 
-    ``dtype`` is what they are, or were before they were rounded. ``is_unmade``: the product has yet to norm
-    them, where there is a ``norm``, and to round them.
+    ``dtype`` is their dtype, or that before rounding. ``is_unmade``: the product applies the ``norm``, where
+    there is one, and the rounding.
     """
 
     values: Tensor
@@ -68,7 +68,7 @@ def rounds(linear: nn.Module) -> bool:
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
-    """Rows ``[n, in]`` for a linear: one launch where it wants many of them rounded, else none."""
+    """Rows ``[n, in]`` for a linear: one launch if it takes many of them rounded, else none."""
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
     return _unmade(x) if makes_rows(*x.shape) else _prepared(x, x.shape[1], is_rounded=True)
@@ -84,7 +84,7 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
 
 
 def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
-    """Rows of ``linear_in`` to those of ``linear_out``: the product gates few of them, a launch more."""
+    """Rows of ``linear_in`` to those of ``linear_out``: the product gates a few rows; more take a launch."""
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
         return plain_rows(_made_and_multiplied(block.linear_in, rows, is_gated=True), block.linear_out)
@@ -138,7 +138,7 @@ def _prepared(
 
 
 def linear_rows(linear: nn.Module, rows: LinearInput, residual: Tensor | None = None) -> Tensor:
-    """``[n, in]`` to ``[n, out]`` in the dtype the rows had, with ``residual [n, out]`` added to it."""
+    """``[n, in]`` to ``[n, out]`` in the rows' original dtype, with ``residual [n, out]`` added."""
     if isinstance(linear, Int8Linear) and rows.is_unmade:
         if linear.bias is None:
             return _made_and_multiplied(linear, rows, residual)
@@ -173,7 +173,7 @@ def multiply(
 def _made_and_multiplied(
     linear: Int8Linear, rows: LinearInput, residual: Tensor | None = None, *, is_gated: bool = False
 ) -> Tensor:
-    """Few rows ``[n, in]``, normed and rounded on the way, to ``[n, out]``; gated, to half of it."""
+    """A few rows ``[n, in]``, normed and rounded in the product, to ``[n, out]``; gated, to half of it."""
     x, norm, (count, depth) = rows.values, rows.norm, rows.values.shape
     columns = linear.out_features // 2 if is_gated else linear.out_features
     out = x.new_empty(count, columns)
@@ -190,7 +190,7 @@ def _made_and_multiplied(
 
 
 def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = None) -> Tensor:
-    """Int64 tokens ``[n]`` to ``[n, dim]``, and ``added [n, dim]`` to them; two streams in one by torch."""
+    """Int64 tokens ``[n]`` to ``[n, dim]``, plus ``added [n, dim]``; two streams in one use torch."""
     if embedding.out1 is not None:
         found: Tensor = embedding(tokens)
         return found if added is None else found + added

@@ -27,10 +27,11 @@ def write_window(
     TICKETS: tl.constexpr,
     TICKETS_BLOCK: tl.constexpr,
 ):
-    """One place: its row gets COUNT positions; the first, their slots, turns and tickets of 0 come out.
+    """One place: its row advances by COUNT positions; returns the first, their slots and turns, and
+    tickets of 0.
 
     Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
-    positions, and what they find there is of no use.
+    positions, and their results are undefined.
     """
     place = tl.program_id(0).to(tl.int64)
     position_at = position_ptr + tl.load(at_ptr + place)
@@ -79,11 +80,11 @@ def turn_and_write(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and where it
-    belongs. A place has COUNT positions, one behind the other.
+    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and
+    written. A place has COUNT positions, one after the other.
 
-    A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or with 0 its ring in
-    one piece; an INT8 ring is in pages, its values across.
+    A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in
+    one piece; an INT8 ring is in pages, its values transposed.
     """
     head, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     place, turn = line // COUNT, line % COUNT
@@ -155,8 +156,9 @@ def attend_steps(
     IS_ROUNDED: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One head of one row: attend to the steps before, kept in ``past [n, 2, kv_heads, STEPS, WIDTH]``, and
-    to this one, whose key and value are kept with them. A row's last head rounds all of them."""
+    """One head of one row: attend to the earlier steps, kept in ``past [n, 2, kv_heads, STEPS, WIDTH]``,
+    and to this one, whose key and value are added to them. A row's last head rounds all of them.
+    """
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     kv_heads: tl.constexpr = HEADS // GROUP
     kv_head = head // GROUP

@@ -5,11 +5,11 @@ over a ring in INT8 (six of up to four rows, ten in full precision), twelve for 
 one of the depformer (six of up to sixteen rows, five of four).
 
 Decode attention is two Triton kernels, in the ring's dtype or its INT8. Flash-Decoding (Dao et al. 2023): the
-ring is cut into splits, each with a softmax of its own. Where there are several a second kernel joins them;
-of an INT8 ring the last split does, and the last query rounds its place's row. Rows are read where they lie
-in the ring, up to each one's filled length; a place without a row reads nothing. An INT8 ring is multiplied
-by integer matrix units, a program a query: queries that share a key-value head share its keys through the
-cache. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
+ring is cut into splits, each with a softmax of its own. A second kernel joins several splits; for an INT8
+ring the last split does, and the last query rounds its place's row. Rows are read in place in the ring, up to
+each one's filled length; a place without a row reads nothing. Integer matrix units multiply an INT8 ring, one
+program per query: queries that share a key-value head share its keys through the cache.
+``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -63,16 +63,16 @@ from antiphon.backends.torch.state import PackedStep
 from antiphon.models.architecture import TransformerConfig
 
 SPLIT_SLOTS = 256
-"""Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a card."""
+"""Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a GPU."""
 
 BLOCK_BYTES = 16384
-"""Keys in one tile: two stages of keys and values fit into the 99 KiB a program has on the smaller cards."""
+"""Keys in one tile: two stages of keys and values fit into the 99 KiB of a program on the smaller GPUs."""
 
 MOST_BLOCK_SLOTS = 64
-"""Ring slots in one tile, at most."""
+"""The most ring slots in one tile."""
 
 LEAST_QUERIES = 16
-"""Rows of a tile of queries: what the matrix units take at least, however few queries there are."""
+"""Rows of a tile of queries: the least of the matrix units, for any number of queries."""
 
 
 def block_slots_of(width: int, element_bytes: int) -> int:
@@ -81,7 +81,7 @@ def block_slots_of(width: int, element_bytes: int) -> int:
 
 
 def new_tickets(places: int, queries: int, device: torch.device) -> Tensor:
-    """Tickets for the queries of each place, all 0: the last program that takes one finishes the work."""
+    """Tickets for the queries of each place, all 0: the program that takes the last one finishes the work."""
     return torch.zeros(places, queries + 1, dtype=torch.int32, device=device)
 
 
@@ -100,14 +100,13 @@ def decode_attention(
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
-    ``rows`` int64 ``[n]``, contiguous, says where in the ring each is; -1 is no row, and gets zeros.
-    ``length``: no row has filled more slots. D is a power of two and at least 16;
-    ``split_slots`` is a multiple of ``block_slots`` (None: as many as suit the card; of an INT8 ring always
-    PAGE_SLOTS), and of a ring in pages a power of two and at least PAGE_SLOTS. Query t sees what the ring
-    holds up to its own position, as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``).
-    Of an INT8 ring, ``tickets`` are those of :func:`new_tickets` for ``H * T`` queries (None: made here, a
-    launch), and ``rounded`` is where one query's output ``[n, H * D]`` goes in INT8 too, its scales ``[n]``
-    with it.
+    ``rows`` int64 ``[n]``, contiguous, is each one's place in the ring; -1 is no row, and gets zeros.
+    ``length``: no row has filled more slots. D is a power of two and at least 16; ``split_slots`` is a
+    multiple of ``block_slots`` (None: a number that suits the GPU; for an INT8 ring always PAGE_SLOTS), and
+    for a ring in pages a power of two and at least PAGE_SLOTS. Query t sees the ring up to its own position,
+    as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``). For an INT8 ring, ``tickets``
+    come from :func:`new_tickets` for ``H * T`` queries (None: made here, in a launch), and ``rounded``
+    receives one query's output ``[n, H * D]`` in INT8 too, with its scales ``[n]``.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1], ring.capacity
@@ -149,10 +148,10 @@ def decode_attention(
 
 @dataclass(frozen=True, slots=True)
 class FrameWindow:
-    """What all layers share in one frame of T positions.
+    """The common values of all layers in one frame of T positions.
 
-    ``first`` int64 ``[n]`` is the first position, ``slots`` int64 ``[n, T]`` are theirs in the ring, of which
-    at most ``length`` are filled. ``tickets``: see :func:`decode_attention`.
+    ``first`` int64 ``[n]`` is the first position, ``slots`` int64 ``[n, T]`` are the positions' slots in the
+    ring, of which at most ``length`` are filled. ``tickets``: see :func:`decode_attention`.
     """
 
     first: Tensor
@@ -221,7 +220,7 @@ def normed(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
-    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; the ring gets the others."""
+    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; the ring gets the rest."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
     places, count = window.slots.shape
     shape = (places, config.heads, count, config.head_dim)
@@ -258,7 +257,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
 
 
 def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor:
-    """``[n, dim]`` to what it sees of the source, ``[n, dim]``, not yet projected."""
+    """``[n, dim]`` to its attention over the source, ``[n, dim]``, before the projection."""
     projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
     q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
     positions = attention.config.cross_positions
@@ -283,7 +282,7 @@ def _scaled(residual: Tensor, x: Tensor, layer_scale: nn.Module) -> Tensor:
 
 
 def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) -> Tensor:
-    """``[n, dim]`` and what the feed-forward block adds to it."""
+    """``[n, dim]`` plus its feed-forward block."""
     if not isinstance(block, GatedFeedForward) or not isinstance(layer_scale, nn.Identity):
         return _scaled(x, block(norm(x[:, None]))[:, 0], layer_scale)
     wide = widened_rows(block, normed_rows(x, norm, block.linear_in))

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.tokens`: tokens chosen, and delayed."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.tokens`: they choose and delay tokens."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -27,9 +27,10 @@ def weigh_words(
     PIECE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of one place's text logits: recent words penalised, over its temperature, padding's bonus in.
+    """A piece of one place's text logits: recent words penalised, over its temperature, with padding's
+    bonus.
 
-    ``recent [rows, WORDS]`` has the newest word last; ``context`` says how many of them count.
+    ``recent [rows, WORDS]`` has the newest word last; the last ``context`` of them count.
     """
     place = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -52,7 +53,7 @@ def weigh_words(
 
 @triton.jit
 def remember_words(token_ptr, recent_ptr, at_ptr, padding, end_padding, initial, WORDS: tl.constexpr):
-    """One place's token behind its recent words, the oldest of which goes; some tokens are no words.
+    """Append one place's token to its recent words and drop the oldest; some tokens are no words.
 
     A warp reads all words before it writes one.
     """
@@ -69,7 +70,7 @@ def remember_words(token_ptr, recent_ptr, at_ptr, padding, end_padding, initial,
 
 @triton.jit
 def scaled_logits(logits_ptr, token, vocabulary, inverse):
-    """Logits times ``inverse``, float32; NaN is the lowest there is, and so is what lies outside."""
+    """Logits times ``inverse``, float32; NaN and values outside are the lowest."""
     lowest = float("-inf")
     t = tl.load(logits_ptr + token, mask=token < vocabulary, other=lowest).to(tl.float32) * inverse
     t = tl.where(t == t, t, lowest)
@@ -119,10 +120,10 @@ def choose_tokens(
     NOISY: tl.constexpr,
     IS_SCALED: tl.constexpr,
 ):
-    """One row's token: the largest of its top k, noise added, or the largest of all where greedy.
+    """One row's token: the largest of its top k after adding noise, or the largest of all where greedy.
 
-    The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until just k do.
-    Those are listed, PIECE of the vocabulary at a time, behind their count ``list [rows, 1 + BLOCK]``, and
+    The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until exactly k do.
+    Those are listed, PIECE of the vocabulary at a time, after their count ``list [rows, 1 + BLOCK]``, and
     noise is drawn for them only, NOISY at a time. ``IS_SCALED``: logits are over their temperature already.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -131,7 +132,7 @@ def choose_tokens(
     if not IS_SCALED:
         inverse = tl.load(inverse_ptr + row)
     token = tl.arange(0, BLOCK)
-    # Outside is 0, which is below the key of every number.
+    # Values outside are 0, which is below the key of every number.
     key = tl.where(token < vocabulary, key_of(scaled_logits(logits_at, token, vocabulary, inverse)), 0)
     if tl.load(temperature_ptr + row) == 0.0:
         tl.store(token_ptr + row, lowest_of(token, key == tl.max(key, 0), BLOCK).to(tl.int64))
@@ -147,12 +148,12 @@ def choose_tokens(
         reached = tl.where(more >= k, more, reached)
         edge = tl.where(more >= k, edge | bit, edge)
         bit = bit >> 1
-    end = tl.full((), BLOCK, tl.int32)  # equals of the edge are kept up to here
+    end = tl.full((), BLOCK, tl.int32)  # equals of the bound are kept up to here
     if reached > k:
         spare = k - tl.sum((key > edge).to(tl.int32), 0)
         step = end // 2
         end = tl.full((), 0, tl.int32)
-        while step > 0:  # of equals the lowest ids stay
+        while step > 0:  # of equals the lowest ids are kept
             fewer = tl.sum(((key == edge) & (token < end + step)).to(tl.int32), 0)
             end = tl.where(fewer <= spare, end + step, end)
             step = step // 2
@@ -196,7 +197,7 @@ def hear_tokens(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One place: what it hears goes into its row's ring, and every stream's input comes out."""
+    """One place: its input goes into its row's ring, and every stream's input of the model is returned."""
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_stream = stream < STREAMS
@@ -229,7 +230,7 @@ def say_tokens(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One place: what it says goes into its row's ring, and the frame that is complete comes out."""
+    """One place: its output goes into its row's ring, and the complete frame is returned."""
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_said = stream < GENERATED

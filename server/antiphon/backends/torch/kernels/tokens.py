@@ -1,5 +1,5 @@
-"""Tokens by Triton kernels, to the norm of ``docs/sampling.md``: what ``sampling.py``
-compute, with noise for the candidates only.
+"""Tokens by Triton kernels, by the rules of ``docs/sampling.md``: as ``sampling.py``, with noise for the
+candidates only.
 
 Not measured: the kernels have been run on no GPU yet.
 """
@@ -21,16 +21,16 @@ from antiphon.backends.torch.kernels.token_kernels import (
 )
 
 MOST_TOKENS = 32768
-"""The largest vocabulary a program holds in registers: 32 of them a thread, of 32 warps."""
+"""The largest vocabulary of a program's registers: 32 tokens per thread, of 32 warps."""
 
 NOISY_PER_WARP = 32
-"""Candidates for which noise is drawn at once, one a thread."""
+"""Candidates for which noise is drawn at once, one per thread."""
 
 TOKENS_PER_WARP = 256
-"""Tokens of a vocabulary for which a program gets one warp more, of 8 to 32."""
+"""Tokens of a vocabulary per warp of a program, of 8 to 32 warps."""
 
 PIECE = 8192
-"""Tokens a program looks at together, once it knows the bound of the top k: 8 a thread."""
+"""Tokens that a program compares together, once it knows the bound of the top k: 8 per thread."""
 
 WORDS_PIECE, WEIGHED = 8, 256
 """Recent words, and tokens, that a program compares at once."""
@@ -38,7 +38,7 @@ WORDS_PIECE, WEIGHED = 8, 256
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a stream's tokens are drawn by, a value a row ``[n]``: see :func:`sampling.choose`.
+    """The sampling values of a stream's tokens, one per row ``[n]``: see :func:`sampling.choose`.
 
     ``seed`` and ``frame`` int64 are those of the noise.
     """
@@ -50,7 +50,7 @@ class Draw:
 
 
 def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: int) -> Tensor:
-    """A token a row: logits ``[n, V]`` times ``inverse [n]``, of a stream of noise, to int64 ``[n]``.
+    """A token per row: logits ``[n, V]`` times ``inverse [n]``, of a stream of noise, to int64 ``[n]``.
 
     V is at most MOST_TOKENS. ``inverse`` None: they have been multiplied.
     """
@@ -74,7 +74,7 @@ def warps_of(block: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextWeights:
-    """What text is weighed with: ``recent`` int64 ``[rows, W]``, of which ``at [n]`` are the places' rows.
+    """The weights of text: ``recent`` int64 ``[rows, W]``, of which ``at [n]`` are the places' rows.
 
     The others are parameters of places, ``[n]``; ``padding`` is the token with the bonus.
     """
@@ -103,7 +103,7 @@ def weighed_text(logits: Tensor, words: TextWeights) -> Tensor:
 
 
 def remember(tokens: Tensor, words: TextWeights, end_padding: int, initial: int) -> None:
-    """Write the places' tokens ``[n]`` behind their rows' recent words, in place."""
+    """Append the places' tokens ``[n]`` to their rows' recent words, in place."""
     remember_words[(tokens.shape[0],)](
         tokens, words.recent, words.at, words.padding, end_padding, initial,
         WORDS=words.recent.shape[1], num_warps=1, enable_fp_fusion=False,
@@ -114,7 +114,7 @@ def remember(tokens: Tensor, words: TextWeights, end_padding: int, initial: int)
 class Delayed:
     """A delay cache: ``tokens`` int64 ``[rows, K, capacity]``, ``at [n]`` the places' rows of it.
 
-    ``delays [K]`` and ``initial [K]`` are its streams', of which the model speaks the first ``generated``.
+    ``delays [K]`` and ``initial [K]`` are its streams', of which the first ``generated`` are the model's own.
     """
 
     tokens: Tensor

@@ -28,11 +28,11 @@ from antiphon.models.architecture import DepformerConfig, TransformerConfig
 
 @dataclass(frozen=True, slots=True)
 class RingView:
-    """A ring as it is kept, for all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
+    """The ring of all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
     With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. An
     INT8 ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
-    float32 ``[pages, H, PAGE_SLOTS]``; else they are None.
+    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None.
     """
 
     k: Tensor
@@ -47,13 +47,12 @@ class RingView:
 class KVRing:
     """Names and shapes of one layer's ring.
 
-    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p lives
-    in slot ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
+    State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
+    ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
     ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
-    computed when the token is written:
-    a scale fixed in advance fails on audio, whose keys have far outliers. INT8 values lie in pages,
-    ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units want what is added up side by side, of
-    keys the width of a head, of values the slots.
+    computed when the token is written: a scale fixed in advance fails on audio, whose keys have far outliers.
+    INT8 values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units need the summed
+    axis to be contiguous, which is a head's width for keys, and the slots for values.
     """
 
     name: str
@@ -90,7 +89,7 @@ class KVRing:
         return self.read_part(step, run, "k", length), self.read_part(step, run, "v", length)
 
     def view(self, step: PackedStep) -> RingView:
-        """The ring of all rows, nothing of it converted or copied."""
+        """The ring of all rows, without a conversion or a copy."""
         k, v = (step.whole(f"{self.name}.{part}") for part in ("k", "v"))
         pages = step.pages(f"{self.name}.k")
         if not self.int8:
@@ -118,20 +117,21 @@ def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 VOICE_PARTS = ("cross_k", "cross_v")
-"""What a layer keeps of a voice."""
+"""A layer's state of a voice."""
 
 
 LARGEST = 1e15
-"""Bound on queries, keys and values: no score overflows, so what an attention's mask hides weighs nothing.
-Without it, the NaN a session left in its row's ring would come back through a weight of zero."""
+"""Bound on queries, keys and values: no score overflows, so masked positions have weight 0. Without it, a
+session's NaN in its row's ring would return through a weight of zero.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """How a network computes: ``dtype`` is that of weights and activations.
+    """The arithmetic of a network: ``dtype`` is that of weights and activations.
 
-    Attention runs in ``kv_dtype``, in which the ring is kept too; None is ``dtype``. ``attention`` says by
-    what, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    Attention runs in ``kv_dtype``, which the ring has too; None is ``dtype``. ``attention`` chooses its
+    implementation, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -146,12 +146,12 @@ class Compute:
 
 
 PLAIN: Final = Compute()
-"""All in float32, by torch's own operations."""
+"""All in float32, with torch's own operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the rows of a run may see: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
+    """A run's visible positions: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
 
     run: Run | None
     mask: Tensor
@@ -160,10 +160,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What all layers share in one forward pass by torch's own operations.
+    """The common values of all layers in one forward pass by torch's own operations.
 
-    ``slots [n, W]``: where its last W positions go. ``wide``: attend to the ring as it was plus this pass's
-    own keys (several frames at once), instead of writing first and reading the ring only (one frame).
+    ``slots [n, W]``: the slots of its last W positions. ``wide``: attend to the old ring plus this pass's own
+    keys (several frames at once), instead of writing first and reading the ring only (one frame).
     """
 
     slots: Tensor
@@ -173,7 +173,7 @@ class Window:
 
 
 def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Attention run by run, ``[n, H, T, D]`` to the same; places that are in no run get zeros.
+    """Attention run by run, ``[n, H, T, D]`` to the same; places outside of all runs get zeros.
 
     ``attend`` takes the queries of a run, and its number.
     """
@@ -220,7 +220,7 @@ class SelfAttention(nn.Module):
         """``[n, T, dim]`` to the same."""
         config, dtype = self.config, self.compute.attention_dtype
         projected = self.in_proj(x)
-        if step.in_place:  # where a reset hides rings instead of erasing them; in pure functions it erases
+        if step.in_place:  # for resets that hide rings instead of erasing them; pure functions erase
             projected = projected.nan_to_num_(nan=0.0).clamp_(-LARGEST, LARGEST)
         parts = projected.split([config.dim, config.kv_dim, config.kv_dim], dim=-1)
         q, k, v = (split_heads(part.to(dtype), config.head_dim) for part in parts)
@@ -229,7 +229,7 @@ class SelfAttention(nn.Module):
         return merge_heads(self._attend(q, k, v, step, window).to(x.dtype), self.out_proj)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
-        """Write this pass's keys and values, then look: ``[n, H, T, D]`` to the same."""
+        """Write this pass's keys and values, then attend: ``[n, H, T, D]`` to the same."""
         is_shared, written = self.config.kv_repeat > 1, window.slots.shape[1]
         looks = window.looks
 

@@ -15,15 +15,16 @@ from antiphon.models.architecture import gated_hidden
 from antiphon.models.delays import ZERO
 
 PACKED_FOR_ROWS = 16
-"""Rows of input the packed layout is chosen for. Measured at 1 to 16 rows: this layout is the best or
-within 2 % of it, while the one chosen for a single row takes up to 1.8 times as long."""
+"""Rows of input for which the packed layout is chosen. Measured at 1 to 16 rows: this layout is the best
+or within 2 % of it, while the one chosen for a single row takes up to 1.8 times as long.
+"""
 
 
 class Linear(nn.Module):
     """``y = x W^T (+ b)`` with ``weight [out, in]``.
 
-    On CPU :meth:`pack` lays the weight out for oneDNN once: with a handful of rows a linear only reads
-    its weight, and the packed layout is read more than twice as fast as the plain one.
+    On CPU :meth:`pack` converts the weight to oneDNN's layout once: with a handful of rows reading the weight
+    takes all the time, and the packed layout is read more than twice as fast as the plain one.
     """
 
     bias: Tensor | None
@@ -44,7 +45,7 @@ class Linear(nn.Module):
 
     @classmethod
     def around(cls, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """A linear of weights that are there already."""
+        """A linear of existing weights."""
         with torch.device("meta"):
             linear = cls(weight.shape[1], weight.shape[0], dtype=weight.dtype)
         linear.weight = nn.Parameter(weight, requires_grad=False)
@@ -52,7 +53,7 @@ class Linear(nn.Module):
         return linear
 
     def pack(self) -> None:
-        """Replace the weight by oneDNN's layout. CPU only, irreversible; as it is where oneDNN has none."""
+        """Replace the weight by oneDNN's layout. CPU only, irreversible; no effect where oneDNN has none."""
         if self.weight.device.type != "cpu" or self.packed is not None or not can_pack(self.weight.dtype):
             return
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, PACKED_FOR_ROWS)

@@ -42,11 +42,11 @@ class Depformer(DepformerParts):
     def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
         """Shape the layer; its weights come with the checkpoint."""
         super().__init__(config, compute)
-        # The attention of the language model is requested by name; these heads need not suit its kernels.
+        # The attention of the language model is requested by name; these heads may not suit its kernels.
         self._attention = "torch" if compute.attention == "torch" else "auto"
 
     def join_inputs(self) -> None:
-        """Lay the inputs' weights side by side for kernels: all read one vector, so one product makes all."""
+        """Concatenate the inputs' weights for kernels: all read one vector, so one product computes all."""
         linears = [linear for linear in self.inputs if isinstance(linear, Linear) and linear.bias is None]
         if len(linears) < len(self.inputs) or not linears:
             return
@@ -109,17 +109,17 @@ class LanguageModel(nn.Module):
         self.condition = None
 
     def specs(self) -> Iterator[TensorSpec]:
-        """Every state tensor of the temporal transformer; the depformer keeps none."""
+        """Every state tensor of the temporal transformer; the depformer has none."""
         yield from self.transformer.specs()
 
     def is_fused(self, device: torch.device) -> bool:
-        """Whether one frame runs by Triton kernels there."""
+        """Whether one frame runs on Triton kernels on that device."""
         return self.transformer.is_fused(device)
 
     def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
         """After loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
 
-        ``rounds_input`` false leaves the inputs of INT8 linears as they are; see Int8Linear.
+        ``rounds_input`` false keeps the inputs of INT8 linears unrounded; see Int8Linear.
         """
         expand_fp8(self)
         if int8:
@@ -138,9 +138,10 @@ class LanguageModel(nn.Module):
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T, text_card]``.
+        """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T,
+        text_card]``.
 
-        Row 0 of the tokens is text. T above 1 is a prompt read in one pass.
+        Row 0 of the tokens is text. T above 1: a prompt read in one pass.
         """
         x = self.read(self.embed(tokens), step)
         if x.shape[1] == 1 and step.in_place and self.is_fused(x.device):
@@ -160,7 +161,7 @@ class LanguageModel(nn.Module):
         return x.view(-1, tokens.shape[2], x.shape[-1])
 
     def read(self, inputs: Tensor, step: Step) -> Tensor:
-        """Let the transformer see inputs ``[n, T, dim]``; all there is to do where no token is sampled."""
+        """Let the transformer process inputs ``[n, T, dim]``; enough where no token is sampled."""
         if self.condition is not None:
             inputs = inputs + self.condition
         out: Tensor = self.transformer(inputs, step)

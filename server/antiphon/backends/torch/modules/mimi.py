@@ -1,12 +1,12 @@
 """Mimi, the streaming codec: PCM to codes and back, one frame or several at a time.
 
-Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Around its
-latent space stands SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in
-the causal form of Défossez et al. 2022 and 2024. Parameter names agree with the published Mimi files once
+Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Its encoder
+and decoder are SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the
+causal form of Défossez et al. 2022 and 2024. Parameter names agree with the published Mimi files once
 ``.conv.conv`` is shortened (:mod:`antiphon.backends.torch.weights`).
 
-Layout is ``[n, channels, positions]``. A convolution of few positions is a matrix product whose cost is
-reading the weight, and is done as one; long ones use the library's convolution, which wins there.
+Layout is ``[n, channels, positions]``. A convolution of few positions runs as a matrix product, whose cost is
+reading the weight; long ones use the library's convolution, which is faster there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.backends.torch.state import Step
 from antiphon.models.architecture import ConvShape, MimiConfig, ResidualShape, SeanetConfig, SeanetLayer
 
 SHORT_POSITIONS = 16
-"""Up to this number of output positions a frame, a convolution runs as a matrix product (measured on CPU)."""
+"""The most output positions per frame of a convolution that runs as a matrix product (measured on CPU)."""
 
 
 def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
@@ -38,21 +38,21 @@ def _parameter(*shape: int) -> nn.Parameter:
 
 
 class StreamingConv(nn.Module):
-    """A convolution that keeps as state what the next frame needs of this one."""
+    """A convolution with state: the part of this frame that the next frame needs."""
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this layer keeps."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """After loading: derive what is computed from the weights."""
+        """After loading: compute values derived from the weights."""
 
 
 class CausalConv1d(StreamingConv):
     """Causal convolution. State ``{name}.past``: the last ``kernel - stride`` inputs.
 
-    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of
-    zeros, and ``{name}.started`` says whether that frame has come.
+    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
+    ``{name}.started`` tells whether that frame was processed.
     """
 
     bias: Tensor | None
@@ -129,7 +129,7 @@ class CausalConv1d(StreamingConv):
         return wide[:, :, 0]
 
     def _windows(self, x: Tensor) -> Tensor:
-        """``[n, positions, kernel * in_channels]``, by copying whole strides: the kernel is some of them."""
+        """``[n, positions, kernel * in_channels]``, by copying strides, of which the kernel has several."""
         strides = x.transpose(1, 2).reshape(x.shape[0], -1, self.stride * self.in_channels)
         parts = self.kernel // self.stride
         positions = strides.shape[1] - parts + 1
@@ -137,7 +137,7 @@ class CausalConv1d(StreamingConv):
 
 
 class CausalConvTranspose1d(StreamingConv):
-    """Transposed convolution. State ``{name}.tail``: the overlap owed to the next frame, without bias."""
+    """Transposed convolution. State ``{name}.tail``: the overlap with the next frame, without bias."""
 
     bias: Tensor | None
 
@@ -149,7 +149,7 @@ class CausalConvTranspose1d(StreamingConv):
         positions: int,
         depthwise: bool = False,
     ) -> None:
-        """Shape the layer for frames of ``positions``; ``depthwise``: no channel sees another."""
+        """Shape the layer for frames of ``positions``; ``depthwise``: each channel on its own."""
         super().__init__()
         kernel, stride, groups = shape.kernel, shape.stride, shape.inputs if depthwise else 1
         self.name, self.kernel, self.stride, self.groups = name, kernel, stride, groups
@@ -254,8 +254,8 @@ class Seanet(nn.Module):
 class ResidualQuantizer(nn.Module):
     """A chain of codebooks ``tables [levels, cardinality, width]`` between two projections.
 
-    Each level picks the entry nearest to what the levels before left over (Zeghidour et al. 2021). The
-    nearest entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
+    Each level picks the entry nearest to the rest of the earlier levels (Zeghidour et al. 2021). The nearest
+    entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
     """
 
     def __init__(self, levels: int, cardinality: int, width: int, dimension: int) -> None:
@@ -268,7 +268,7 @@ class ResidualQuantizer(nn.Module):
         self.score_biases = nn.Parameter(torch.empty(levels, cardinality), requires_grad=False)
 
     def prepare(self) -> None:
-        """After loading: compute what the search needs from the tables."""
+        """After loading: compute from the tables the values that the search needs."""
         self.score_biases = nn.Parameter(self.tables.square().sum(-1) / -2, requires_grad=False)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -314,7 +314,8 @@ class SplitQuantizer(nn.Module):
 class Mimi(nn.Module):
     """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``.
 
-    ``attention`` is by what its transformers run: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    ``attention`` chooses the implementation of its transformers: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     def __init__(self, config: Mapping[str, Any], codebooks: int, *, attention: str = "torch") -> None:
@@ -342,7 +343,7 @@ class Mimi(nn.Module):
         )
 
     def prepare(self, *, pack: bool = False) -> Mimi:
-        """After loading: derive what is computed from the weights; ``pack`` the linears for a CPU."""
+        """After loading: compute values derived from the weights; ``pack`` the linears for a CPU."""
         for child in self.modules():
             if isinstance(child, StreamingConv | ResidualQuantizer):
                 child.prepare()
@@ -372,10 +373,10 @@ class Mimi(nn.Module):
         return out
 
     def is_fused(self, device: torch.device) -> bool:
-        """Whether its attention runs by Triton kernels there."""
+        """Whether its attention runs on Triton kernels on that device."""
         return self.encoder_transformer.is_fused(device)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.quantizer.rvq_first.tables.device

@@ -1,4 +1,4 @@
-"""The streaming transformer of Mimi and of the language model: what each frame may see of the ring."""
+"""The streaming transformer of Mimi and of the language model, with each frame's visible part of the ring."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_steps() -> ModuleType:
 
 
 def ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
-    """Position held by each of the first ``length`` slots, ``[n, length]``; negative where nothing is."""
+    """The position in each of the first ``length`` slots, ``[n, length]``; negative for an empty slot."""
     slots = torch.arange(length, device=last.device)
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
 
@@ -68,11 +68,11 @@ class StreamingTransformer(nn.Module):
         return Window(slots, looks, wide, turn)
 
     def is_fused(self, device: torch.device) -> bool:
-        """Whether its attention to one frame runs by Triton kernels there."""
+        """Whether its attention to one frame runs on Triton kernels on that device."""
         return is_fused(self.compute.attention, device, self.config.head_dim)
 
     def _length(self, filled: int | None) -> int:
-        """Ring slots that hold what ``filled`` frames brought."""
+        """Ring slots filled after ``filled`` frames."""
         config = self.config
         return config.context if filled is None else min(filled * config.frame_positions, config.context)
 
@@ -93,7 +93,7 @@ class StreamingTransformer(nn.Module):
         return Look(run, mask[:, None], length)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, T, dim]`` to the same, T being one frame's positions or several frames'."""
+        """``[n, T, dim]`` to the same; T is one frame's positions or several frames'."""
         count = x.shape[1]
         if step.in_place and count <= self.config.frame_positions and self.is_fused(x.device):
             return self._frame(x, step)
