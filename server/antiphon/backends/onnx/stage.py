@@ -109,8 +109,8 @@ class Stage:
 
         Each time is measured over rows that were not just run: their rings come from memory, as in a call. If
         sockets share the threads' cores, the best run is one without their work. The cost of a run is that of
-        the best one; the mode is chosen by medians, the first time. Later only the chosen mode is measured
-        again: parts remain chosen, from as many rows on as before where they lose.
+        the best one; the mode is chosen by medians, the first time. Later calls measure only the chosen mode:
+        if it has parts, it keeps them, and if these lose, also the former number of rows from which they run.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a truth, a top-1: an input that every graph takes

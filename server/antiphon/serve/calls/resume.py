@@ -129,7 +129,7 @@ class CallResume:
         return self.is_detached
 
     async def wait(self, session: CallSession, log: Log) -> None:
-        """The connection has ended: wait until another one has the call, or none can have it."""
+        """The connection has ended: wait until another one resumes the call, or none can any more."""
         if not self.is_detached:
             log.info("session detached", window_s=self.window_s)
             self._detach(session)

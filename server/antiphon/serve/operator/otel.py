@@ -148,7 +148,7 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
 
 
 async def trace_of(tracer: Tracer | None) -> Body:
-    """A process's spans, for a trace of all processes; encoded on a thread, since calls continue."""
+    """A process's spans, for a trace of all processes. A thread encodes them, since calls continue."""
     if tracer is None:
         return Body(b"")
     return Body(await asyncio.to_thread(lambda: tracer.to_json(is_relative=False).encode()))

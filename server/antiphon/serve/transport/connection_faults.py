@@ -54,7 +54,7 @@ class ConnectionFaults:
         self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
 
     def take(self, error: object) -> bool:
-        """Whether an error concerns a connection, and counts as such, not as the server's own."""
+        """Whether an error concerns a connection, which is counted as such, or the server itself (false)."""
         if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
             self._report_shortage(error)
         elif isinstance(error, HttpProcessingError | web.RequestPayloadError):

@@ -21,7 +21,7 @@ ATTENTION: Final = ("auto", "torch", "triton")
 """The implementations of a frame; "auto" is the kernels where they can run, else torch's attention."""
 
 DEVICES: Final = ("cuda",)
-"""Kinds of devices that run the kernels. In tests a CPU interprets them too."""
+"""Kinds of devices that run the kernels; in tests a CPU, which interprets them."""
 
 LEAST_HEAD_DIM: Final = 16
 
