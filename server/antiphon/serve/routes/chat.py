@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 
 from aiohttp import web
 
@@ -22,7 +21,7 @@ from antiphon.protocol.chat import ChatRequest, ResumeMode, parse_chat_query
 from antiphon.protocol.resume import decode_claim
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
-from antiphon.serve.calls.agent import Agent, AgentParts
+from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
@@ -31,7 +30,7 @@ from antiphon.serve.dialects.chat import ChatDialect
 from antiphon.serve.dialects.chat_agent import AgentChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.prompts import prompt_of, voice_of_agent
+from antiphon.serve.routes.prompts import participant_of, prompt_of
 from antiphon.serve.routes.routing import (
     ELSEWHERE,
     Route,
@@ -97,10 +96,9 @@ async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, c
     """
     if chat.resume is ResumeMode.AGAIN:
         raise ResumeError("unknown: the call of an agent cannot be resumed")
-    instructions = chat.text_prompt or agent.settings.instructions
-    parts = replace(agent, settings=replace(agent.settings, instructions=instructions))
-    voice, numbers = await voice_of_agent(agent, chat.voice_prompt, services), count()
-    speaker = Agent(parts, services.clock, voice=voice, new_id=lambda kind: f"{kind}_{next(numbers)}")
+    speaker = await participant_of(
+        agent, services, instructions=chat.text_prompt or "", voice=chat.voice_prompt
+    )
     return Call(services, agent.stt, AgentChatDialect(chat, agent, services.clock()), speaker, caller=caller)
 
 

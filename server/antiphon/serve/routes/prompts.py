@@ -1,6 +1,9 @@
-"""From the query's ``text_prompt`` and ``voice_prompt`` to a prompt for the model, or a refusal."""
+"""From the instructions and the voice that a caller names to a prompt, an agent, or a refusal."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
 
 from aiohttp import web
 
@@ -15,7 +18,7 @@ from antiphon.errors import (
 from antiphon.models.prompt import Prompt, persona_prompt, takes_persona, wrap_text
 from antiphon.protocol.chat import ChatRequest
 from antiphon.protocol.fields import INVALID_VALUE
-from antiphon.serve.calls.agent import AgentParts
+from antiphon.serve.calls.agent import Agent, AgentParts
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.media.duplex_voices import MAX_NAME
@@ -107,3 +110,21 @@ async def voice_of_agent(agent: AgentParts, name: str | None, services: Services
     speakers = agent.tts.speakers
     is_known = name is not None and speakers is not None and name in speakers.names()
     return (await voice_of(agent.tts, name if is_known else agent.voice, services)).prompt
+
+
+async def participant_of(
+    agent: AgentParts, services: Services, *, instructions: str = "", voice: str | None = None
+) -> Agent:
+    """An agent for one call, with ``instructions`` in place of its own, and a voice as above.
+
+    Raises:
+        SessionFailedError: the voice's file is broken.
+    """
+    settings = replace(agent.settings, instructions=instructions or agent.settings.instructions)
+    prompt, numbers = await voice_of_agent(agent, voice, services), count()
+    return Agent(
+        replace(agent, settings=settings),
+        services.clock,
+        voice=prompt,
+        new_id=lambda kind: f"{kind}_{next(numbers)}",
+    )

@@ -1,4 +1,4 @@
-"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for models that talk.
+"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for models that talk and for agents.
 
 Both paths take the messages of either service. The services send neither the query nor headers of the
 configured address, so the key, the model and the persona are parameters of the ``start`` message: ``key``,
@@ -23,10 +23,10 @@ from antiphon.serve.access.twilio_signature import HEADER, is_signed
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
-from antiphon.serve.dialects.media_stream import MediaStreamDialect
+from antiphon.serve.dialects.media_stream import AgentMediaStreamDialect, MediaStreamDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.routes.prompts import participant_of, prompt_of_session
 from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
@@ -81,8 +81,8 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 refuse_call = refuse_in(lambda _: refusal)
 
 ROUTES = (
-    Route("GET", "/twilio", handle_twilio, refuse_call, shows_key_later=True),
-    Route("GET", "/telnyx", handle_stream, refuse_call, shows_key_later=True),
+    Route("GET", "/twilio", handle_twilio, refuse_call, has_agents=True, shows_key_later=True),
+    Route("GET", "/telnyx", handle_stream, refuse_call, has_agents=True, shows_key_later=True),
 )
 
 
@@ -113,10 +113,15 @@ async def _begin(services: Services, named: str | None, start: wire.StreamStart,
         AntiphonError: it is not available.
     """
     wishes = start.parameters
-    model = services.model_for(wishes.get("model", named), caller, LIVE_KINDS)
-    prompt = await prompt_of_session(
-        services, model, wishes.get("instructions", ""), wishes.get("voice"), None
-    )
+    asked, voice = wishes.get("model", named), wishes.get("voice")
+    instructions = wishes.get("instructions", "")
+    if (agent := services.agent_for(asked)) is not None:
+        speaker = await participant_of(agent, services, instructions=instructions, voice=voice)
+        call = Call(services, agent.stt, AgentMediaStreamDialect(start, agent), speaker, caller=caller)
+        await call.admit(format=start.codec)
+        return call
+    model = services.model_for(asked, caller, LIVE_KINDS)
+    prompt = await prompt_of_session(services, model, instructions, voice, None)
     call = Call(
         services,
         model,
