@@ -290,3 +290,23 @@ def test_a_stream_that_ends_within_a_reply_is_not_whole() -> None:
     stream.feed(_as_line(piece("Well")).encode())
     with pytest.raises(TextModelError, match="the text model's stream ended within a reply"):
         stream.finish()
+
+
+def test_whether_a_text_model_is_there_is_asked_once_for_all_who_want_to_know() -> None:
+    async def scene() -> None:
+        async with TextModelServer().serve() as gone:
+            pass
+        async with TextModelServer().serve() as server:
+            model = TextModel([Endpoint(gone.url, "scripted"), Endpoint(server.url, "scripted")])
+            try:
+                assert await asyncio.gather(*(model.is_up() for _ in range(20))) == [True] * 20
+                assert server.lists == 1
+            finally:
+                await model.close()
+        model = TextModel([Endpoint(gone.url, "scripted")])
+        try:
+            assert not await model.is_up()
+        finally:
+            await model.close()
+
+    asyncio.run(scene())

@@ -27,6 +27,7 @@ _METRIC = re.compile(r"^antiphon_|_total$")
 NOT_HERE = {
     *("SO_REUSEPORT", "TimeoutStopSec", "process_open_fds", "process_", "_total", "_bucket"),
     *("moshi/server.py", "lm_generate_multistream.rs", "call_id", "X_scb"),
+    *("KYUTAI_STT_URL", "KYUTAI_TTS_URL"),
     *("out/card.md", "out/gpu/PLAN.json", "lab.bench.mixed_load", "lab.bench.quantize_7b"),
     *("item_retrieve_invalid_item_id", "item_delete_invalid_item_id"),
 }

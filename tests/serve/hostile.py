@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,6 +241,29 @@ def realtime_messages(random: Random) -> list[Message]:
     return [*found, loud, loud, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
 
 
+def unmute_messages(random: Random) -> list[Message]:
+    """Events of wrong fields, and Ogg that is none, among some that are right."""
+    found: list[Message] = []
+    for kind in (
+        "session.update",
+        "input_audio_buffer.append",
+        "unmute.input_audio_buffer.append_anonymized",
+    ):
+        for _ in range(3):
+            wrong = {name: random_value(random) for name in ("session", "audio", "event_id")}
+            found.append(json.dumps({"type": kind, **wrong}))
+        found += [json.dumps({"type": kind}), json.dumps({"type": kind})[: int(random.integers(1, 12))]]
+    for _ in range(6):
+        session = {name: random_value(random) for name in ("instructions", "voice", "allow_recording")}
+        found.append(json.dumps({"type": "session.update", "session": session}))
+    for ogg in broken_oggs(random):
+        audio = base64.b64encode(ogg).decode()
+        found.append(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+    right = {"instructions": {"type": "constant", "text": "x" * 3000}, "voice": "none"}
+    found.append(json.dumps({"type": "session.update", "session": right}))
+    return [*found, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
+
+
 def bodies_of_sessions(random: Random) -> list[bytes]:
     """Sessions that are none, for ``POST /v1/realtime/client_secrets``."""
     names = ("session", "expires_after", "type", "model")
@@ -357,7 +381,12 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
         ("/v1/realtime/translations",), realtime_messages, (bytes(1_048_577),)
     ),
     "GET /twilio": Upgraded(("/twilio",), telephone_messages, (b"binary",)),
-    "GET /telnyx": Upgraded(("/telnyx", "/m/null-echo/telnyx"), telephone_messages, (b"binary",)),
+    "GET /telnyx": Upgraded(
+        ("/telnyx", "/m/null-echo/telnyx", "/telnyx?model=assistant"), telephone_messages, (b"binary",)
+    ),
+    "GET /unmute/v1/realtime": Upgraded(
+        ("/unmute/v1/realtime", "/m/assistant/unmute/v1/realtime"), unmute_messages, (bytes(1_048_577),)
+    ),
     "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),
@@ -377,6 +406,8 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /v1/audio/speech/voices": Asked(),
     "GET /v1/audio/voices": Asked(),
     "GET /v1/voices": Asked(),
+    "GET /unmute/v1/voices": Asked(),
+    "GET /unmute/v1/health": Asked(),
     "GET /v1/audio/speech": Asked(),
     "GET /v1/audio/transcriptions": Asked(),
     "GET /v1/realtime/client_secrets": Asked(),

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_request, transcription_request
@@ -19,22 +20,28 @@ from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, null_checkpoint,
 from tests.serve.tts_client import levels, listening, speaker
 from tests.support.null_backend import NullBackend
 from tests.support.stamp import read_stamp
+from tests.support.text_model import TextModelServer
 from tests.support.wav import decode_wav
 
 
 @asynccontextmanager
 async def everything(upload_timeout_s: float = 10.0, **settings: Any) -> AsyncIterator[Server]:
-    """A server with a model of every kind and rows enough for its attackers, and with ``settings``."""
+    """A server with a model of every kind, an agent and rows enough for its attackers, and ``settings``."""
     limits = {"max_messages_per_s": 100_000, "max_upload_s": 2.0, "upload_timeout_s": upload_timeout_s}
-    async with serving(
-        slots=6,
-        step_ms=0.2,
-        also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
-        beside=[(null_checkpoint(STT), NullBackend(STT, 6)), speaker(6)],
-        limits=limits,
-        **settings,
-    ) as server:
-        yield server
+    async with TextModelServer().serve() as text:
+        agent = AgentConfig(
+            name="assistant", text_models=(TextModelConfig(llm=text.url, llm_model="scripted"),)
+        )
+        async with serving(
+            slots=6,
+            step_ms=0.2,
+            also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
+            beside=[(null_checkpoint(STT), NullBackend(STT, 6)), speaker(6)],
+            limits=limits,
+            agents=(agent,),
+            **settings,
+        ) as server:
+            yield server
 
 
 async def talk(server: Server, query: str = "") -> Any:

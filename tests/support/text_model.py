@@ -73,20 +73,24 @@ def calls(*tools: tuple[str, str]) -> Answer:
 
 
 class TextModelServer:
-    """The server. ``answers`` are used up in order, then ``usual``; ``requests`` are those that came."""
+    """The server. ``answers`` are used up in order, then ``usual``; ``requests`` are those that came.
+
+    ``lists`` counts the questions for its models.
+    """
 
     def __init__(self, *answers: Answer, usual: Answer | None = None) -> None:
         self.answers, self.usual = deque(answers), usual or says("I see.")
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.models: Sequence[str] = ("scripted",)
-        self.running = 0
+        self.running = self.lists = 0
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self.has_request = asyncio.Event()
         self.url = ""
 
     async def _models(self, _: web.Request) -> web.Response:
+        self.lists += 1
         return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:

@@ -35,6 +35,7 @@ from antiphon.protocol import (
     realtime,
     speech_request,
     translation,
+    unmute,
 )
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.multipart import FormReader
@@ -113,6 +114,7 @@ def cases() -> Iterator[Case]:
         ("live", live.decode, "session.update", "session.input_audio.append"),
         ("realtime", realtime.decode, "conversation.item.create", "input_audio_buffer.append"),
         ("translation", translation.decode, "session.update", "session.input_audio_buffer.append"),
+        ("unmute", unmute.decode, "session.update", "input_audio_buffer.append"),
     )
     for name, decode, kind, append in events:
         yield Case(name, "audio", decode, audio_event(append))

@@ -17,8 +17,10 @@ from antiphon.protocol import (
     media_streams,
     moshi,
     realtime,
+    realtime_events,
     resume,
     translation,
+    unmute,
 )
 from antiphon.protocol.chat import parse_chat_query, parse_set
 from antiphon.protocol.events import Sender, check_event
@@ -143,6 +145,19 @@ def read_translation(data: bytes) -> None:
         json.dumps(session.shown(session_id="s", expires_at=0), allow_nan=False)
 
 
+def read_unmute(data: bytes) -> None:
+    """An event of Unmute, the session after it, and the error that answers it."""
+    try:
+        event = unmute.decode(data.decode("utf-8", "replace"))
+    except FieldError as error:
+        realtime_events.encode(unmute.error_event(error), "event_1")
+        raise
+    if isinstance(event, unmute.Update):
+        realtime_events.encode(unmute.session_updated(event.session), "event_1")
+    if isinstance(event, unmute.AppendAudio):
+        unmute.begins_stream(event.audio)
+
+
 def read_rest_json(data: bytes) -> None:
     """The body of ``POST /v1/audio/speech``."""
     order = parse_speech_request(data)
@@ -221,6 +236,7 @@ TARGETS = {
     "media_stream": Target(read_media_stream, (ProtocolError,)),
     "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),
+    "unmute": Target(read_unmute, (FieldError,)),
     "rest_json": Target(read_rest_json, (FieldError,)),
     "form": Target(read_form, (ProtocolError,)),
     "headers": Target(read_headers, (AntiphonError,), max_bytes=512),

@@ -31,6 +31,9 @@ THINK_S: Final = 30.0
 TRIES: Final = 2
 """Of each endpoint, as long as nothing of a reply has come."""
 
+CHECK_S: Final = 2.0
+"""How long an answer to whether an endpoint is there is waited for, and counts for all who ask."""
+
 MAX_LIST_BYTES: Final = 1_048_576
 """Of the list of an endpoint's models."""
 
@@ -106,6 +109,8 @@ class TextModel:
     running: int = 0
     _session: aiohttp.ClientSession | None = None
     _names: dict[str, str] = field(default_factory=dict)
+    _check: asyncio.Task[bool] | None = None
+    _checked_s: float = 0.0
 
     async def reply(self, request: TextRequest) -> AsyncGenerator[Piece]:
         """The pieces of a reply, of the first endpoint that begins one.
@@ -154,8 +159,27 @@ class TextModel:
         except (aiohttp.ClientError, OSError) as error:
             raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
 
+    async def is_up(self) -> bool:
+        """Whether an endpoint is there; however many ask, the endpoints are asked once in ``CHECK_S``."""
+        now_s = asyncio.get_running_loop().time()
+        if self._check is None or (self._check.done() and now_s - self._checked_s >= CHECK_S):
+            self._check, self._checked_s = asyncio.create_task(self._is_there()), now_s
+        return await asyncio.shield(self._check)
+
+    async def _is_there(self) -> bool:
+        for endpoint in self.endpoints:
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    await self.models(endpoint)
+            except (TextModelError, TimeoutError):
+                continue
+            return True
+        return False
+
     async def close(self) -> None:
         """Give all connections back."""
+        if self._check is not None:
+            self._check.cancel()
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -118,9 +118,10 @@ class TurnStopped:
 
 @dataclass(frozen=True, slots=True)
 class WordHeard:
-    """A word of the caller."""
+    """A word of the caller, which began at ``ms`` of its audio."""
 
     text: str
+    ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,14 @@ class ReplyBegan:
     """A reply to ``asked``, or to a turn where that is None."""
 
     asked: AskReply | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWritten:
+    """Words to be spoken were written, each with a space behind it; ``is_whole``: these were the last."""
+
+    text: str
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ AgentNews: TypeAlias = (
     | WordHeard
     | TurnWritten
     | ReplyBegan
+    | ReplyWritten
     | ReplyText
     | ReplySound
     | ToolCalled

@@ -249,7 +249,7 @@ class Agent(Participant[AgentNews]):
             return
         self._words.append(word)
         self._put_words()
-        self._news.append(WordHeard(word))
+        self._news.append(WordHeard(word, start_ms))
 
     def _tell_written(self) -> None:
         """The turn that has ended has all its words."""

@@ -23,6 +23,7 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
+    ReplyWritten,
     ToolCalled,
 )
 from antiphon.audio.pcm import FloatArray
@@ -77,6 +78,7 @@ class Reply:
         self._error: TextModelError | None = None
         self._has_begun = self._has_said = self._is_cut = self._is_whole = self._is_read = False
         self._ready: deque[FloatArray | Spoken] = deque()
+        self._said: list[AgentNews] = []
         self._sent_s = self._began_s = 0.0
         self._held_s = math.nan
         self._task = asyncio.get_running_loop().create_task(self._collect(pieces))
@@ -143,6 +145,8 @@ class Reply:
         if not self._has_begun:
             self._has_begun = True
             news.append(ReplyBegan(self.asked))
+        news += self._said
+        self._said.clear()
         self._ready.extend(texts)
         if self._voice is not None:
             self._ready.extend(self._voice.advance(now_s, may_take=len(self._ready) < MAX_READY))
@@ -182,12 +186,14 @@ class Reply:
                 self.is_kept = False
                 self._say(self._sorry)
             if self._voice is not None:
+                self._said.append(ReplyWritten("", is_whole=True))
                 self._voice.finish(now_s)
         return written
 
     def _say(self, words: str) -> None:
         if self._voice is not None and words.strip():
             self._has_said = True
+            self._said.append(ReplyWritten(words))
             for _ in self._voice.read(_TOO_LONG.sub(r"\g<0> ", words)):
                 pass
 

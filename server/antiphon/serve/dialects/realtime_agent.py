@@ -28,6 +28,7 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
+    ReplyWritten,
     ToolCalled,
     Truncate,
     TurnStarted,
@@ -263,6 +264,8 @@ class AgentDialect(Dialect[AgentNews]):
                 return self._transcribed(self._turns.transcribed())
             case ReplyBegan(asked):
                 return self._begin(asked)
+            case ReplyWritten():
+                return []  # each word is sent as it is spoken
             case ReplyOver():
                 return self._end(news)
         response = self._response

@@ -38,10 +38,10 @@ from antiphon.serve.operator import http
 from antiphon.serve.operator.health import healthz, readyz
 from antiphon.serve.operator.metrics import ServeMetrics, watch_process
 from antiphon.serve.operator.status import ServerStatus, answer_alone
-from antiphon.serve.routes import openai_models
+from antiphon.serve.routes import openai_models, unmute
 from antiphon.serve.routes.canary import add_canary
 from antiphon.serve.routes.hand_over import add_hand_over
-from antiphon.serve.routes.kinds import ROUTES
+from antiphon.serve.routes.kinds import AGENT_ROUTES, ROUTES
 from antiphon.serve.routes.openai_errors import openai_bodies
 from antiphon.serve.routes.paths import near_paths
 from antiphon.serve.routes.routing import add_question, add_routes
@@ -156,7 +156,7 @@ def build_app(
     app.on_shutdown.append(_close_sockets)
     if config.allow_origin:
         app.on_response_prepare.append(readable(config.allow_origin))
-    add_routes(app, ROUTES)
+    add_routes(app, ROUTES, AGENT_ROUTES)
     add_question(app, "/healthz", healthz, open_as="health")
     add_question(app, "/health", healthz, open_as="health")
     add_question(app, "/readyz", readyz, open_as="health")
@@ -170,6 +170,8 @@ def build_app(
     add_question(app, "/v1/audio/voices", openai_models.list_voices)
     add_question(app, "/v1/audio/speech/voices", openai_models.list_voices)
     add_question(app, "/v1/voices", list_voices)
+    add_question(app, f"{unmute.BASE}/voices", unmute.list_voices)
+    add_question(app, f"{unmute.BASE}/health", unmute.health, open_as="health")
     secret = config.hand_over_secret and SharedSecret.read(Path(config.hand_over_secret))
     if secret:
         add_hand_over(app, secret)

@@ -11,13 +11,14 @@ from aiohttp import web
 
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
+from antiphon.errors import UnknownModelError
 from antiphon.log import Log, SparseLog
 from antiphon.metrics import MetricFamilies
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag, Reading
-from antiphon.serve.hosting.served import Models, ServedModel
+from antiphon.serve.hosting.served import MAX_SHOWN_CHARS, Models, ServedModel
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.hosting.uploads import Helper, Uploads
 from antiphon.serve.media.recording import CallRecorder
@@ -77,11 +78,24 @@ class Services:
         model = self.models.find(name, kinds)
         return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
 
-    def agent_for(self, name: str | None) -> Any:
-        """The agent of this name; without a name the first, if no model talks; else None."""
-        if name is None and self.models.default_of(LIVE_KINDS) is None:
-            return next(iter(self.agents.values()), None)
-        return None if name is None else self.agents.get(name)
+    def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
+        """The agent of this name; without a name the first, if no model talks; else None.
+
+        ``is_needed``: without a name it is the first, whatever else talks.
+
+        Raises:
+            UnknownModelError: one is needed, and there is none.
+        """
+        if name is None and (is_needed or self.models.default_of(LIVE_KINDS) is None):
+            found = next(iter(self.agents.values()), None)
+        else:
+            found = None if name is None else self.agents.get(name)
+        if found is None and is_needed:
+            what = "no agent here" if name is None else f"no agent {name[:MAX_SHOWN_CHARS]!r} here"
+            raise UnknownModelError(
+                f"{what}; there is: {', '.join(self.agents) or 'none'}", known=[*self.agents]
+            )
+        return found
 
 
 SERVICES = web.AppKey("services", Services)

@@ -18,6 +18,7 @@ from antiphon.serve.routes import (
     realtime,
     telephone,
     tts,
+    unmute,
 )
 from antiphon.serve.routes.routing import Route
 
@@ -29,3 +30,6 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
         PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES),
     }
 )
+
+AGENT_ROUTES = (unmute.REALTIME,)
+"""Where voice agents alone answer."""

@@ -115,15 +115,18 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
     return tuple(kind for kind, routes in table.items() if route in routes)
 
 
-def add_routes(app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]]) -> None:
-    """Register every route of a table of kinds; a route of several kinds is registered once for all of
-    them.
+def add_routes(
+    app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]], of_agents: Sequence[Route] = ()
+) -> None:
+    """Register every route of a table of kinds, and those on which agents alone answer.
+
+    A route of several kinds is registered once for all of them.
 
     A GET of a path that has only other methods is answered with 405: the page, which answers every other GET,
     would report an unknown path.
     """
     methods: defaultdict[str, set[str]] = defaultdict(set)
-    for route in dict.fromkeys(route for routes in table.values() for route in routes):
+    for route in dict.fromkeys(route for routes in (*table.values(), of_agents) for route in routes):
         methods[route.path].add(route.method)
         handle = _guarded(route, kinds_of(route, table))
         for path in (route.path, MODEL_PREFIX + route.path):
@@ -157,7 +160,7 @@ def _guarded(
             try:
                 resumes = route.resumes(request.query)
                 name = named_model(request)
-                agent = services.agent_for(name) if route.has_agents else None
+                agent = services.agent_for(name, is_needed=not kinds) if route.has_agents else None
                 if agent is None:
                     model = services.model_for(name, caller, kinds, resumes=resumes)
                 else:

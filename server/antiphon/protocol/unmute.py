@@ -1,0 +1,159 @@
+"""Events of Kyutai's Unmute: JSON texts over a WebSocket, with Ogg/Opus in base64.
+
+Derived from its public description and source (kyutai-labs/unmute at 84aa28d, November 2026). Names follow an
+early OpenAI Realtime; those of Unmute alone begin with ``unmute.``. A session says ``session.update`` first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from antiphon.errors import AntiphonError
+from antiphon.protocol.event_text import read_event
+from antiphon.protocol.fields import Fields
+from antiphon.protocol.live_events import error_of
+from antiphon.protocol.live_session import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS
+from antiphon.protocol.realtime_events import Event, event
+
+FATAL: Final = "fatal"
+"""The type of an error that ends the connection; other errors do not."""
+
+MAX_LOG_CHARS: Final = 8192
+"""Of the conversation that events repeat, all of it each time; the oldest is left out."""
+
+SHOWN: Final = ("type", "text", "language")
+"""The fields of instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAudio:
+    """More of the caller's audio: a piece of one Ogg/Opus stream."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How the agent is to be. ``session`` is as it is repeated, ``instructions`` are "" for the agent's own.
+
+    Of Unmute's characters only ``constant`` has a text; the texts of the others are its backend's.
+    """
+
+    session: Mapping[str, Any]
+    instructions: str = ""
+    voice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An event that says nothing to a server."""
+
+
+ClientEvent: TypeAlias = AppendAudio | Update | Passed
+
+
+def decode(text: str) -> ClientEvent:
+    """One event of a client; unknown fields are ignored.
+
+    Raises:
+        FieldError: it is no event of this protocol, or has a field that cannot be used.
+    """
+    return read_event(text, _READERS)
+
+
+def _update(fields: Fields) -> Update:
+    session = fields.object("session")
+    voice = session.optional_text("voice", max_chars=MAX_NAME_CHARS)
+    shown: dict[str, Any] = {
+        "instructions": None,
+        "voice": voice,
+        "allow_recording": session.flag("allow_recording"),
+    }
+    text = None
+    if (instructions := session.optional_object("instructions")) is not None:
+        limits = zip(SHOWN, (MAX_NAME_CHARS, MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS), strict=True)
+        values = {name: instructions.optional_text(name, max_chars=most) for name, most in limits}
+        text = values["text"] if values["type"] == "constant" else None
+        shown["instructions"] = {name: value for name, value in values.items() if name in instructions}
+    return Update(shown, text or "", voice)
+
+
+_READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = MappingProxyType(
+    {
+        "session.update": _update,
+        "input_audio_buffer.append": lambda fields: AppendAudio(fields.base64("audio")),
+        "unmute.input_audio_buffer.append_anonymized": lambda _fields: Passed(),
+    }
+)
+
+
+def begins_stream(audio: bytes) -> bool:
+    """Whether a piece of audio begins an Ogg stream: clients may send pages of the connection before."""
+    return audio.startswith(b"OggS") and audio[5:6] > b"" and bool(audio[5] & 2)
+
+
+class ChatLog:
+    """What both sides have said, as events repeat it."""
+
+    def __init__(self) -> None:
+        """Begin without a word."""
+        self._said: deque[tuple[str, str]] = deque()
+        self._chars = 0
+
+    def add(self, role: str, words: str, *, is_new: bool = False) -> None:
+        """Words of the ``user`` or the ``assistant``; they continue what it said last unless ``is_new``."""
+        if self._said and self._said[-1][0] == role and not is_new:
+            words = f"{self._said.pop()[1]} {words}"
+            self._chars = sum(len(text) for _, text in self._said)
+        self._said.append((role, words[-MAX_LOG_CHARS:]))
+        self._chars += len(self._said[-1][1])
+        while self._chars > MAX_LOG_CHARS:
+            self._chars -= len(self._said.popleft()[1])
+
+    @property
+    def shown(self) -> list[dict[str, str]]:
+        """The oldest first."""
+        return [{"role": role, "content": text} for role, text in self._said]
+
+
+# Events of the server.
+
+
+def session_updated(session: Mapping[str, Any]) -> Event:
+    """The session is as the client has asked."""
+    return event("session.updated", session=session)
+
+
+def heard(word: str, start_ms: int) -> Event:
+    """A word of the caller, which began then."""
+    kind = "conversation.item.input_audio_transcription.delta"
+    return event(kind, delta=word, start_time=round(start_ms / 1000, 3))
+
+
+def response_created(voice: str, log: ChatLog) -> Event:
+    """The agent begins to answer."""
+    response = {
+        "object": "realtime.response",
+        "status": "in_progress",
+        "voice": voice,
+        "chat_history": log.shown,
+    }
+    return event("response.created", response=response)
+
+
+def outputs(log: ChatLog) -> Event:
+    """The conversation so far, at the end of an answer."""
+    args = {"chat_history": log.shown, "debug_dict": {}, "debug_plot_data": []}
+    return event("unmute.additional_outputs", args=args)
+
+
+def error_event(reason: AntiphonError, *, is_fatal: bool = False) -> Event:
+    """An error; ``is_fatal``: the connection ends with it."""
+    error = error_of(reason)
+    kind = FATAL if is_fatal else error.type
+    values = {"type": kind, "code": error.code, "message": error.message, "param": error.param}
+    return event("error", error={**values, "details": None})

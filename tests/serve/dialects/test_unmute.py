@@ -1,0 +1,197 @@
+"""A voice agent over Unmute's protocol, with null models and a scripted text model."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.audio.codec import Encoder
+from antiphon.audio.codecs import make_decoder, make_encoder
+from antiphon.audio.ogg import OggOpusWriter
+from antiphon.audio.pcm import FloatArray
+from tests.serve.agent_client import agent_serving, is_left, messages_of
+from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.live_client import LiveClient
+from tests.support.text_model import Answer, TextModelServer, ending, piece, says
+
+PATH = "/unmute/v1/realtime"
+LONG = "one two three four five six seven eight nine ten"
+SILENCE = np.zeros(12 * FRAME_SAMPLES, np.float32)
+CONSTANT = {"type": "constant", "text": "Be kind.", "language": "en"}
+HELLO = ("user", "Hello.")
+
+
+class Browser(LiveClient):
+    """A client of Unmute."""
+
+    encoder: Encoder | None = None
+
+    async def update(self, **session: Any) -> None:
+        await self.send("session.update", session={"allow_recording": False, **session})
+        await self.event("session.updated")
+
+    async def speak(self, pcm: FloatArray) -> None:
+        """Sound, as its recorder sends it: a page of 40 ms a message."""
+        self.encoder = self.encoder or make_encoder("ogg")
+        for part in np.split(pcm, pcm.size // 960):
+            await self.append(b"".join(self.encoder.encode(part)))
+
+    async def append(self, data: bytes, **fields: Any) -> None:
+        await self.send("input_audio_buffer.append", audio=base64.b64encode(data).decode(), **fields)
+
+    def text(self, kind: str) -> str:
+        """The deltas of a kind, one after the other."""
+        return "".join(it["delta"] for it in self.of(kind))
+
+    @property
+    def sound(self) -> FloatArray:
+        """What the agent has said so far: one stream of Ogg."""
+        decoder = make_decoder("ogg")
+        try:
+            return decoder.feed(
+                b"".join(base64.b64decode(it["delta"]) for it in self.of("response.audio.delta"))
+            )
+        finally:
+            decoder.close()
+
+
+@asynccontextmanager
+async def browsing(
+    *answers: Answer, path: str = PATH, **agent: Any
+) -> AsyncIterator[tuple[Browser, TextModelServer, Server]]:
+    """A client; in the end nothing of the call is left."""
+    async with TextModelServer(*answers).serve() as text, agent_serving(text, agent=agent) as server:
+        async with server.http.ws_connect(server.url(path, "ws"), protocols=("realtime",)) as ws:
+            assert ws.protocol == "realtime"
+            yield Browser(ws), text, server
+        await is_left(server)
+        await text.is_idle.wait()
+
+
+async def test_the_agent_speaks_first_and_is_answered() -> None:
+    async with browsing(says("it is one"), says("yes")) as (client, text, _):
+        await client.update(instructions=CONSTANT, voice="alba")
+        await client.event("response.audio.done")
+        assert messages_of(text) == [("system", "Be kind."), HELLO]
+        assert client.text("unmute.response.text.delta.ready") == "it is one"
+        assert [it["delta"] for it in client.of("response.text.delta")] == ["it", "is", "one"]
+        assert client.of("response.text.done")[0]["text"] == "it is one"
+        assert client.of("response.created")[0]["response"]["voice"] == "alba"
+        said = [{"role": "assistant", "content": "it is one"}]
+        assert client.of("unmute.additional_outputs")[0]["args"]["chat_history"] == said
+        assert client.sound.size >= len("itisone") * FRAME_SAMPLES  # a frame each, and silence between words
+        await client.speak(np.concatenate([speech(8), SILENCE]))
+        await client.event("input_audio_buffer.speech_stopped")
+        await client.event("response.audio.done")
+        words = [it["delta"] for it in client.of("conversation.item.input_audio_transcription.delta")]
+        assert messages_of(text)[2:] == [("assistant", "it is one"), ("user", " ".join(words))]
+        history = client.of("response.created")[1]["response"]["chat_history"]
+        assert history == [*said, {"role": "user", "content": " ".join(words)}]
+        assert [it["start_time"] for it in client.of("conversation.item.input_audio_transcription.delta")]
+        kinds = [it["type"] for it in client.events]
+        assert kinds.index("input_audio_buffer.speech_started") < kinds.index(
+            "input_audio_buffer.speech_stopped"
+        )
+
+
+async def test_the_callers_voice_interrupts() -> None:
+    slow = Answer([*[piece(f"{it} ") for it in LONG.split()], *ending()])
+    async with browsing(slow, says("yes")) as (client, text, _):
+        await client.update(instructions=None)
+        await client.until(lambda it: it.get("delta") == "three")
+        await client.speak(np.concatenate([speech(8), SILENCE]))
+        await client.event("unmute.interrupted_by_vad")
+        await client.event("response.audio.done")  # of the next one: an interrupted one has none
+        heard = dict(messages_of(text))["assistant"].split()
+        assert heard == LONG.split()[: len(heard)]
+        assert 1 <= len(heard) < len(LONG.split())
+        assert len(client.of("response.created")) == 2
+
+
+async def test_a_greeting_takes_the_place_of_the_first_reply() -> None:
+    async with browsing(greeting="good day") as (client, text, _):
+        await client.update(instructions={"type": "smalltalk", "language": "en/fr"})
+        await client.event("response.audio.done")
+        assert client.text("unmute.response.text.delta.ready") == "good day"
+        assert text.requests == []
+
+
+async def test_a_failed_text_model_is_told_and_the_call_continues() -> None:
+    async with browsing(Answer(status=400), says("fine"), sorry="sorry now") as (client, _text, _):
+        await client.update()
+        error = (await client.event("error"))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "text_model_failed")
+        assert client.text("response.text.delta") == "sorrynow"
+        await client.event("response.audio.done")
+        await client.speak(np.concatenate([speech(8), SILENCE]))
+        await client.event("response.audio.done")
+        assert client.text("response.text.delta") == "sorrynowfine"
+
+
+async def test_pages_of_a_stream_before_are_passed_over_and_broken_ones_are_told() -> None:
+    async with browsing(says("a"), says("b")) as (client, _text, _):
+        await client.update()
+        await client.event("response.audio.done")
+        old = make_encoder("ogg")
+        old.encode(speech(1)[:960])
+        for _ in range(3):
+            await client.append(b"".join(old.encode(speech(1)[:960])))
+        await client.append(b"no page")
+        await client.speak(speech(1))
+        broken = OggOpusWriter(7)
+        await client.append(broken.headers() + broken.page([b"\xff\0"], 960))  # a packet of no frames
+        error = (await client.event("error"))["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", "audio")
+        await client.send("input_audio_buffer.commit")
+        assert (await client.event("error"))["error"]["code"] == "unknown_event"
+        client.encoder = None
+        await client.speak(np.concatenate([speech(8), SILENCE]))
+        await client.event("response.audio.done")
+        old.close()
+
+
+async def test_voices_and_health_are_as_its_front_end_reads_them() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        _, body, headers = await server.get("/unmute/v1/voices")
+        source: dict[str, Any] = {"source_type": "file", "path_on_server": "assistant"}
+        source |= {"description": None, "description_link": None}
+        assert json.loads(body) == [
+            {"name": "assistant", "good": True, "instructions": None, "source": source}
+        ]
+        assert headers["Content-Type"].startswith("application/json")
+        up = {"tts_up": True, "stt_up": True, "llm_up": True, "voice_cloning_up": False, "ok": True}
+        assert json.loads((await server.get("/m/assistant/unmute/v1/health"))[1]) == up
+    async with TextModelServer().serve() as gone:
+        pass
+    async with agent_serving(gone) as server:
+        found = json.loads((await server.get("/unmute/v1/health?model=assistant"))[1])
+        assert (found["llm_up"], found["ok"]) == (False, False)
+
+
+@pytest.mark.parametrize("path", ["/unmute/v1/voices", "/unmute/v1/health"])
+async def test_a_server_without_an_agent_says_so(path: str) -> None:
+    async with serving() as server:
+        status, body, _ = await server.get(path)
+        assert (status, json.loads(body)["error"]) == (404, "no agent here; there is: none")
+        async with server.http.ws_connect(server.url(PATH, "ws")) as ws:
+            client = Browser(ws)
+            error = (await client.event("error"))["error"]
+            assert (error["type"], error["code"]) == ("fatal", "model_not_found")
+            assert isinstance(closed := await client.receive(), Closed)
+            assert closed.code == 1008
+
+
+async def test_a_full_server_says_so() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text, slots=1) as server:
+        async with server.http.ws_connect(server.url(PATH, "ws")) as first:
+            await Browser(first).update()
+            async with server.http.ws_connect(server.url("/m/assistant" + PATH, "ws")) as second:
+                error = (await Browser(second).event("error"))["error"]
+                assert (error["type"], error["code"]) == ("fatal", "rate_limit_exceeded")
+        await is_left(server)
