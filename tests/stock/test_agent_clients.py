@@ -24,13 +24,15 @@ TOKENS, WRITTEN = word(letters=8)
 
 @asynccontextmanager
 async def met_by(
-    client: str, script: str, folder: Path, *answers: Answer
+    client: str, script: str, folder: Path, *answers: Answer, tool: str = ""
 ) -> AsyncIterator[tuple[Any, TextModelServer]]:
     """What a client has met that asks a question of one long word, and the text model that answered."""
     question = folder / "question.pcm"
     question.write_bytes(np.rint(spoken(TOKENS) * 32768).astype("<i2").tobytes())
     async with TextModelServer(*answers, usual=says(SHORT)).serve() as text, agent_serving(text) as server:
-        met = await run_client(client, script, server.url("/v1"), str(question), "assistant")
+        met = await run_client(
+            client, script, server.url("/v1"), str(question), "assistant", *filter(None, [tool])
+        )
         await server.is_empty()
         await text.is_idle.wait()
         yield met, text
@@ -54,9 +56,26 @@ async def test_two_tools_an_interruption_and_an_end(tmp_path: Path, caplog: pyte
     assert not [it for it in caplog.records if it.levelname == "ERROR"]
 
 
-async def test_livekit_asks_interrupts_and_asks_again(tmp_path: Path) -> None:
-    async with met_by("livekit", "livekit_realtime.py", tmp_path) as (met, text):
+async def test_openai_agents_uses_two_tools_and_interrupts(tmp_path: Path) -> None:
+    tools = calls(("weather", '{"at": "Ur"}'), ("slow", "{}"))
+    answers = tools, says("it is hot"), says("it is dry"), says(LONG), says("yes")
+    async with met_by("agents", "agents_realtime.py", tmp_path, *answers) as (met, text):
         assert met["errors"] == met["warnings"] == []
+        assert met["calls"] == [["weather", "Ur"], ["slow", ""]]
+        assert met["interrupted"] == 2  # whenever its caller speaks after the first sound
+        said = [words for role, words in met["history"] if role == "assistant"]
+        assert (said[0], said[1], said[3]) == ("it is hot", "it is dry", "yes")
+        assert LONG.startswith(said[2])
+        assert said[2] != LONG
+        roles = [it["role"] for it in text.requests[2]["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "tool", "assistant"]
+
+
+async def test_livekit_uses_a_tool_interrupts_and_asks_again(tmp_path: Path) -> None:
+    answer = calls(("weather", '{"at": "Ur"}'))
+    async with met_by("livekit", "livekit_realtime.py", tmp_path, answer, tool="weather") as (met, text):
+        assert met["errors"] == met["warnings"] == []
+        assert met["calls"] == ["Ur"]
         said = [content for role, content in met["items"] if role == "assistant"]
         assert said[0] == said[-1] == SHORT
         assert all(map(SHORT.startswith, said[1:-1]))  # nothing, where it was cut within its first word
@@ -64,8 +83,11 @@ async def test_livekit_asks_interrupts_and_asks_again(tmp_path: Path) -> None:
         assert messages_of(text).count(("assistant", SHORT)) == 1
 
 
-async def test_pipecat_asks_interrupts_and_asks_again(tmp_path: Path) -> None:
-    async with met_by("pipecat", "pipecat_realtime.py", tmp_path) as (met, text):
+async def test_pipecat_uses_a_tool_interrupts_and_asks_again(tmp_path: Path) -> None:
+    answer = calls(("weather", '{"at": "Ur"}'))
+    async with met_by("pipecat", "pipecat_realtime.py", tmp_path, answer, tool="weather") as (met, text):
         assert met["errors"] == met["warnings"] == []
+        assert met["calls"] == [{"at": "Ur"}]
         assert met["answers"].count(SHORT) >= 3
         assert messages_of(text, 0) == [("user", "Hello.")]
+        assert [it["role"] for it in text.requests[1]["messages"]] == ["user", "assistant", "tool"]
