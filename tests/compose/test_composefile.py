@@ -25,14 +25,13 @@ from tests.support.stack.stack import place
 SCHEMA = Path(__file__).parent / "schema" / "compose-spec.json"
 NOT_OURS = {
     "grafana": "its dashboard's queries are asked of Prometheus in tests/compose/test_watching.py",
-    "agent": "the command of stt with a synthesiser and a text model; read in a test of its own",
     "llm": "llama.cpp's own server, with a model of gigabytes",
     "llm-gpu": "vLLM's own server, with a model of gigabytes",
     "duplex-gpu": "the command of duplex and a device; needs a card",
     "stt-gpu": "the command of stt and a device; needs a card",
     "tts-gpu": "the command of tts and a device; needs a card",
 }
-STARTED = {"balancer", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
+STARTED = {"agent", "balancer", "duplex", "echo", "stt", "tts", "graphs", "prometheus"}
 """What tests/compose starts with the very commands of the file; workers with patient.yaml on top."""
 
 OPEN_FILES = 8_223

@@ -18,8 +18,9 @@ from tests.compose.conftest import Start
 from tests.support.stack.composefile import services
 from tests.support.stack.process import POLL_S
 from tests.support.stack.stack import START_S, Stack, Worker
+from tests.support.text_model import TextModelServer, says
 
-SERVED = ("duplex", "echo", "stt", "tts")
+SERVED = ("duplex", "echo", "stt", "tts", "agent")
 
 
 async def model_at(stack: Stack, path: str) -> str:
@@ -194,3 +195,28 @@ async def test_text_to_speech_by_its_path_and_told_in_its_own_words_when_full(st
             async with stack.http.ws_connect(url.replace("/m/tts", "")) as third:
                 told = msgpack.unpackb((await third.receive()).data)
                 assert (told["type"], told["message"]) == ("Error", "no free channels")
+
+
+async def test_an_agent_by_its_name_and_by_the_paths_of_unmute(start: Start) -> None:
+    async with TextModelServer(usual=says("yes")).serve() as text:
+        values = {
+            "AGENT_STT_MODEL": "tiny-stt",
+            "AGENT_TTS_MODEL": "tiny-tts",
+            "AGENT_LLM": text.url,
+            "AGENT_SLOTS": "1",
+        }
+        async with start(values=values, agent=1) as stack:
+            status, body, _ = await stack.get(f"{stack.url}/v1/models")
+            assert (status, [it["id"] for it in json.loads(body)["data"]]) == (200, ["assistant"])
+            for name in ("agent", "assistant"):
+                status, body, _ = await stack.get(f"{stack.url}/v1/models/{name}")
+                assert (status, json.loads(body)["id"]) == (200, "assistant")
+                status, body, _ = await stack.get(f"{stack.url}/m/{name}/unmute/v1/health")
+                assert (status, json.loads(body)["ok"]) == (200, True)
+            assert (await stack.get(f"{stack.url}/unmute/v1/voices"))[0] == 200
+            url = stack.url.replace("http", "ws", 1)
+            async with stack.http.ws_connect(f"{url}/v1/realtime?model=assistant") as first:
+                assert (await first.receive_json())["type"] == "session.created"
+                await stack.sees("agent", {"127.0.1.1": 0})
+                async with stack.http.ws_connect(f"{url}/unmute/v1/realtime") as second:
+                    assert (await second.receive_json())["error"]["type"] == "fatal"

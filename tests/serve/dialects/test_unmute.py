@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.pcm import FloatArray
+from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.agent_client import agent_serving, is_left, messages_of
 from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
 from tests.serve.live_client import LiveClient
@@ -194,4 +196,7 @@ async def test_a_full_server_says_so() -> None:
             async with server.http.ws_connect(server.url("/m/assistant" + PATH, "ws")) as second:
                 error = (await Browser(second).event("error"))["error"]
                 assert (error["type"], error["code"]) == ("fatal", "rate_limit_exceeded")
+            for path in (PATH, "/v1/realtime?model=assistant"):  # a proxy may have another worker to ask
+                with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                    await server.http.ws_connect(server.url(path, "ws"), headers={ELSEWHERE: "1"})
         await is_left(server)

@@ -76,6 +76,15 @@ class AgentParts:
     sorry: str = ""
     max_history_tokens: int = 4000
 
+    async def check_room(self) -> None:
+        """Check that a caller would get a row of each model.
+
+        Raises:
+            ServerFullError, DrainingError, SessionFailedError: it would not.
+        """
+        for model in (self.stt, self.tts):
+            await model.engine.check_room(0.0)
+
 
 class Agent(Participant[AgentNews]):
     """One call's agent. ``tokens_in`` and ``tokens_out`` count those of its text model so far."""

@@ -76,6 +76,8 @@ async def handle_realtime(
     except FieldError as error:
         raise plain_refusal(error) from error
     if (agent := services.agents.get(session.model)) is not None:
+        if ELSEWHERE in request.headers:
+            await agent.check_room()
         call = await _agent_call(services, agent, session, caller)
         return await _hold(request, services, agent.stt, call)
     model = services.model_for(session.model, caller)

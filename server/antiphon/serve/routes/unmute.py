@@ -25,7 +25,7 @@ from antiphon.serve.dialects.unmute import UnmuteDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.prompts import participant_of, voice_of_agent
-from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refusal_of, refuse_in
+from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refusal_of, refuse_in
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -42,6 +42,8 @@ async def handle_unmute(
     """
     agent = services.agent_for(named_model(request), is_needed=True)
     await check_upgrade(request, agent.stt, wait_s=0.0)
+    if ELSEWHERE in request.headers:
+        await agent.check_room()  # a proxy reads a status, and no event after the upgrade
 
     async def begin(_socket: Socket) -> Call:
         dialect = UnmuteDialect(agent, voice_of=partial(voice_of_agent, agent, services=services))
