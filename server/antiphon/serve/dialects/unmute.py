@@ -64,7 +64,7 @@ class UnmuteDialect(Dialect[AgentNews]):
         self._written: list[str] = []  # of the reply
         self._has_stream = self._is_listening = self._has_opened = self._is_new = False
 
-    # What comes in.
+    # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
         if self.has_more and not message:
@@ -106,7 +106,7 @@ class UnmuteDialect(Dialect[AgentNews]):
         self._has_opened = True
         return actions
 
-    # What goes out.
+    # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         self.listens_at_s = min(self.listens_at_s, facts.now_s + SETTLE_S)
