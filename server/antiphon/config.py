@@ -24,6 +24,7 @@ from antiphon.errors import ConfigError
 from antiphon.log import LEVELS
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import AUTO, Group, apply, constant, option, options, tune
+from antiphon.tcp_port import TcpPort, read_tcp_ports
 
 ALL_GPUS: Final = "cuda:all"
 """An engine for each GPU that the driver offers."""
@@ -158,6 +159,9 @@ class ModelConfig:
     slots: int | None = option(None, "sessions at once", minimum=1)
     backend_option: tuple[str, ...] = option((), "an option of its backend", metavar="NAME=VALUE")
     voices: str | None = option(None, "its folder of voices", metavar="DIR")
+    languages: tuple[str, ...] = option(
+        ("en",), "languages that Home Assistant offers it for", metavar="CODE"
+    )
     outside_files: bool = option(False, "whether its folder may name files outside of itself")
 
     def __post_init__(self) -> None:
@@ -269,6 +273,18 @@ class ServerConfig:
         (),
         "proxy whose X-Forwarded-For counts: an address or a network; repeat for several",
         metavar="CIDR",
+        group=Group.NETWORK,
+    )
+    tcp: tuple[str, ...] = option(
+        (),
+        "further port: wyoming://[HOST]:PORT for Home Assistant; without HOST for this machine only; repeat "
+        "for several",
+        metavar="ADDRESS",
+        group=Group.NETWORK,
+    )
+    zeroconf: bool = option(
+        False,
+        "announce Wyoming ports that others reach to Home Assistant, by mDNS (extra zeroconf)",
         group=Group.NETWORK,
     )
     free_rows_port: int = option(
@@ -421,7 +437,12 @@ class ServerConfig:
         if (self.agent is None) != (self.llm is None):
             given, missing = ("agent", "llm") if self.agent else ("llm", "agent")
             raise ConfigError(f"{given} is given without {missing}; an agent has a name and a text model")
-        _ = self.served_agents  # raises what is wrong with them
+        _ = self.served_agents, self.tcp_ports  # they raise what is wrong with them
+        if self.zeroconf and not any(it.is_announced for it in self.tcp_ports):
+            raise ConfigError(
+                "zeroconf announces Wyoming ports that other machines reach, and there is none; add one by "
+                "--tcp wyoming://0.0.0.0:10300"
+            )
         if self.worker and not WORKER_NAME.fullmatch(self.worker):
             raise ConfigError(
                 f"worker = {self.worker!r}: a name has 1 to 64 letters, digits, dots, dashes and underscores"
@@ -436,6 +457,12 @@ class ServerConfig:
             llm=self.llm or "", llm_model=self.llm_model, llm_key_env=self.llm_key_env
         )
         return (*self.agents, AgentConfig(name=self.agent, text_models=(text_model,)))
+
+    @property
+    def tcp_ports(self) -> tuple[TcpPort, ...]:
+        """The ports of protocols that are no HTTP."""
+        taken = [it for it in (self.port, self.hand_over_port, self.free_rows_port) if it]
+        return read_tcp_ports(self.tcp, has_keys=self.api_keys is not None, taken=taken if self.tcp else ())
 
     @property
     def devices(self) -> tuple[str | None, ...]:

@@ -41,7 +41,7 @@ SEAM_VERBS: Final = (
 
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "antiphon": 1400,
+        "antiphon": 1600,
         "antiphon.agent": 950,
         "antiphon.audio": 1550,
         "antiphon.backends": 9000,
@@ -49,27 +49,27 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.engine": 3850,
         "antiphon.ipc": 1950,
         "antiphon.models": 3400,
-        "antiphon.protocol": 3300,
-        "antiphon.serve": 10900,
+        "antiphon.protocol": 4100,
+        "antiphon.serve": 12700,
         "antiphon.supervisor": 1400,
         "antiphon_client": 2950,
         "antiphon_quantize": 3900,
         "antiphon_quantize.advice": 750,
         "antiphon_quantize.bench": 1650,
         "antiphon_quantize.reference": 350,
-        "server": 37700,
-        "server, clients, quantize": 47200,
+        "server": 40300,
+        "server, clients, quantize": 49800,
         "own classes deeper than 2": 0,
         "protocols with one implementation": 0,
         "locks": 7,
         "private names in tests": 4,
-        "private functions used once, under 8 lines": 178,
-        "options": 48,
+        "private functions used once, under 8 lines": 200,
+        "options": 50,
         "definitions of the seam's verbs": 19,
         "files on the path of a frame": 17,
         "definitions of one verb": 4,
         "depth of own classes": 2,
-        "lines on the path of a frame": 5600,
+        "lines on the path of a frame": 5700,
     }
 )
 """The most of each. Lines, of code for a package and of all on the path, are rounded up to the next 50."""

@@ -101,6 +101,7 @@ class Classes:
             f"{path}: {node.name}"
             for path, node in self.every
             if "Protocol" in _base_names(node)
+            and not any(ast.unparse(it) == "asyncio.Protocol" for it in node.bases)
             and sum(self.members(path, node) <= names for names in made) < 2
         )
 

@@ -39,6 +39,7 @@ DEPENDENCIES = (
     "torch",
     "torchao",
     "uvloop",
+    "zeroconf",
 )
 """What the base and the extras bring and our processes import."""
 

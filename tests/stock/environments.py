@@ -27,6 +27,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
         "livekit-plugins-openai==1.8.9",
         "livekit-plugins-nvidia[personaplex]==1.8.9",
     ),
+    "wyoming": ("wyoming[http]==1.10.2",),
 }
 """What is installed; nothing of ours is in these environments."""
 

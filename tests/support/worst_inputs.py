@@ -36,6 +36,7 @@ from antiphon.protocol import (
     speech_request,
     translation,
     unmute,
+    wyoming,
 )
 from antiphon.protocol.event_text import MAX_EVENT_CHARS, MAX_PLAIN_CHARS
 from antiphon.protocol.multipart import FormReader
@@ -140,6 +141,10 @@ def cases() -> Iterator[Case]:
         media_streams.decode,
         f'{{"event":"media","media":{{"payload":"{payload}"}}}}',
     )
+    for shape, text in json_texts(wyoming.MAX_JSON_BYTES, "x"):
+        body = text.encode()[: wyoming.MAX_JSON_BYTES]
+        line = f'{{"type":"synthesize-chunk","data_length":{len(body)}}}\n'.encode()
+        yield Case("wyoming", shape, wyoming.decode, line + body)
     yield from _msgpack_cases()
     yield from _bytes_cases()
     yield from _form_cases()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict
 from urllib.parse import parse_qsl
@@ -21,6 +22,7 @@ from antiphon.protocol import (
     resume,
     translation,
     unmute,
+    wyoming,
 )
 from antiphon.protocol.chat import parse_chat_query, parse_set
 from antiphon.protocol.events import Sender, check_event
@@ -34,6 +36,8 @@ from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import chosen_subprotocol, presented_key
 from antiphon.serve.access.security import host_allowed, origin_allowed, page_headers
 from antiphon.serve.dialects.media_stream import Chunks
+from antiphon.serve.transport.frames import FrameError
+from antiphon.serve.transport.stream import StreamReader
 from lab.tools.fuzz.target import Target, require
 
 DEFAULTS = SamplingParameters()
@@ -121,6 +125,23 @@ def read_media_stream(data: bytes) -> None:
         media_streams.encode_media(event, b"\xff")
     if isinstance(event, media_streams.Media):
         Chunks().put(event)
+
+
+def read_wyoming(data: bytes) -> None:
+    """Events of Wyoming on a TCP connection; the same events, however their bytes come."""
+    found: list[list[bytes]] = []
+    for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
+        reader, messages = StreamReader(wyoming.size_of), list[bytes]()
+        with contextlib.suppress(FrameError):
+            for piece in pieces:
+                reader.feed(piece)
+                while (message := reader.next()) is not None:
+                    messages.append(message[1])
+        found.append(messages)
+    require(found[0] == found[1], "the events depend on how they come")
+    wyoming.size_of(bytearray(data))
+    for each in found[0]:
+        wyoming.decode(each)
 
 
 def read_realtime(data: bytes) -> None:
@@ -234,6 +255,7 @@ TARGETS = {
     "tts": Target(read_tts, (ProtocolError,)),
     "live": Target(read_live, (FieldError,)),
     "media_stream": Target(read_media_stream, (ProtocolError,)),
+    "wyoming": Target(read_wyoming, (ProtocolError,)),
     "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),
     "unmute": Target(read_unmute, (FieldError,)),

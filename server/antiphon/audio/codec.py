@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from antiphon.errors import AudioError
 PCM_BYTES: Final = 262_144
 """Samples converted in one step, 0.4 ms; a message of the largest size there is by default, and whole samples
 in every format."""
+
+RESAMPLED_BYTES: Final = 4096
+"""The same where the rate changes too: 4096 samples of G.711, in a millisecond."""
 
 MAX_FEED_SAMPLES: Final = 1_440_000
 """A minute in one message: two bytes of Opus can stand for 120 ms, so bytes alone bound nothing."""
@@ -31,7 +34,7 @@ class Decoder(ABC):
     infinite.
     """
 
-    piece_bytes: ClassVar[int] = PCM_BYTES
+    piece_bytes = PCM_BYTES
     """Bytes decoded in one step."""
 
     waiting_samples: float = math.inf
@@ -101,6 +104,7 @@ class SampleDecoder(Decoder):
         super().__init__()
         self._convert = convert
         self._resampler = None if rate == wire_rate else Resampler(wire_rate, rate)
+        self.piece_bytes = PCM_BYTES if self._resampler is None else RESAMPLED_BYTES
 
     def step(self) -> FloatArray | None:
         """PCM, clipped."""

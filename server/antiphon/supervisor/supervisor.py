@@ -129,7 +129,7 @@ class Supervisor:
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
         self._lost = ""
-        self._is_open = False
+        self.opened = asyncio.Event()  # for callers
         self._unserved_s = 0.0  # without a front end that is ready
         self._target: str | None = None  # the worker that calls move to, once an operator has set it
         self._is_leaving = False
@@ -191,7 +191,7 @@ class Supervisor:
             first.append(await self._start_front_end(number))
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
         self._dispatcher.open()
-        self._is_open = True
+        self.opened.set()
         self._plan.announce([line for ready in described for line in ready.lines])
         return [asyncio.create_task(self._keep(*each)) for each in zip(numbers, first, strict=True)]
 
@@ -295,7 +295,7 @@ class Supervisor:
     def _count_unserved(self, elapsed_s: float) -> None:
         """Shut down, for a restart by a service manager, when no front end has started for too long."""
         is_served = any(child.is_ready for child in self._front_ends.values())
-        self._unserved_s = 0.0 if is_served or not self._is_open else self._unserved_s + elapsed_s
+        self._unserved_s = 0.0 if is_served or not self.opened.is_set() else self._unserved_s + elapsed_s
         if self._unserved_s > UNSERVED_S and not self._is_leaving and not self._lost:
             self._give_up(f"no front end has begun for {UNSERVED_S:g} s")
 

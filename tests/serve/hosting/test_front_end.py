@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -25,10 +25,14 @@ from antiphon.models.checkpoint import fingerprint
 from antiphon.serve.hosting import one_process
 from antiphon.serve.hosting.engines import running_engines, serve_here
 from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.hosting.tcp import TcpServer
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
 from tests.serve.harness import CODEC, null_checkpoint
 from tests.support.calm import calm
+
+NO_TCP = TcpServer(cast("Services", None), ())
 
 
 def test_a_model_that_was_replaced_is_refused_in_words(tmp_path: Path) -> None:
@@ -62,7 +66,7 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
     families = MetricFamilies(CollectorRegistry())
     front_end = FrontEnd(partial(MessageSocket, theirs, CONTROL), ServerConfig(), families)
-    front_end.connections = Connections(front_end.peer, web.Server(answer), 15.0)
+    front_end.connections = Connections(front_end.peer, web.Server(answer), NO_TCP, 15.0)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     supervisor.send(messages.Connection(7), [one.fileno()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -16,11 +16,14 @@ from antiphon.ipc.message_socket import local_pair
 from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.hosting.front_end import Connections
 from antiphon.serve.hosting.processes import OTHER_FILES, connection_limits
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.hosting.tcp import TcpServer
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Closed, serving
 from tests.serve.tts_client import listening as listening_to_speech
 from tests.serve.tts_client import speaking
 
+NO_TCP = TcpServer(cast("Services", None), ())
 NEAR = {"X-Forwarded-For": "198.51.100.7"}
 
 
@@ -75,7 +78,7 @@ async def test_a_tls_handshake_that_does_not_end_is_cut() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     begun_s = time.monotonic()
-    beginning = asyncio.create_task(Connections(end, runner.server, 0.3).begin(1, ours, context))
+    beginning = asyncio.create_task(Connections(end, runner.server, NO_TCP, 0.3).begin(1, ours, context))
     reader, writer = await asyncio.open_connection(sock=theirs)
     writer.write(b"\x16\x03\x01")  # the beginning of a handshake
     assert await is_cut(reader)
@@ -103,7 +106,7 @@ async def test_a_connection_without_a_whole_request_makes_room_for_another(
         return await connections.count(request, answer)
 
     server, (end, _) = web.Server(counted), local_pair()
-    connections = Connections(end, server, 15.0)
+    connections = Connections(end, server, NO_TCP, 15.0)
     peers = []
     for number, (first, tls) in enumerate(
         [(b"GET /", None), (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", None), (b"\x16", context)]

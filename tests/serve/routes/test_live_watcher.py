@@ -107,7 +107,7 @@ async def slow_upgrades(monkeypatch: pytest.MonkeyPatch, waiting: int) -> AsyncI
     """So many WebSockets wait until the event is set, once they are to be opened."""
     may_open, are_there, now = asyncio.Event(), asyncio.Event(), 0
 
-    async def late(*args: Any, **options: Any) -> Socket:
+    async def late(*args: Any, **options: Any) -> tuple[Socket, Any]:
         nonlocal now
         now += 1
         if now >= waiting:

@@ -43,10 +43,10 @@ async def echoing(limits: Limits = LIMITS) -> AsyncIterator[int]:
     """A server that sends every message back; yields its port."""
 
     async def echo(request: web.Request) -> web.StreamResponse:
-        socket = await open_socket(request, limits, time.monotonic)
+        socket, response = await open_socket(request, limits, time.monotonic)
         while (message := await socket.receive_any()) is not None:
             socket.send((message,))
-        return socket.response
+        return response
 
     app = web.Application()
     app.router.add_get("/echo", echo)

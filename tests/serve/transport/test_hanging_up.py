@@ -14,14 +14,13 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from aiohttp import web
 
 from antiphon.config import Limits
 from antiphon.log import Log
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.hosting.ports import tls_context
-from antiphon.serve.transport.frames import BINARY
+from antiphon.serve.transport.frames import BINARY, FrameReader
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from tests.serve.asr_client import transcribing
 from tests.serve.encrypted import TLS, TLS_GOODBYE
@@ -162,7 +161,7 @@ def masked_frame(opcode: int, payload: bytes) -> bytes:
 
 async def test_what_was_read_ahead_is_forgotten_when_the_peer_leaves_although_there_is_room() -> None:
     limits, room = replace(Limits(), close_timeout_s=0.1), asyncio.Event()
-    kept = Socket(web.StreamResponse(status=101), ScriptTransport(), limits, time.monotonic, 1000)
+    kept = Socket(ScriptTransport(), limits, time.monotonic, FrameReader(1000))
     waiting = asyncio.create_task(kept.wait_for(room))
     kept.feed_data(b"".join(masked_frame(BINARY, letter) for letter in (b"a", b"b", b"c")))
     room.set()

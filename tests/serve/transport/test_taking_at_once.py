@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from antiphon.config import Limits
 from antiphon.errors import AudioError
-from antiphon.serve.transport.frames import CLOSE, PING
+from antiphon.serve.transport.frames import CLOSE, PING, FrameReader
 from antiphon.serve.transport.socket import AT_ONCE, Socket
 from antiphon.serve.transport.upgrade import open_socket
 from tests.serve.client_frames import MESSAGES, client_frame
@@ -72,7 +72,7 @@ def socket_on(
     wire: Wire, *, messages_per_s: int = Limits().max_messages_per_s, most_bytes: int = 1000
 ) -> Socket:
     limits = Limits(max_messages_per_s=messages_per_s, max_bytes_per_s=1000 * UNLIMITED)
-    return Socket(web.StreamResponse(), wire, limits, lambda: 0.0, most_bytes)
+    return Socket(wire, limits, lambda: 0.0, FrameReader(most_bytes))
 
 
 @pytest.fixture
@@ -207,11 +207,11 @@ async def test_messages_of_every_length_arrive_whole_at_another_reader() -> None
     """aiohttp's parser reads them, over a real connection."""
 
     async def send(request: web.Request) -> web.StreamResponse:
-        socket = await open_socket(request, Limits(), time.monotonic)
+        socket, response = await open_socket(request, Limits(), time.monotonic)
         socket.send([*(bytes([size % 251]) * size for size in SIZES), "é\ud800"])
         socket.ping()
         await socket.close(1000, "done")
-        return socket.response
+        return response
 
     app = web.Application()
     app.router.add_get("/", send)

@@ -133,6 +133,17 @@ class Access:
             raise KeyRevokedError("the key is missing, or not known here")
         return Caller(found, caller.address)
 
+    def holder(self, name: str | None, address: str) -> Caller:
+        """A caller whose protocol has no keys: what it does counts as done with the key of this name.
+
+        Raises:
+            KeyRevokedError: the file of keys has no such name.
+        """
+        key = None if self._keys is None else self._keys.named(name or "")
+        if self._keys is not None and key is None:
+            raise KeyRevokedError(f"the file of keys has no key '{name or ''}'")
+        return Caller(key, address)
+
     def knows(self, key: str) -> bool:
         """Whether a key is in the file."""
         return self._keys is not None and self._keys.find(key) is not None

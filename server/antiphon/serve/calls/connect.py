@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from antiphon.errors import AntiphonError
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.operator.metrics import ServeMetrics
@@ -38,7 +39,7 @@ async def admit_then_upgrade(
     """
     await call.admit(**facts)
     try:
-        socket = await open_socket(
+        socket, response = await open_socket(
             request,
             services.config.limits,
             services.clock,
@@ -46,8 +47,8 @@ async def admit_then_upgrade(
             headers=headers,
         )
         with metrics.sockets.track_inprogress():
-            await _run(call, socket)
-        return socket.response
+            await run_call(call, socket)
+        return response
     finally:
         call.abandon()
 
@@ -66,29 +67,41 @@ async def upgrade_then_admit(
     ``begin`` makes a call that is admitted, possibly from a first message; None where the peer has
     disconnected.
     """
-    socket = await open_socket(
+    socket, response = await open_socket(
         request, services.config.limits, services.clock, max_message_bytes=max_message_bytes
     )
     with metrics.sockets.track_inprogress():
-        try:
-            call = await begin(socket)
-        except AntiphonError as error:
-            kind = type(error).__name__
-            services.provoked.info(
-                "session refused", of=kind, path=request.path, error=kind, reason=str(error)
-            )
-            await refuse(socket, metrics, error, refusal)
-        else:
-            if call is not None:
-                await _run(call, socket)
-    return socket.response
+        await admit_and_run(socket, services, metrics, begin, refusal, request.path)
+    return response
 
 
-async def _run(call: Call, socket: Socket) -> None:
+async def admit_and_run(
+    socket: Socket,
+    services: Services,
+    metrics: ServeMetrics,
+    begin: Callable[[Socket], Awaitable[Call | None]],
+    refusal: Refusal,
+    path: str,
+) -> None:
+    """One call on an open connection, until it is over; ``path`` is for the log of one that is refused."""
+    try:
+        call = await begin(socket)
+    except AntiphonError as error:
+        kind = type(error).__name__
+        services.provoked.info("session refused", of=kind, path=path, error=kind, reason=str(error))
+        await refuse(socket, metrics, error, refusal)
+    else:
+        if call is not None:
+            await run_call(call, socket)
+
+
+async def run_call(call: Call, socket: Socket) -> None:
+    """Hold a call that is admitted, and count its close."""
     try:
         await call.run(socket)
     finally:
-        call.model.metrics.closed(socket.close_code)
+        is_kept = socket.keeps_open and not socket.has_ended
+        call.model.metrics.closed(CloseCode.NORMAL if is_kept else socket.close_code)
         call.abandon()
 
 
@@ -111,10 +124,10 @@ async def upgrade_to_refuse(
     request: web.Request, services: Services, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal
 ) -> web.StreamResponse:
     """Upgrade in order to refuse, with a message, a code and a reason."""
-    socket = await open_socket(request, services.config.limits, services.clock)
+    socket, response = await open_socket(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
         await refuse(socket, metrics, error, refusal)
-    return socket.response
+    return response
 
 
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal) -> None:

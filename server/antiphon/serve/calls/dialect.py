@@ -29,12 +29,14 @@ class Dialect(ABC, Generic[R]):
     ``is_quiet``: the client has announced silence. ``is_speaking``: the participant speaks, or has just
     spoken. ``words``: words of text so far. ``has_more``: ``feed("")`` continues the last message. ``marks``:
     new places in the client's audio; a marker returns once the transcript has reached its place. The
-    participant waits for the client's first message until ``listens_at_s``.
+    participant waits for the client's first message until ``listens_at_s``. At ``due_s``
+    :meth:`due` has messages.
     """
 
     policy = Policy()
     tokenizer: Tokenizer | None = None
     listens_at_s = -math.inf
+    due_s = math.inf
     is_quiet = is_speaking = has_more = False
     words = 0
 
@@ -101,6 +103,10 @@ class Dialect(ABC, Generic[R]):
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
         """Messages due by the clock; called a few times a second while the client reads."""
+        return ()
+
+    def due(self, now_s: float) -> Sequence[Message]:
+        """What is to be sent at this time, by a protocol that paces what it sends."""
         return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:

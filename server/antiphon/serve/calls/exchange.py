@@ -93,7 +93,7 @@ class Exchange:
         self.ready_s = self.heard_s = 0.0
         self.heard_at_s = -math.inf
         self.congested_since_s: float | None = None
-        self._is_listening = self._is_preparing = self._is_finished = False
+        self._is_listening = self._is_preparing = self._is_finished = self._is_input_over = False
         self._told_ahead: int | None = None
         self._close_s: tuple[float, float] | None = None  # the earliest end and the latest
         self._room = asyncio.Event()
@@ -227,6 +227,9 @@ class Exchange:
             self._follow_admission(self._clock())
         if self.participant.is_full:
             await self._wait_for_room(transport)
+        if self._is_input_over and not self.dialect.policy.reads_on and not self.is_ending:
+            self._room.clear()  # only the end sets it now
+            await transport.wait_for(self._room)
 
     async def _prepare(self, action: Action, transport: Transport) -> None:
         """Carry out work that takes longer than a turn."""
@@ -299,6 +302,7 @@ class Exchange:
                     if participant.due_s < math.inf:
                         self._waker.wake_at(participant.due_s, received_s)
             case EndInput():
+                self._is_input_over = True
                 participant.finish(self._clock())
             case Send(event, is_optional):
                 if not (is_optional and self.transport is not None and self.transport.is_congested()):
@@ -354,13 +358,15 @@ class Exchange:
                     self._do_all(self.dialect.caption(told))
             if not is_congested and self._write(transport, REPLIES_A_TURN):
                 return True
+            if not is_congested and now_s >= self.dialect.due_s:
+                self.send(self.dialect.due(now_s))
         if is_closed:
             self._end(participant.reason)
         elif participant.is_done and not self.waiting:
             self._finish(transport)
         elif self._close_s is not None and self._is_drained(now_s, *self._close_s):
             participant.finish(now_s)
-        due_s = participant.due_s
+        due_s = participant.due_s if is_congested else min(participant.due_s, self.dialect.due_s)
         if is_congested or (self._is_finished and transport.has_unsent):
             now_s = self._clock()
             self.congested_since_s = self.congested_since_s or now_s

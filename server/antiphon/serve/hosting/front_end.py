@@ -17,7 +17,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -40,6 +40,7 @@ from antiphon.serve.hosting.event_loop import run
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
 from antiphon.serve.hosting.services import SERVICES
+from antiphon.serve.hosting.tcp import TcpConnection, TcpServer
 from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry
@@ -51,24 +52,31 @@ HEAD_S: Final = 1.0
 """Seconds for the first whole request of a connection, when others need its place."""
 
 
+Handling: TypeAlias = web.RequestHandler | TcpConnection
+"""What serves one connection."""
+
+
 class Connections:
     """Connections from the supervisor: which are busy, and which have closed.
 
     A connection is busy until its first request is answered, and during every request.
     """
 
-    def __init__(self, peer: ControlSocket, server: web.Server, connect_timeout_s: float) -> None:
-        """Report to ``peer`` on the connections of ``server``, whose TLS may take ``connect_timeout_s``."""
-        self._peer, self._server, self._connect_timeout_s = peer, server, connect_timeout_s
+    def __init__(
+        self, peer: ControlSocket, server: web.Server, tcp: TcpServer, connect_timeout_s: float
+    ) -> None:
+        """Report to ``peer`` on the connections of both servers; TLS may take ``connect_timeout_s``."""
+        self._peer, self._server, self._tcp = peer, server, tcp
+        self._connect_timeout_s = connect_timeout_s
         self._received = 0
-        self._numbers: dict[web.RequestHandler, int] = {}
-        self._beginning: set[web.RequestHandler] = set()
+        self._numbers: dict[Handling, int] = {}
+        self._beginning: set[Handling] = set()
         self._idle: set[web.RequestHandler] = set()
-        self._unasked: dict[web.RequestHandler, tuple[float, socket.socket]] = {}  # oldest first
+        self._unasked: dict[Handling, tuple[float, socket.socket]] = {}  # oldest first
 
     async def begin(self, number: int, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve a connection that was passed on."""
-        handler = self._server()
+        handler = self._tcp.accept(connection, self._has_asked) or self._server()
         self._received += 1
         self._numbers[handler] = number
         self._beginning.add(handler)
@@ -102,6 +110,9 @@ class Connections:
             self._idle.add(request.protocol)
             self._report()
 
+    def _has_asked(self, handler: TcpConnection) -> None:
+        self._unasked.pop(handler, None)
+
     def make_room(self, count: int) -> None:
         """Close up to ``count`` connections, the oldest first, without a whole request for ``HEAD_S``."""
         loop = asyncio.get_running_loop()
@@ -118,7 +129,7 @@ class Connections:
 
     def look(self) -> None:
         """Detect closed connections."""
-        alive = {*self._server.connections, *self._beginning}
+        alive = {*self._server.connections, *self._tcp.connections, *self._beginning}
         gone = [handler for handler in self._numbers if handler not in alive]
         self._idle &= alive
         for handler in gone:
@@ -204,7 +215,8 @@ class FrontEnd:
             self._begin(self._drain(app, self._early_drain))
         app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
         limit_s = self._config.limits.connect_timeout_s
-        self.connections = Connections(self.peer, runner.server, limit_s)
+        tcp = TcpServer(app[SERVICES], self._config.tcp_ports)
+        self.connections = Connections(self.peer, runner.server, tcp, limit_s)
         # A full collection visits all objects: with torch loaded it takes 170 ms, and two frames are late.
         # Objects made so far live on anyway.
         gc.collect()
@@ -213,6 +225,8 @@ class FrontEnd:
         try:
             await self._leaving.wait()
         finally:
+            await close_calls(app, DrainingError("the server is leaving"))
+            await tcp.close()
             await runner.cleanup()
 
     def _hear(self, message: Message, descriptors: Sequence[int]) -> ControlReply:

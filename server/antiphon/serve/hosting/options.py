@@ -146,7 +146,10 @@ def check_files(config: ServerConfig) -> None:
     if config.twilio_token is not None:
         read_token(Path(config.twilio_token))
     if config.api_keys is not None:
-        KeyFile(Path(config.api_keys))
+        keys = KeyFile(Path(config.api_keys))
+        for port in config.tcp_ports:
+            if keys.named(port.key or "") is None:
+                raise ConfigError(f"tcp: {config.api_keys} has no key '{port.key}', that of port {port.port}")
     for entry in config.served:
         if entry.voices is not None and not Path(entry.voices).is_dir():
             raise ConfigError(f"voices = {entry.voices!r}: there is no such folder")

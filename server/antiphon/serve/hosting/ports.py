@@ -17,11 +17,15 @@ from antiphon.supervisor.address import bound
 
 @dataclass(frozen=True, slots=True)
 class PortTls:
-    """The TLS of a server's ports: ``callers`` on all but ``workers_port``, which has ``workers``."""
+    """The TLS of a server's ports: ``callers`` on all but ``workers_port``, which has ``workers``.
+
+    ``bare`` ports have none.
+    """
 
     callers: ssl.SSLContext | None = None
     workers: ssl.SSLContext | None = None
     workers_port: int = 0
+    bare: tuple[int, ...] = ()
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
@@ -30,9 +34,12 @@ class PortTls:
 
     def of(self, connection: socket.socket) -> ssl.SSLContext | None:
         """The TLS of an accepted connection, by its port."""
-        if self.workers is not None and connection.getsockname()[1] == self.workers_port:
-            return self.workers
-        return self.callers
+        if self.callers is None and self.workers is None:
+            return None
+        port = connection.getsockname()[1]
+        if port in self.bare:
+            return None
+        return self.workers if port == self.workers_port and self.workers is not None else self.callers
 
     def reread(self, certificate: str | None, key: str | None) -> None:
         """Use the certificate in the two PEM files for new connections of callers.
@@ -73,6 +80,8 @@ def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
         sockets = stack.enter_context(bound(config.host, config.port))
         if config.hand_over_port:
             sockets += stack.enter_context(bound(config.host, config.hand_over_port, "--hand-over-port"))
+        for port in config.tcp_ports:
+            sockets += stack.enter_context(bound(port.host, port.port, "--tcp"))
         yield sockets
 
 
@@ -83,11 +92,12 @@ def port_tls(config: ServerConfig) -> PortTls:
         ConfigError: a certificate or a key cannot be read, or they do not belong together.
     """
     callers, file = tls_context(config.tls_cert, config.tls_key), config.hand_over_secret
+    bare = tuple(it.port for it in config.tcp_ports)
     if not config.hand_over_port or file is None:
-        return PortTls(callers)
+        return PortTls(callers, bare=bare)
     if CERTIFICATE not in SharedSecret.read(Path(file)).key:
         raise ConfigError(
             f"hand_over_port = {config.hand_over_port}: {file} holds no certificate with its key; "
             f"make it with: {MAKE_CERTIFICATE}"
         )
-    return PortTls(callers, tls_context(file, file), config.hand_over_port)
+    return PortTls(callers, tls_context(file, file), config.hand_over_port, bare)

@@ -21,6 +21,7 @@ from antiphon.ipc.health import Health, together
 from antiphon.ipc.message_socket import Handle
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.addresses import counted_addresses
+from antiphon.serve.hosting.announcement import Announcement
 from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.operator.free_rows import free_rows_port
 from antiphon.supervisor.answers import Answers
@@ -106,6 +107,9 @@ async def supervise(
     async with contextlib.AsyncExitStack() as stack:
         if config.free_rows_port:
             await stack.enter_async_context(free_rows_port(config.host, config.free_rows_port, health))
+        if config.zeroconf:
+            announcement = Announcement([it for it in config.tcp_ports if it.is_announced])
+            await stack.enter_async_context(announcement.made_after(supervisor.opened))
         return await supervisor.run()
 
 

@@ -19,8 +19,11 @@ from antiphon.serve.routes import (
     telephone,
     tts,
     unmute,
+    wyoming,
 )
 from antiphon.serve.routes.routing import Route
+from antiphon.serve.routes.tcp import TcpRoute
+from antiphon.tcp_port import TcpProtocol
 
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
@@ -33,3 +36,4 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
 
 AGENT_ROUTES = (unmute.REALTIME,)
 """Where voice agents alone answer."""
+TCP_ROUTES: Mapping[TcpProtocol, TcpRoute] = MappingProxyType({TcpProtocol.WYOMING: wyoming.ROUTE})

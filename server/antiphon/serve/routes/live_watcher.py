@@ -55,7 +55,7 @@ async def handle_watcher(
     dialect.watchers.add(watcher.see)
     try:
         await check_upgrade(request, model, wait_s=0.0)
-        socket = await open_socket(
+        socket, response = await open_socket(
             request, services.config.limits, services.clock, max_message_bytes=MAX_EVENT_CHARS
         )
         with model.metrics.sockets.track_inprogress():
@@ -63,7 +63,7 @@ async def handle_watcher(
     finally:
         dialect.watchers.discard(watcher.see)
     model.metrics.closed(socket.close_code)
-    return socket.response
+    return response
 
 
 def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, LiveDialect]:

@@ -44,12 +44,15 @@ class FrameError(ProtocolError):
 
 
 class FrameReader:
-    """Assembles one connection's messages. ``is_empty``: the next byte begins a frame and a message."""
+    """Assembles the messages, of at most ``max_bytes``, of one connection.
+
+    ``is_empty``: the next byte begins a frame and a message.
+    """
 
     def __init__(self, max_message_bytes: int) -> None:
         """Start; a message of more than ``max_message_bytes`` fails as soon as its length is known."""
         self.is_empty = True
-        self._max_bytes = max_message_bytes
+        self.max_bytes = max_message_bytes
         self._data = b""
         self._start = 0
         self._pieces: list[bytes] = []
@@ -112,10 +115,10 @@ class FrameReader:
                 return None
             size = int.from_bytes(data[start + 2 : start + 2 + length_bytes], "big")
             body += length_bytes
-        if first & 0xF in DATA and size + len(self._partial) > self._max_bytes:
+        if first & 0xF in DATA and size + len(self._partial) > self.max_bytes:
             raise FrameError(
                 CloseCode.MESSAGE_TOO_BIG,
-                f"a message of {size + len(self._partial)} bytes; at most {self._max_bytes} are taken",
+                f"a message of {size + len(self._partial)} bytes; at most {self.max_bytes} are taken",
             )
         end = body + size
         if end > len(data):

@@ -1,10 +1,10 @@
-"""One WebSocket, from a session's side: messages both ways, and every wait bounded.
+"""One WebSocket or TCP connection, from a session's side: messages both ways, and every wait bounded.
 
-aiohttp accepts the request; after the upgrade the received bytes go to the socket, which reads frames itself:
-a single short one, the usual case for speech, at once, any other by its reader. The rules: the peer must show
-a sign of life, unless the server does not read; messages are read no faster than a rate, and ahead of the
-conversation up to a bound; unsent bytes are counted; a close waits for the peer's answer. There is no
-compression, which would cost more than it saves on Opus.
+aiohttp accepts the request of a WebSocket; after the upgrade the received bytes go to the socket, which reads
+frames itself: a single short one, the usual case for speech, at once, any other by its reader. The rules: the
+peer must show a sign of life, unless the server does not read; messages are read no faster than a rate, and
+ahead of the conversation up to a bound; unsent bytes are counted; a close waits for the peer's answer. There
+is no compression, which would cost more than it saves on Opus.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, cast
-
-from aiohttp import web
 
 from antiphon.config import Limits
 from antiphon.protocol.close_codes import CloseCode
@@ -36,6 +34,7 @@ from antiphon.serve.transport.frames import (
     control_frame,
     read_close,
 )
+from antiphon.serve.transport.stream import StreamReader
 from antiphon.serve.transport.transport import M, Message, T, Taker
 
 READ_AHEAD_BYTES: Final = 1_048_576
@@ -74,24 +73,27 @@ FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
 
 
 class Socket:
-    """An upgraded WebSocket; used on the event loop only."""
+    """An upgraded WebSocket, or a TCP connection; used on the event loop only.
+
+    One that ``keeps_open`` serves several calls, one after the other: the normal end of one leaves it open.
+    """
+
+    keeps_open = False
 
     def __init__(
         self,
-        response: web.StreamResponse,
         transport: asyncio.Transport,
         limits: Limits,
         clock: Callable[[], float],
-        max_message_bytes: int,
+        reader: FrameReader | StreamReader,
     ) -> None:
-        """Begin after the upgrade that ``response`` answered (:mod:`antiphon.serve.transport.upgrade`)."""
-        self.response = response
+        """Begin after the upgrade (:mod:`antiphon.serve.transport.upgrade`), or with a TCP connection."""
         self._transport = transport
         self._limits = limits
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._reader = FrameReader(max_message_bytes)
-        self._short_bytes = min(SHORT_BYTES, max_message_bytes)
+        self._reader, self._stream = reader, reader if isinstance(reader, StreamReader) else None
+        self._short_bytes = min(SHORT_BYTES, reader.max_bytes) if isinstance(reader, FrameReader) else -1
         self._message_s, self._byte_s = 1.0 / limits.max_messages_per_s, 1.0 / limits.max_bytes_per_s
         self._paid_until_s = 0.0
         self._pauses = 0
@@ -111,7 +113,7 @@ class Socket:
         self.seen_s = clock()
         self.close_code: int | None = None
 
-    # Called by aiohttp.
+    # Called by the network.
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Take bytes from the network."""
@@ -229,11 +231,14 @@ class Socket:
     def _finish(self, code: int, reason: str) -> None:
         """Answer the peer's close, and end the connection."""
         self._is_over.set()
-        self._write(close_frame(code, reason))
+        self._say_farewell(code, reason)
         self._is_closing = True
         self._transport.close()
         # A closed transport still sends its buffer, and TLS agrees on the end, but the peer may be gone.
         self._loop.call_later(self._limits.close_timeout_s, self._abort)
+
+    def _say_farewell(self, code: int, reason: str) -> None:
+        self._write(close_frame(code, reason) if self._stream is None else self._stream.farewell)
 
     def _wake(self) -> None:
         if not self._news.done():
@@ -277,6 +282,11 @@ class Socket:
         if was_full:
             self._go_on()
         return message
+
+    def unread(self, message: Message) -> None:
+        """The next message that is received is this one, which was received before."""
+        self._ahead.appendleft(message)
+        self.ahead_bytes += _kept_bytes(message)
 
     def _is_last_received(self) -> bool:
         """Whether the connection is over; a peer that has closed it gets its answer."""
@@ -345,8 +355,8 @@ class Socket:
         self.ahead_bytes = 0
 
     def silent_s(self) -> float:
-        """Seconds since the last sign of life; 0 while reading is paused."""
-        return 0.0 if self.is_paused else self._clock() - self.seen_s
+        """Seconds since the last sign of life; 0 while reading is paused, and where none can be requested."""
+        return 0.0 if self.is_paused or self._stream is not None else self._clock() - self.seen_s
 
     @property
     def was_cut(self) -> bool:
@@ -362,6 +372,9 @@ class Socket:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Give messages to the network in one write; after the connection is over they are discarded."""
+        if self._stream is not None:
+            self._write(b"".join(it if isinstance(it, bytes) else it.encode() for it in messages))
+            return
         parts: list[bytes] = []
         for message in messages:
             first, payload = FINAL | BINARY, message
@@ -383,7 +396,8 @@ class Socket:
 
     def ping(self) -> None:
         """Send a ping."""
-        self._write(control_frame(PING))
+        if self._stream is None:
+            self._write(control_frame(PING))
 
     def is_congested(self) -> bool:
         """Whether more than ``max_unsent_bytes`` are unsent: the peer reads too slowly, or not at all."""
@@ -417,9 +431,11 @@ class Socket:
         The peer answers when it has read up to the close; its messages until then are discarded. A peer that
         does not answer in time is cut off.
         """
-        if self._is_closing:
+        if self._is_closing or (self.keeps_open and code == CloseCode.NORMAL):
             return
-        self._write(close_frame(code, reason))
+        self._say_farewell(code, reason)
+        if self._stream is not None and not self._transport.is_closing():
+            self._transport.write_eof()
         self._is_closing = True
         self.close_code = code
         self._forget_ahead()

@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from antiphon.config import Limits
 from antiphon.serve.access.keys import chosen_subprotocol
+from antiphon.serve.transport.frames import FrameReader
 from antiphon.serve.transport.socket import Socket
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -34,10 +35,10 @@ async def open_socket(
     *,
     max_message_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Socket:
-    """Upgrade a request. ``max_message_bytes`` replaces the limit of that name, where it is given.
+) -> tuple[Socket, web.StreamResponse]:
+    """Upgrade a request; returns the answer too, with ``headers`` added.
 
-    ``headers`` are added to the answer.
+    ``max_message_bytes`` replaces the limit of that name, where it is given.
 
     Raises:
         web.HTTPBadRequest: it is no WebSocket request.
@@ -51,11 +52,12 @@ async def open_socket(
     if (connection := transport.get_extra_info("socket")) is not None:
         # Else the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)
-    upgraded = Socket(response, transport, limits, clock, max_message_bytes or limits.max_message_bytes)
+    reader = FrameReader(max_message_bytes or limits.max_message_bytes)
+    upgraded = Socket(transport, limits, clock, reader)
     parser: Any = upgraded  # aiohttp's annotation is of its own class
     request.protocol.set_parser(parser)
     request.protocol.keep_alive(False)
-    return upgraded
+    return upgraded, response
 
 
 def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -1,0 +1,130 @@
+"""Connections of TCP ports whose protocols are no HTTP, from their acceptance to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from antiphon.errors import AntiphonError
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.serve.calls.connect import refuse
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.kinds import TCP_ROUTES
+from antiphon.serve.routes.tcp import Serve, TcpRoute
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.stream import StreamReader
+from antiphon.tcp_port import TcpPort
+
+KEEPALIVE_S: Final = 30
+"""Of a connection that is silent until the system asks for its peer, four times in all: the protocols have no
+pings that clients must answer."""
+
+
+class TcpServer:
+    """The TCP ports of a front end; ``connections`` are open."""
+
+    def __init__(self, services: Services, ports: Sequence[TcpPort]) -> None:
+        """Prepare to serve ``ports``, which others listen on."""
+        self.connections: set[TcpConnection] = set()
+        self._services = services
+        self._ports = {
+            port.port: (port, route, route.make(services, port))
+            for port, route in ((port, TCP_ROUTES[port.protocol]) for port in ports)
+        }
+
+    def accept(
+        self, connection: socket.socket, on_message: Callable[[TcpConnection], None]
+    ) -> TcpConnection | None:
+        """What serves a connection, and calls ``on_message`` with its first message; None for other ports."""
+        found = self._ports.get(connection.getsockname()[1]) if self._ports else None
+        return None if found is None else TcpConnection(self, self._services, *found, on_message)
+
+    async def close(self) -> None:
+        """Cut all connections; their calls have ended."""
+        tasks = [it for it in (connection.cut() for connection in tuple(self.connections)) if it is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class TcpConnection(asyncio.Protocol):
+    """One connection; ``transport`` is None until it is made."""
+
+    transport: asyncio.Transport | None = None
+
+    def __init__(
+        self,
+        server: TcpServer,
+        services: Services,
+        port: TcpPort,
+        route: TcpRoute,
+        serve: Serve,
+        on_message: Callable[[TcpConnection], None],
+    ) -> None:
+        """Prepare."""
+        self._server, self._services = server, services
+        self._port, self._route, self._serve = port, route, serve
+        self._on_message = on_message
+        self._reader = StreamReader(route.size_of, route.farewell)
+        self._socket: Socket | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve."""
+        self.transport = made = cast("asyncio.Transport", transport)
+        services, limits = self._services, self._services.config.limits
+        own = made.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        self._socket = Socket(made, limits, services.clock, self._reader)
+        self._server.connections.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._run(self._socket))
+
+    def data_received(self, data: bytes) -> None:
+        """The network brought something."""
+        assert self._socket is not None
+        self._socket.feed_data(data)
+        if self._reader.has_read:
+            self._on_message(self)
+
+    def eof_received(self) -> None:
+        """The client has left, as it may at any time."""
+        assert self._socket is not None
+        self._socket.close_code = self._socket.close_code or CloseCode.NORMAL
+        self._socket.feed_eof()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It is over."""
+        self._server.connections.discard(self)
+        if self._socket is not None:
+            self._socket.feed_eof()
+
+    def cut(self) -> asyncio.Task[None] | None:
+        """End it at once."""
+        if self._task is not None:
+            self._task.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+        return self._task
+
+    async def _run(self, own: Socket) -> None:
+        services, protocol = self._services, self._port.protocol
+        peer = cast("asyncio.Transport", self.transport).get_extra_info("peername")
+        with services.metrics.sockets.track_inprogress():
+            try:
+                caller = services.access.holder(self._port.key, str(peer[0]) if peer else "")
+                await self._serve(own, caller)
+            except AntiphonError as error:
+                kind = type(error).__name__
+                services.provoked.info(
+                    "session refused", of=kind, path=protocol, error=kind, reason=str(error)
+                )
+                await refuse(own, services.metrics, error, self._route.refusal)
+            except Exception as error:  # a boundary: what goes wrong with one connection ends only that
+                services.log.error("connection failed", path=protocol, exc_info=error)
+            finally:
+                cast("asyncio.Transport", self.transport).close()

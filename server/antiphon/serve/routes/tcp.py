@@ -1,0 +1,41 @@
+"""The table of protocols on TCP ports of their own, and what all of their calls pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.connect import Refusal
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.stream import SizeOf
+from antiphon.tcp_port import TcpPort
+
+Serve: TypeAlias = Callable[[Socket, Caller], Awaitable[None]]
+"""Serves one connection until its client leaves or its call is over. A SessionError, or whatever else is
+wrong with what the client sends, is answered by the protocol's refusal, and ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpRoute:
+    """One protocol: where its messages end, how its clients are refused, and what serves a port."""
+
+    size_of: SizeOf
+    refusal: Refusal
+    make: Callable[[Services, TcpPort], Serve]
+    farewell: bytes = b""
+
+
+@contextlib.asynccontextmanager
+async def held(services: Services, caller: Caller) -> AsyncIterator[None]:
+    """One more call of a caller, for as long as this lasts.
+
+    Raises:
+        SessionLimitError, UsageLimitError, KeyRevokedError: it may have none.
+    """
+    await services.access.admit(caller)
+    async with services.access.ledger.hold(caller, rows=services.models.rows):
+        yield

@@ -1,0 +1,59 @@
+"""Messages on a bare TCP connection, one after the other, each with its own length in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from antiphon.errors import ProtocolError
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.serve.transport.frames import BINARY, FrameError
+
+SizeOf: TypeAlias = Callable[[bytearray], int | None]
+"""The bytes of the message that some bytes begin with; None until more are there.
+
+It raises a ProtocolError for what begins none, or one that is too long.
+"""
+
+
+class StreamReader:
+    """Assembles one connection's messages. ``is_empty``: the next byte begins a message.
+
+    ``farewell`` is the message that ends a connection, where the protocol has one. ``has_read`` a whole one.
+    """
+
+    has_read = False
+
+    def __init__(self, size_of: SizeOf, farewell: bytes = b"") -> None:
+        """Begin."""
+        self.farewell, self._size_of = farewell, size_of
+        self._data = bytearray()
+        self._size: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of a message is here."""
+        return not self._data
+
+    def feed(self, data: bytes) -> None:
+        """Take what the network brought; :meth:`next` gives what it completes."""
+        self._data += data
+
+    def next(self) -> tuple[int, bytes] | None:
+        """The next message, as a WebSocket's reader gives it; None until more is fed.
+
+        Raises:
+            FrameError: the peer broke the protocol; nothing more is read.
+        """
+        try:
+            if self._size is None and self._data:
+                self._size = self._size_of(self._data)
+        except ProtocolError as error:
+            self._data.clear()
+            raise FrameError(CloseCode.INVALID_DATA, str(error)) from error
+        if self._size is None or len(self._data) < self._size:
+            return None
+        message = bytes(self._data[: self._size])
+        del self._data[: self._size]
+        self._size, self.has_read = None, True
+        return BINARY, message

@@ -1,0 +1,75 @@
+"""TCP ports of protocols that are no HTTP, each an option ``tcp`` in the form of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from antiphon.errors import ConfigError
+
+LOOPBACK: Final = "127.0.0.1"
+FORM: Final = "wyoming://[HOST]:PORT[?key=NAME]"
+
+
+class TcpProtocol(StrEnum):
+    """What is spoken on a port."""
+
+    WYOMING = "wyoming"
+
+
+@dataclass(frozen=True, slots=True)
+class TcpPort:
+    """One port, on this machine only unless it names a ``host``.
+
+    Its callers show no key: their sessions and their use count as those of the ``key`` of this name.
+    """
+
+    protocol: TcpProtocol
+    port: int
+    host: str = LOOPBACK
+    key: str | None = None
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether mDNS is to name it: it is Wyoming's, and other machines reach it."""
+        is_own = self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+        return self.protocol is TcpProtocol.WYOMING and not is_own
+
+
+def read_tcp_ports(texts: Sequence[str], *, has_keys: bool, taken: Sequence[int]) -> tuple[TcpPort, ...]:
+    """The ports that ``texts`` spell; ``taken`` are those of the server's other ports.
+
+    Raises:
+        ConfigError: one is none, or is there twice, or lacks the key of a server with keys.
+    """
+    ports = tuple(map(_read, texts))
+    for text, port in zip(texts, ports, strict=True):
+        if has_keys and port.key is None:
+            raise ConfigError(
+                f"tcp = {text!r}: its callers show no key; add ?key=NAME, the name of the key that they "
+                "count as, from the file of --api-keys"
+            )
+        if port.key is not None and not has_keys:
+            raise ConfigError(f"tcp = {text!r}: it names a key, and there is no file of --api-keys")
+    numbers = [*taken, *(port.port for port in ports)]
+    if twice := next((it for it in numbers if numbers.count(it) > 1), None):
+        raise ConfigError(f"tcp: the port {twice} is there twice; each needs a number of its own")
+    return ports
+
+
+def _read(text: str) -> TcpPort:
+    try:
+        parts = urlsplit(text)
+        number = parts.port
+    except ValueError:
+        raise ConfigError(f"tcp = {text!r}: it is no address; write {FORM}") from None
+    if parts.scheme not in list(TcpProtocol):
+        raise ConfigError(f"tcp = {text!r}: the protocol is one of {', '.join(TcpProtocol)}; write {FORM}")
+    wishes = dict(parse_qsl(parts.query, keep_blank_values=True))
+    has_more = parts.username is not None or parts.fragment or wishes.keys() - {"key"}
+    if not number or has_more or parts.path not in ("", "/"):
+        raise ConfigError(f"tcp = {text!r}: it is no address; write {FORM}")
+    return TcpPort(TcpProtocol(parts.scheme), number, parts.hostname or LOOPBACK, wishes.get("key"))

@@ -1,0 +1,82 @@
+"""Connections of TCP ports: their bounds, whatever is spoken on them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from antiphon.serve.transport.socket import READ_AHEAD_BYTES
+from tests.protocol.test_wyoming import event
+from tests.serve.dialects.test_wyoming import AT_24_KHZ, WYOMING, at_home, home
+from tests.serve.harness import PATIENCE_S, socket_of
+from tests.serve.tcp_peer import connected, listening
+from tests.serve.tts_client import speaking
+
+LONG = " ".join(["a"] * 2000)
+
+
+async def test_only_a_whole_message_is_one() -> None:
+    heard = asyncio.Event()
+    async with (
+        speaking() as (server, _),
+        listening(server, WYOMING, lambda _: heard.set()) as port,
+        connected(port) as peer,
+    ):
+        peer.writer.write(event("describe")[:-1])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(heard.wait(), 0.2)
+        peer.writer.write(b"\n")
+        await asyncio.wait_for(heard.wait(), PATIENCE_S)
+
+
+async def test_a_client_that_reads_nothing_is_ended_and_keeps_no_memory() -> None:
+    limits = {"liveness_timeout_s": 0.5, "max_unsent_bytes": 8192}
+    async with (
+        speaking(slots=1, limits=limits) as (server, _),
+        listening(server, WYOMING) as port,
+        connected(port) as peer,
+    ):
+        peer.writer.write(event("synthesize", {"text": LONG}))
+        await server.eventually(lambda: bool(server.calls))
+        (call,) = server.calls
+        await server.eventually(lambda: call.exchange.congested_since_s is not None)
+        assert socket_of(call).unsent_bytes < 200_000
+        await server.eventually(lambda: call.error is not None)
+        assert str(call.error) == "the client has read nothing for 0.5 s"
+        await server.is_empty()
+
+
+async def test_what_is_sent_before_it_can_be_read_is_bounded() -> None:
+    async with at_home(step_ms=50.0, slots=1) as (server, port), home(port) as client:
+        client.send("audio-start", AT_24_KHZ)
+
+        async def flood() -> None:
+            for _ in range(40):
+                client.send("audio-chunk", AT_24_KHZ, bytes(96_000))
+                await client.peer.writer.drain()
+
+        flooding = asyncio.create_task(flood())
+        await server.eventually(lambda: bool(server.calls))
+        kept = socket_of(server.calls[0])
+        await server.eventually(lambda: kept.ahead_bytes > READ_AHEAD_BYTES)
+        assert kept.ahead_bytes < READ_AHEAD_BYTES + 100_000
+        flooding.cancel()
+
+
+async def test_a_fault_of_ours_ends_only_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at_home() as (_, port):
+        async with home(port) as client:
+            with monkeypatch.context() as patched:
+                patched.setattr("antiphon.serve.routes.wyoming.voice_of", None)
+                client.send("synthesize", {"text": "a"})
+                assert await client.peer.ended() == b""
+        assert [it.getMessage() for it in caplog.records if it.levelno >= logging.ERROR] == [
+            "connection failed"
+        ]
+        async with home(port) as client:
+            client.send("synthesize", {"text": "a"})
+            await client.until("audio-stop")
