@@ -69,7 +69,10 @@ class Service:
         while not self._is_over:
             faults = self._faults if not self.starts else None
             self._process = process = await start_process(
-                *("--port", str(self.port), *self._options), faults=faults, environment=self._environment
+                *("--port", str(self.port), *self._options),
+                faults=faults,
+                environment=self._environment,
+                is_calm=False,
             )
             self.starts += 1
             assert process.stderr is not None

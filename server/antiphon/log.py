@@ -6,6 +6,7 @@ What is logged are facts about the service. Audio, text, query strings and promp
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 import sys
@@ -29,8 +30,7 @@ def format_value(value: object) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text):
         return text
-    escaped = text.encode("unicode_escape").decode("ascii").replace('"', '\\"')
-    return f'"{escaped}"'
+    return json.dumps(text).replace("\x7f", "\\u007f")  # DEL, of which JSON makes nothing
 
 
 class LogfmtFormatter(logging.Formatter):

@@ -46,9 +46,11 @@ if role == "engine" or (role == "serve" and {is_alone}):
     import antiphon.serve.hosting.engines as engines
     engines.make_backend = make_backend
 if role == "serve":
-    import antiphon.supervisor.children as children
+    if {is_calm}:
+        import antiphon.supervisor.children as children
 
-    children.RESPONSIVE_S = {patience_s}  # a front end that waits for the machine gets its share of callers
+        # A front end that waits for the machine gets its share of callers.
+        children.RESPONSIVE_S = {patience_s}
     # It is ignored when a shell has begun us in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from antiphon import cli
@@ -58,7 +60,7 @@ if role == "serve":
     )
     if {open_files}:
         resource.setrlimit(resource.RLIMIT_NOFILE, {open_files})
-    options = ["--port", "0", "--backend", "null", "--slots", "1", *{calm}, *{room}]
+    options = ["--port", "0", "--backend", "null", "--slots", "1", *{calm}]
     sys.exit(cli.run(["serve", *options, *arguments]))
 elif role == "engine":
     from antiphon.serve.hosting.engine_process import run_engines as work
@@ -112,16 +114,18 @@ async def start_process(
     spec: str = "CODEC",
     faults: NullFaults | None = None,
     environment: Mapping[str, str] | None = None,
+    is_calm: bool = True,
 ) -> asyncio.subprocess.Process:
     """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit.
 
     ``spec`` is the harness's name of the model; ``faults`` are those of its backend, where it is not only to
-    lose its device. ``environment`` is what is added to ours.
+    lose its device. ``environment`` is what is added to ours. A measurement is not ``is_calm``: it takes the
+    product's own bounds of time and room.
     """
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
     front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")
     facts["is_alone"] = front_ends == "0"
-    facts |= {"calm": CALM_OPTIONS, "room": ROOM, "patience_s": PATIENCE_S}
+    facts |= {"calm": (*CALM_OPTIONS, *ROOM) if is_calm else (), "patience_s": PATIENCE_S, "is_calm": is_calm}
     script = SCRIPT.format(**facts, open_files=open_files, spec=spec)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", *options),

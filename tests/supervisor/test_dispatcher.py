@@ -92,6 +92,25 @@ async def test_a_connection_that_cannot_be_passed_on_is_passed_on_later(
         assert server.value("resource_shortages") == 2.0
 
 
+async def test_a_connection_that_closes_ends_a_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "SHORTAGE_PAUSE_S", 10 * PATIENCE_S)
+    front_end = FrontEnd()
+    with serving() as server:
+        server.dispatcher.add(1, front_end.child)
+        server.call()
+        await front_end.has(1)
+        front_end.failures = [errno.EMFILE]
+        server.call()
+        async with asyncio.timeout(PATIENCE_S):
+            while server.value("resource_shortages") != 1.0:  # noqa: ASYNC110 (the dispatcher is of this loop)
+                await asyncio.sleep(0)
+        server.dispatcher.heard(1, Load(1, 1))
+        assert len(front_end.numbers) == 1
+        server.dispatcher.heard(1, Load(1, 0, (1,)))
+        server.call()
+        await front_end.has(3)
+
+
 async def test_a_burst_that_has_room_is_served_and_none_of_it_turned_away() -> None:
     """Of eight, two may wait and two are for those that have sent something; six were closed."""
     front_end = FrontEnd()

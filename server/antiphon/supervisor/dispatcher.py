@@ -33,7 +33,7 @@ PAUSE_S = 0.05
 """Seconds until the next attempt when no waiting connection can be served."""
 
 SHORTAGE_PAUSE_S = 1.0
-"""Seconds of pause after a failed accept, mostly for lack of open files."""
+"""Seconds of pause after a failed accept, mostly for lack of open files; less if a connection closes."""
 
 
 class FrontEndShare:
@@ -114,6 +114,9 @@ class Dispatcher:
         """A front end sent a report."""
         if number in self._shares:
             self._queue.bounds.closed(self._shares[number].heard(load))
+            if load.closed and self._loop.time() < self._short_until_s and not self._is_closed:
+                self._short_until_s = -math.inf  # a connection that has closed frees a file
+                self._pause(0)
             self._hand_out()
 
     def remove(self, number: int) -> None:
