@@ -27,6 +27,9 @@ FRAME_PATH: Final = (
 ``tests/serve/calls/test_frame_path.py`` runs such a call and compares.
 """
 
+FRAME_LINES: Final = 1450
+"""Most lines of the functions in them that run for every frame; the same test counts them."""
+
 ON_A_CLOCK: Final = (
     "server/antiphon/engine/engine.py",
     "server/antiphon/engine/front_ends.py",

@@ -6,13 +6,13 @@ import sys
 import threading
 from collections import Counter
 from inspect import CO_COROUTINE
-from types import FrameType
+from types import CodeType, FrameType
 
 from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import make_encoder
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.repo.frame_path import FRAME_PATH, ON_A_CLOCK
+from tests.repo.frame_path import FRAME_LINES, FRAME_PATH, ON_A_CLOCK
 from tests.repo.tracked import ROOT
 from tests.serve.harness import DUPLEX, Client, Server, serving, socket_of, speech
 
@@ -25,19 +25,23 @@ class Calls:
 
     def __init__(self) -> None:
         self.is_on = False
-        self._found: Counter[tuple[str, str]] = Counter()
+        self._found: Counter[CodeType] = Counter()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         if not self.is_on or event != "call" or code.co_flags & CO_COROUTINE:
             return  # a coroutine is entered anew whenever anything below it has waited
         if code.co_filename.startswith(SERVER):
-            self._found[code.co_filename, code.co_qualname] += 1
+            self._found[code] += 1
 
-    def files(self, least: int) -> set[str]:
-        """Files of which one function was called at least ``least`` times."""
-        root = len(str(ROOT)) + 1
-        return {path[root:] for (path, _), calls in self._found.items() if calls >= least}
+    def lines(self, least: int) -> Counter[str]:
+        """By file, the lines of all functions that were called at least ``least`` times."""
+        root, found = len(str(ROOT)) + 1, Counter[str]()
+        for code, calls in self._found.items():
+            if calls >= least and not code.co_name.startswith("<"):  # what stands within another
+                last = max(line or 0 for _, _, line in code.co_lines())
+                found[code.co_filename[root:]] += last - code.co_firstlineno + 1
+        return found
 
 
 async def _round_trip(server: Server, client: Client, encoder: Encoder) -> None:
@@ -74,8 +78,9 @@ async def test_the_path_of_a_frame_is_the_listed_one() -> None:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    passed = calls.files(least=FRAMES) - {*ON_A_CLOCK}
-    gone, new = sorted({*FRAME_PATH} - passed), sorted(passed - {*FRAME_PATH})
+    passed = {path: lines for path, lines in calls.lines(FRAMES).items() if path not in ON_A_CLOCK}
+    gone, new = sorted({*FRAME_PATH} - passed.keys()), sorted(passed.keys() - {*FRAME_PATH})
     assert (gone, new) == ([], []), (
         "take the first out of FRAME_PATH of tests/repo/frame_path.py, add the others"
     )
+    assert sum(passed.values()) <= FRAME_LINES, "what runs for every frame has grown"
