@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.agent.config import AgentConfig, TextModelConfig
-from antiphon.config import Limits, ModelConfig, ServerConfig, load_config, load_file
+from antiphon.config import ModelConfig, ServerConfig, load_config, load_file
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import ConfigError
+from antiphon.limits import Limits
 from antiphon.option import options, table_of, tuned
 from antiphon.serve.hosting.options import build_parser, parse_command_line
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from antiphon.backends.registry import check_options, options_of
-from antiphon.config import Limits
+from antiphon.limits import Limits
 from antiphon.serve.hosting.options import parse_command_line
 from antiphon.serve.hosting.uploads import LARGEST_ON_DISK
 from antiphon_quantize.advice.families import MIMI_BYTES, MIMI_STATE_BYTES, load_families

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
+from antiphon.limits import Limits
 from antiphon.option import AUTO, table_of
 from tests.docs.named_tests import has_test
 

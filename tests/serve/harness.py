@@ -20,11 +20,12 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import NullFaults
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.ipc.engine_group import EngineGroup
+from antiphon.limits import Limits
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind

@@ -24,8 +24,8 @@ import msgpack
 
 from antiphon.audio.codecs import make_decoder
 from antiphon.audio.ogg import OggDecoder, OggOpusWriter
-from antiphon.config import Limits
 from antiphon.errors import AntiphonError
+from antiphon.limits import Limits
 from antiphon.protocol import (
     kyutai,
     kyutai_tts,

@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict
 from urllib.parse import parse_qsl
 
-from antiphon.config import Limits
 from antiphon.errors import AntiphonError, FieldError, ProtocolError
+from antiphon.limits import Limits
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol import (
     kyutai,

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from antiphon import __version__
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, SessionLimitError
+from antiphon.limits import Limits
 from antiphon.protocol import events
 from antiphon.serve.access.addresses import client_address, parse_networks
 from antiphon.serve.access.callers import Access, Caller, SessionLedger

@@ -11,8 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.errors import KeyRevokedError, UsageLimitError
+from antiphon.limits import Limits
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
+from antiphon.limits import Limits
 from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.calls import exchange
 from antiphon.serve.transport.liveness import LivenessRules

@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.ipc.message_socket import local_pair
+from antiphon.limits import Limits
 from antiphon.protocol import kyutai, kyutai_tts, moshi
 from antiphon.serve.hosting.front_end import Connections
 from antiphon.serve.hosting.processes import OTHER_FILES, connection_limits

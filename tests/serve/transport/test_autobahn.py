@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from antiphon.config import Limits
+from antiphon.limits import Limits
 from antiphon.serve.transport.upgrade import open_socket
 from tests.serve.autobahn_cases import load_cases
 from tests.serve.autobahn_peer import Peer

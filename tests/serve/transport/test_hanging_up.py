@@ -15,7 +15,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from antiphon.config import Limits
+from antiphon.limits import Limits
 from antiphon.log import Log
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.serve.hosting.front_end import drain

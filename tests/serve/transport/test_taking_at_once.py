@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.config import Limits
 from antiphon.errors import AudioError
+from antiphon.limits import Limits
 from antiphon.serve.transport.frames import CLOSE, PING, FrameReader
 from antiphon.serve.transport.socket import AT_ONCE, Socket
 from antiphon.serve.transport.upgrade import open_socket

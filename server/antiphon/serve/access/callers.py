@@ -18,8 +18,9 @@ from types import MappingProxyType
 
 from aiohttp import web
 
-from antiphon.config import Limits, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.errors import ConfigError, KeyRevokedError, SessionLimitError, UsageLimitError
+from antiphon.limits import Limits
 from antiphon.serve.access.addresses import Network, client_address, is_within, parse_networks
 from antiphon.serve.access.ephemeral import PATHS, EphemeralKeys
 from antiphon.serve.access.key_form import cookie_key

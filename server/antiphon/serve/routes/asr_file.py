@@ -17,8 +17,8 @@ from aiohttp import web
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.stream import Damage, decode_pieces, stated_seconds
 from antiphon.audio.word_ends import WordEnds
-from antiphon.config import Limits
 from antiphon.errors import AntiphonError, RecordingTooLongError
+from antiphon.limits import Limits
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import answer_post

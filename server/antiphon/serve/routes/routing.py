@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from aiohttp import hdrs, web
 
-from antiphon.config import Limits
 from antiphon.errors import AntiphonError, SessionError, UnknownModelError
+from antiphon.limits import Limits
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller

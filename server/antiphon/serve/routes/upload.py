@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from antiphon.config import Limits
 from antiphon.errors import AudioError, SessionFailedError
+from antiphon.limits import Limits
 from antiphon.protocol import kyutai
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.hosting.served import ServedModel

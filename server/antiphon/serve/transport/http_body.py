@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from antiphon.config import Limits
 from antiphon.errors import AntiphonError, SessionFailedError
+from antiphon.limits import Limits
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.transport import M, Message, T, Taker
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from antiphon.config import Limits
 from antiphon.errors import SessionTimeoutError
+from antiphon.limits import Limits
 
 PINGS_PER_TIMEOUT: Final = 3
 """Pings sent within one liveness timeout."""

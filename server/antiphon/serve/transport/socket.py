@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
-from antiphon.config import Limits
+from antiphon.limits import Limits
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.frames import (
     BINARY,

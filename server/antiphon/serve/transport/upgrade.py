@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from antiphon.config import Limits
+from antiphon.limits import Limits
 from antiphon.serve.access.keys import chosen_subprotocol
 from antiphon.serve.transport.frames import FrameReader
 from antiphon.serve.transport.socket import Socket
