@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, cast
 
 import numpy as np
 
-from antiphon.backends.base import NO_TOKEN, Backend, BoolArray, Paged, StepOutputs
+from antiphon.backends.base import NO_STAGES, NO_TOKEN, Backend, BoolArray, Paged, StepOutputs
 from antiphon.engine.metrics import EngineMetrics, LatePressure
 from antiphon.engine.pieces import PrimingQueue, SavingQueue
 from antiphon.engine.row_entry import RowAction
@@ -376,9 +376,7 @@ class EngineLoop:
             return None
         now_s = self._clock()  # frames here by now were complete earlier
         tick = self._rows.begin(leases, now_s, is_fixed=self._is_fixed)
-        end_s = self._clock()
-        self._metrics.stage("gather", end_s - start_s)
-        self._trace("gather", start_s, end_s, sessions=len(leases))
+        self._record("gather", start_s, sessions=len(leases))
         return tick
 
     def _settle(self) -> None:
@@ -407,9 +405,7 @@ class EngineLoop:
             return False
         start_s = self._clock()
         is_done = self._priming.advance(now_s)
-        end_s = self._clock()
-        self._metrics.stage("prompt", end_s - start_s)
-        self._trace("prompt", start_s, end_s)
+        self._record("prompt", start_s)
         return is_done
 
     def _apply_updates(self, leases: Counts, now_s: float) -> bool:
@@ -462,7 +458,8 @@ class EngineLoop:
             self._pressure.end_step()
         end_s = self._clock()
         self._metrics.tick_seconds.observe(end_s - start_s)
-        self._trace("step", start_s, end_s, rows=count, physical=physical)
+        if self._tracer is not None:
+            self._tracer.span("step", start_s, end_s, track=TRACK, rows=count, physical=physical)
         if failure is not None:
             self._fail(failure, tick)
         self._scatter(tick, outputs, TickTimes(start_s, end_s))
@@ -481,30 +478,21 @@ class EngineLoop:
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
         """Give each session its reply, and wake its front end."""
         self._results.end(tick, outputs, times)
-        end_s = self._clock()
-        self._metrics.stage("scatter", end_s - times.end_s)
-        self._trace("scatter", times.end_s, end_s)
-        if outputs is not None:
-            self._metrics.stages(outputs.stage_ms)
-            self._trace_stages(outputs, times)
+        self._record("scatter", times.end_s)
+        stage_ms = NO_STAGES if outputs is None else outputs.stage_ms
+        self._metrics.stages(stage_ms)
         if self._tracer is not None:
+            self._tracer.stages(times.start_s, stage_ms)
             self._tracer.end_tick()
         if self._on_tick is not None:  # last: a front end of this process then waits for the interpreter
             self._on_tick()
 
-    def _trace(self, name: str, start_s: float, end_s: float, **details: int) -> None:
+    def _record(self, stage: str, start_s: float, **details: int) -> None:
+        """A stage of a tick ends now: add its time to the metrics and to the trace."""
+        end_s = self._clock()
+        self._metrics.stage(stage, end_s - start_s)
         if self._tracer is not None:
-            self._tracer.span(name, start_s, end_s, track=TRACK, **details)
-
-    def _trace_stages(self, outputs: StepOutputs, times: TickTimes) -> None:
-        """Lay the backend's stages end to end: it reports each one's duration, not its start."""
-        if self._tracer is None:
-            return
-        start_s = times.start_s
-        for stage, milliseconds in outputs.stage_ms.items():
-            end_s = start_s + milliseconds / 1000.0
-            self._tracer.span(stage, start_s, end_s, track="backend")
-            start_s = end_s
+            self._tracer.span(stage, start_s, end_s, track=TRACK, **details)
 
 
 def least_tick_s(configured_s: float, sessions: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +64,13 @@ class Tracer:
                 self._spans.append(Span(name, track, start_s, end_s, details))
             else:
                 self._left_out += 1
+
+    def stages(self, start_s: float, stage_ms: Mapping[str, float]) -> None:
+        """Record the stages of a backend end to end: their durations are known, but not their starts."""
+        for stage, milliseconds in stage_ms.items():
+            end_s = start_s + milliseconds / 1000.0
+            self.span(stage, start_s, end_s, track="backend")
+            start_s = end_s
 
     def end_tick(self) -> None:
         """Count a tick; the last one closes the recording."""
