@@ -184,11 +184,16 @@ class InputRings:
 
 
 class InputWriter:
-    """The caller's half of one lease of :class:`InputRings`: takes samples in portions of any size."""
+    """The caller's half of one lease of :class:`InputRings`: takes samples in portions of any size.
 
-    def __init__(self, rings: InputRings, lease: int) -> None:
+    ``refused`` counts the frames without a slot.
+    """
+
+    def __init__(
+        self, rings: InputRings, lease: int, count_refused: Callable[[int], None] = lambda _frames: None
+    ) -> None:
         """Write to a cleared lease, or continue after another connection of the call."""
-        self._rings, self._lease = rings, lease
+        self._rings, self._lease, self._count_refused = rings, lease, count_refused
         written = int(rings.written[lease])  # of another connection of the call
         self._next_frame = 1 + int(rings.frame[lease, (written - 1) % rings.capacity]) if written else 0
         self._filled = 0  # samples of the unfinished frame
@@ -247,7 +252,7 @@ class InputWriter:
     def _end_frame(self) -> None:
         rings, lease = self._rings, self._lease
         if self._is_skipping:
-            self.refused += 1
+            self._refuse(1)
         else:
             written = rings.written.item(lease)
             slot = written % rings.capacity
@@ -260,8 +265,13 @@ class InputWriter:
 
     def skip_to(self, frame: int) -> None:
         """Skip the frames before this one; only between two frames."""
-        self.refused += max(0, frame - self._next_frame)
-        self._next_frame = max(frame, self._next_frame)
+        if frame > self._next_frame:
+            self._refuse(frame - self._next_frame)
+            self._next_frame = frame
+
+    def _refuse(self, frames: int) -> None:
+        self.refused += frames
+        self._count_refused(frames)
 
     def finish(self) -> None:
         """Fill an unfinished frame up with silence."""

@@ -188,9 +188,7 @@ class Session:
                 "read room_samples first, nothing is dropped here"
             )
         self._interrupt()
-        refused = writer.refused
         writer.write(pcm, received_s)
-        self._count_refused(writer.refused - refused)
         if writer.waiting > 0:
             self._link.nudge()
 
@@ -265,9 +263,7 @@ class Session:
             self._words += 1  # the end
             self._link.send(messages.EndText(self.id))
         elif self._writer is not None:
-            refused = self._writer.refused
             self._writer.finish()
-            self._count_refused(self._writer.refused - refused)
         is_done = self.is_done
         self._link.nudge()
         if is_done:
@@ -305,14 +301,7 @@ class Session:
     def skip_to(self, frame: int) -> None:
         """Skip the input frames before this one; they count as dropped."""
         if self._writer is not None:
-            refused = self._writer.refused
             self._writer.skip_to(frame)
-            self._count_refused(self._writer.refused - refused)
-
-    def _count_refused(self, frames: int) -> None:
-        """Count frames that found no slot as dropped."""
-        if frames:
-            self._side.deliveries.refused(frames)
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
         """Use other sampling parameters from the next frame on, which waits until the engine has them."""
@@ -495,7 +484,7 @@ class Session:
         self._sends.out = max(0, int(counts.taken[lease] - gone - waits))
         self._sends.is_heard = self._sends.out > 0
         if self._takes_audio:
-            self._writer = InputWriter(self._inputs, lease)
+            self._writer = InputWriter(self._inputs, lease, self._side.deliveries.refused)
             if self._is_finished:
                 self._writer.finish()
 
