@@ -267,6 +267,11 @@ class Rows:
         self.arena.publish()
         self.events.append(RowMoved(source, used, self.used(target).given, replay_from))
 
+    def wipe(self, lease: int) -> None:
+        """Clear a lease that neither the engine nor a front end uses."""
+        self.arena.clear(lease)
+        self.is_closed[lease] = False
+
     def fail(self, lease: int, error: AntiphonError) -> None:
         """Report that the session of a lease cannot continue: it takes part in nothing from now on."""
         self.is_closed[lease] = True

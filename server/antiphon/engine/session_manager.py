@@ -60,7 +60,7 @@ class SessionManager:
         """Start without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
         self._rows, self._pressure = rows, pressure
         self._metrics, self._clock, self._nudge = metrics, clock, nudge
-        self.leases = LeasePool(rows.arena.leases, self._wipe, pools=pools)
+        self.leases = LeasePool(rows.arena.leases, rows.wipe, pools=pools)
         self._admission: Admission[EngineSession] = Admission(
             slots,
             config,
@@ -339,11 +339,6 @@ class SessionManager:
             self._metrics.resumptions["resumed"].inc()
         successor.send(messages.Resumed(successor.id, resumption))
         successor.announce(target, self._rows.arena.pool_leases)
-
-    def _wipe(self, lease: int) -> None:
-        """Clear a lease that neither side uses."""
-        self._rows.arena.clear(lease)
-        self._rows.is_closed[lease] = False
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:
