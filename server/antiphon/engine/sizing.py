@@ -278,14 +278,28 @@ def make_sized(
     if not backend.info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, share)
         return _remake(backend, factory, min(fitting, expected or fitting, spoken))
-    limit_s = tick_limit_s(
-        backend.info.spec.frame_ms / 1000.0,
-        reserve_fraction=config.tick_reserve_fraction,
-        models=share.models,
-    )
     backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
+    frame_s, reserve = backend.info.spec.frame_ms / 1000.0, config.tick_reserve_fraction
+    limit_s = tick_limit_s(frame_s, reserve_fraction=reserve, models=share.models)
+    return _timed(backend, factory, config, clock, limit_s, fitting, first=max(2, expected or 0))
+
+
+def _timed(
+    backend: Backend,
+    factory: BackendFactory,
+    config: EngineConfig,
+    clock: Callable[[], float],
+    limit_s: float,
+    fitting: int,
+    *,
+    first: int,
+) -> Backend:
+    """The backend, of one row, with as many as it can answer in ticks of ``limit_s``, at most ``fitting``.
+
+    It is timed with one row, with ``first`` rows, and with ever more until it is too slow.
+    """
     ticks = measure_ticks(backend, [1], clock, limit_s)
-    is_packed, wanted = False, min(fitting, max(2, expected or 0))
+    is_packed, wanted = False, min(fitting, first)
     while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
         timed = backend.info.slots
         backend = _remake(backend, factory, wanted)
@@ -294,9 +308,7 @@ def make_sized(
         ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, limit_s)
         wanted = fitting if is_packed else min(2 * wanted, fitting)
     ready = rows_in_time(ticks, limit_s)
-    timely = ready
-    if is_packed and not config.fixed_batch:
-        timely = calls_in_time(ready, reserve_fraction=config.tick_reserve_fraction)
+    timely = calls_in_time(ready, reserve_fraction=config.tick_reserve_fraction) if is_packed else ready
     slots = min(timely, fitting)
     Log(__name__).debug(
         "slots chosen",

@@ -339,13 +339,13 @@ def make(
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
     pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
-    made, weight_bytes = {}, 0
+    made = {}
     for stage in stages(spec):
-        if stage not in checkpoint.graphs:
+        form = checkpoint.graphs.get(stage)
+        if form is None:
             raise CheckpointFormatError(
                 f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
             )
-        form = checkpoint.graphs[stage]
         path = checkpoint.file(form.file)
         file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
         others = pool if stage != VOICE and file_bytes <= SPLIT_BYTES else None
@@ -353,7 +353,6 @@ def make(
         session = opener.open(spin=bool(opener.spin))
         check_graph(session, form, path)
         made[stage] = Stage(session, form, 1, opener)
-        weight_bytes += file_bytes * (1 if others is None else 2)
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     facts = BackendInfo(
         name="onnx",
@@ -362,7 +361,7 @@ def make(
         dtype=(wanted.dtype if wanted is not None else None) or "float32",
         quantization="none" if recipe is None else recipe.scheme,
         versions={"onnxruntime": onnxruntime.__version__},
-        memory={"weights": weight_bytes},
+        memory={"weights": sum(stage.weight_bytes for stage in made.values())},
         chooses_threads=any(stage.has_choice for stage in made.values()),
     )
     if spec.kind is PipelineKind.TTS:

@@ -169,6 +169,12 @@ class Stage:
         return 1 if self._opener is None else self._opener.threads
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, those of a second copy for parts included."""
+        opener = self._opener
+        return 0 if opener is None else opener.file_bytes * (1 if opener.pool is None else 2)
+
+    @property
     def spare_bytes(self) -> int:
         """Bytes of the second copy of the weights that is not in memory while no parts run."""
         opener = self._opener

@@ -236,7 +236,7 @@ class Exchange:
         match action:
             case PushWords(text):
                 pieces = self.participant.read(text)
-                while await self._reading.step(pieces):
+                while await self._reading.step(pieces) is not None:
                     self.wake()
                     if self.participant.is_full:
                         await self._wait_for_room(transport)

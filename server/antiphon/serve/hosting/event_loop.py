@@ -94,8 +94,8 @@ class Reading:
         self._lock = asyncio.Lock()
         self._words = 0
 
-    async def step(self, pieces: Iterator[int]) -> bool:
-        """Read one piece of a text, in a later turn if this one has read enough; false when none is left.
+    async def step(self, pieces: Iterator[int]) -> int | None:
+        """Read one piece of a text, in a later turn if this one has read enough; its words, None at the end.
 
         ``pieces`` yields the number of words that it read.
         """
@@ -105,4 +105,4 @@ class Reading:
                 self._words = 0
             words = next(pieces, None)
             self._words += max(1, words or 0)  # an empty text takes time too
-        return words is not None
+        return words

@@ -6,7 +6,7 @@ A WAV's header gives the largest length, since the real one is not known yet; pl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -57,26 +57,12 @@ async def handle_text(
     """
     limits = services.config.limits
     speaker = Synthesiser(model, services.clock, voice, post_wait_s(request, limits))
-    words = 0
-
-    def check() -> Iterator[int]:
-        nonlocal words
-        for count in speaker.check(text):
-            words += count
-            yield count
-
-    pieces = check()  # the whole text once, before a row is taken, without keeping its up to 32,000 words
     try:
-        while await services.reading.step(pieces):
-            pass
-        unspoken = speaker.unspoken
-        if 0 < words == unspoken.count:
-            raise unspoken.error()
-        if not (words or may_be_empty):
-            raise FieldError("input has no words", param="input", code=INVALID_VALUE)
+        words = await _check(services, speaker, text, may_be_empty=may_be_empty)
     except BaseException:
         body.close()
         raise
+    unspoken = speaker.unspoken
 
     async def once() -> AsyncIterator[bytes | str]:
         yield text
@@ -94,6 +80,22 @@ async def handle_text(
     )
     call = Call(services, model, dialect, speaker, caller=caller)
     return await answer_post(call, answer, route="text post")
+
+
+async def _check(services: Services, speaker: Synthesiser, text: str, *, may_be_empty: bool) -> int:
+    """Read a whole text once, before a row is taken, without keeping its up to 32,000 words; their number.
+
+    Raises:
+        FieldError, ProtocolError: as :func:`handle_text`.
+    """
+    words, pieces = 0, speaker.check(text)
+    while (count := await services.reading.step(pieces)) is not None:
+        words += count
+    if 0 < words == speaker.unspoken.count:
+        raise speaker.unspoken.error()
+    if not (words or may_be_empty):
+        raise FieldError("input has no words", param="input", code=INVALID_VALUE)
+    return words
 
 
 def unspoken_header(unspoken: Unspoken) -> Mapping[str, str]:
