@@ -141,11 +141,11 @@ class RetiredApiError(ProtocolError):
 class TextModelError(AntiphonError):
     """An agent's text model cannot be reached, or does not answer as it should.
 
-    ``may_pass``: the same request may succeed at once.
+    ``may_pass``: the same request may succeed at once. ``retry_after_s``: it is full for this time.
     """
 
-    def __init__(self, message: str, *, may_pass: bool = False) -> None:
-        self.may_pass = may_pass
+    def __init__(self, message: str, *, may_pass: bool = False, retry_after_s: int | None = None) -> None:
+        self.may_pass, self.retry_after_s = may_pass, retry_after_s
         super().__init__(message)
 
 

@@ -125,6 +125,24 @@ def test_a_full_server_is_not_asked_again(status: int) -> None:
     asyncio.run(scene())
 
 
+def test_a_server_that_is_full_for_a_while_is_asked_again_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(header: str, words: str | None) -> int:
+        full = Answer(status=429, headers={"Retry-After": header})
+        async with TextModelServer(full).serve() as server:
+            model = TextModel([Endpoint(server.url, "scripted")])
+            with pytest.raises(TextModelError, match="status 429"):
+                await anext(model.reply(REQUEST))
+            with contextlib.nullcontext() if words is None else pytest.raises(TextModelError, match=words):
+                await anext(model.reply(REQUEST))
+            await model.close()
+            return len(server.requests)
+
+    assert asyncio.run(scene("9", r"^127\.0\.0\.1:\d+ is full for 9 s more, as it said$")) == 1
+    assert asyncio.run(scene("Thu, 26 Nov 2026 08:00:00 GMT", None)) == 2  # a date is of another clock
+    monkeypatch.setattr("antiphon.agent.text_model.MAX_RETRY_AFTER_S", 0)
+    assert asyncio.run(scene("9", None)) == 2
+
+
 def test_the_next_endpoint_is_asked_where_one_is_gone_silent_or_wrong() -> None:
     async def scene() -> None:
         gone = TextModelServer()

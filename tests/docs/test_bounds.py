@@ -107,6 +107,12 @@ TESTS: Mapping[str, Sequence[str]] = {
     "resume_yield_s": ("serve/calls/test_resume.py::gives_way",),
     "engine/resume.py::MAX_NOTES": ("engine/test_resuming.py::too_much_that_was_not_acknowledged",),
     "engine/resume.py::MAX_NOTES_BYTES": ("engine/test_resuming.py::too_much_that_was_not_acknowledged",),
+    "serve/calls/local_resume.py::MAX_UNACKNOWLEDGED": (
+        "serve/calls/test_agent_resume.py::call_with_too_much_unacknowledged",
+    ),
+    "serve/calls/local_resume.py::MAX_UNACKNOWLEDGED_BYTES": (
+        "serve/calls/test_agent_resume.py::call_with_too_much_unacknowledged",
+    ),
     "max_hand_overs": ("serve/routes/test_hand_over_routes.py::no_call_or_too_much",),
     "hand_over_timeout_s": ("engine/test_handing_over.py::cannot_have_stays",),
     "max_upload_bytes": ("serve/routes/test_upload.py::too_many_bytes",),

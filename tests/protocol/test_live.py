@@ -14,7 +14,9 @@ from antiphon.errors import (
     FieldError,
 )
 from antiphon.protocol import live, live_events
+from antiphon.protocol.live_delegation import DELEGATE_TOOL, Delegation, Target, read_delegation
 from antiphon.protocol.live_session import Encoding, InputMessage, LiveFormat, SessionChange, SessionConfig
+from antiphon.protocol.realtime_tools import WrittenItem
 from antiphon.protocol.resume import Claim
 
 START = {"type": "session.start", "session": {"model": "tiny"}}
@@ -256,10 +258,10 @@ def test_what_is_no_event(text: str, param: str | None, code: str, words: str) -
     assert str(caught.value).startswith(words)
 
 
-def read(text: str) -> live.ClientEvent | FieldError:
+def read(text: str, *, has_text: bool = False) -> live.ClientEvent | FieldError:
     """The event, or the one error there may be."""
     try:
-        return live.decode(text)
+        return live.decode(text, has_text=has_text)
     except FieldError as error:
         return error
 
@@ -272,11 +274,13 @@ def test_any_text_is_an_event_or_an_error_with_a_code(text: str) -> None:
     assert not isinstance(found, FieldError) or found.code
 
 
-@given(st.sampled_from(TYPES), SESSIONS, JSON, JSON)
+@given(st.sampled_from(TYPES), SESSIONS, JSON, JSON, st.booleans())
 def test_any_object_is_an_event_or_an_error_that_names_a_field(
-    kind: str, session: dict[str, Any], audio: Any, event_id: Any
+    kind: str, session: dict[str, Any], audio: Any, event_id: Any, has_text: bool
 ) -> None:
-    found = read(json.dumps({"type": kind, "session": session, "audio": audio, "event_id": event_id}))
+    named = dict.fromkeys(("audio", "item", "content", "delegation_id"), audio)
+    text = json.dumps({"type": kind, "session": session, "event_id": event_id, **named})
+    found = read(text, has_text=has_text)
     if isinstance(found, FieldError):
         assert found.param is not None
         assert str(found).startswith(found.param)
@@ -433,4 +437,72 @@ def test_events_of_a_session_that_can_be_resumed_have_numbers() -> None:
 
 
 def test_every_server_event_has_a_type_of_its_own() -> None:
-    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 13
+    assert len(set(live_events.TYPES.values())) == len(live_events.TYPES) == 16
+
+
+def with_text(**values: Any) -> live.ClientEvent:
+    return live.decode(json.dumps(values), has_text=True)
+
+
+def test_events_with_text_are_for_models_that_take_text() -> None:
+    told = {"content": "It rains.", "delegation_id": None, "event_id": "e"}
+    for kind in ("instructions", "thinking", "commentary"):
+        appended = live.AppendText(kind, "It rains.", None, "e")
+        assert with_text(type=f"session.{kind}.append", **told) == appended
+        assert decode(type=f"session.{kind}.append", **told) == live.Unsupported(
+            f"session.{kind}.append", "e"
+        )
+    result = with_text(type="session.commentary.append", content="9", delegation_id="d")
+    assert result == live.AppendText("commentary", "9", "d")
+    output = {"type": "function_call_output", "call_id": "c", "output": "9"}
+    item = with_text(type="response.item.create", item=output)
+    assert item == live.AddItem(WrittenItem("output", "9", "c"))
+    assert with_text(type="response.create", event_id="e") == live.ContinueResponse("e")
+    with pytest.raises(FieldError, match=r"content has 4001 characters, the limit is 4000"):
+        with_text(type="session.thinking.append", content="a" * 4001)
+    with pytest.raises(FieldError, match=r"item\.type is 'mcp_call'"):
+        with_text(type="response.item.create", item={"type": "mcp_call"})
+
+
+def test_what_a_delegation_gives_a_text_model() -> None:
+    assert read_delegation(None) == read_delegation({"type": "decisions"}) == Delegation()
+    assert read_delegation({"type": "client"}) == Delegation(Target.CLIENT, (DELEGATE_TOOL,))
+    assert read_delegation({"type": "responses"}) == Delegation(Target.RESPONSES)
+    tool = {"type": "function", "name": "time", "strict": True}
+    own = {
+        "tools": [tool],
+        "tool_choice": {"type": "function", "name": "time"},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 9,
+        "instructions": "Be quick.",
+    }
+    asked = {"type": "function", "function": {"name": "time"}}
+    assert read_delegation({"type": "responses", "responses": own}) == Delegation(
+        Target.RESPONSES, [asked], asked, parallel_tool_calls=False, max_tokens=9, instructions="Be quick."
+    )
+    with pytest.raises(FieldError, match=r"session\.delegation\.responses\.tools\[0\]\.type is 'web_search'"):
+        read_delegation({"type": "responses", "responses": {"tools": [{"type": "web_search"}]}})
+
+
+def test_events_of_delegation_on_the_wire() -> None:
+    told = {"id": "d", "type": "delegation", "target": "client"}
+    assert encoded(live_events.DelegationCreated(80, told)) == {
+        "type": "session.delegation.created",
+        "event_id": "ev_1",
+        "offset_ms": 80,
+        "delegation": told,
+    }
+    inner = {"type": "response.created", "sequence_number": 0}
+    assert encoded(live_events.ResponseEvent(inner, "d")) == {
+        "type": "response.event",
+        "event_id": "ev_1",
+        "event": inner,
+        "delegation_id": "d",
+    }
+    assert encoded(live_events.TextAppended("thinking", 80, 80, "c")) == {
+        "type": "session.thinking.appended",
+        "event_id": "ev_1",
+        "start_ms": 80,
+        "end_ms": 80,
+        "client_event_id": "c",
+    }

@@ -42,7 +42,7 @@ SEAM_VERBS: Final = (
 BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "antiphon": 1600,
-        "antiphon.agent": 950,
+        "antiphon.agent": 1000,
         "antiphon.audio": 1550,
         "antiphon.backends": 9000,
         "antiphon.canary": 250,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.agent.config import AgentConfig, TextModelConfig
+from antiphon.agent.text_model import Patience
 from antiphon.backends.base import FloatArray
 from tests.serve.asr_client import STT, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
@@ -20,6 +21,8 @@ from tests.support.text_model import Answer, TextModelServer
 PATH = "/v1/realtime?model=assistant"
 SILENCE = [3] * 12
 """A second, which ends a turn."""
+SORRY = "no"
+"""What an agent of these tests says where its text model fails."""
 
 
 def word(first: int = 20, letters: int = 2) -> tuple[list[int], str]:
@@ -42,6 +45,11 @@ async def agent_serving(
     voice = speaker(slots, spec=ONE_VOICE)
     async with serving(spec=STT, slots=slots, beside=[voice], agents=(config,), **settings) as server:
         yield server
+
+
+def patient(server: Server, **limits: float) -> None:
+    """Let the agent wait for its text model within these limits; see :class:`Patience`."""
+    server.services.agents["assistant"].text_model.patience = Patience(**limits)
 
 
 def hum(frames: int) -> FloatArray:

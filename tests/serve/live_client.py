@@ -19,7 +19,8 @@ from antiphon.engine.engine import Engine
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import ModelSpec
 from antiphon.serve.calls.call import Call
-from antiphon.serve.dialects.live import LiveDialect, Watcher
+from antiphon.serve.dialects.live import LiveClient as LiveDialect
+from antiphon.serve.dialects.live import Watcher
 from tests.serve.asr_client import STT
 from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, Steps, null_checkpoint, serving
 from tests.support.null_backend import NullBackend

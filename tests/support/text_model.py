@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,20 @@ def calls(*tools: tuple[str, str]) -> Answer:
         for event in tool_call(name, arguments, call_id=f"call_{index}", index=index)
     ]
     return Answer([*events, *ending("tool_calls")])
+
+
+@contextmanager
+def unanswering() -> Iterator[str]:
+    """The URL of a server whose queue of connections is full: who connects waits."""
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            queued = sockets.enter_context(socket.socket())
+            queued.setblocking(False)
+            queued.connect_ex(server.getsockname())
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1"
 
 
 class TextModelServer:

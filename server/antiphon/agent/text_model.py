@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,10 @@ MAX_NAMED_CHARS: Final = 100
 """Of the name of a model in an error."""
 
 REFUSES: Final = frozenset({429, 503})
-"""Statuses of a server that is full: it is not asked again at once."""
+"""Statuses of a server that is full: it is not asked again at once, nor within its ``Retry-After``."""
+
+MAX_RETRY_AFTER_S: Final = 60
+"""A longer ``Retry-After`` counts as this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class TextModel:
     _names: dict[str, str] = field(default_factory=dict)
     _check: asyncio.Task[bool] | None = None
     _checked_s: float = 0.0
+    _full_until_s: dict[str, float] = field(default_factory=dict)  # of endpoints by URL, on the loop's clock
 
     async def reply(self, request: TextRequest) -> AsyncGenerator[Piece]:
         """The pieces of a reply, of the first endpoint that begins one.
@@ -122,6 +127,11 @@ class TextModel:
         try:
             failure: TextModelError | None = None
             for endpoint in self.endpoints:
+                full_s = self._full_until_s.get(endpoint.url, 0.0) - asyncio.get_running_loop().time()
+                if full_s > 0:
+                    words = f"{endpoint.host} is full for {full_s:.0f} s more, as it said"
+                    failure = TextModelError(words, retry_after_s=math.ceil(full_s))
+                    continue
                 for _ in range(TRIES):
                     has_begun = False
                     try:
@@ -134,6 +144,9 @@ class TextModel:
                         if has_begun:
                             raise
                         failure = error
+                        if error.retry_after_s is not None:
+                            until_s = asyncio.get_running_loop().time() + error.retry_after_s
+                            self._full_until_s[endpoint.url] = until_s
                         if not error.may_pass:
                             break
             raise failure or TextModelError("no text model is configured")
@@ -257,8 +270,11 @@ def _check(endpoint: Endpoint, response: aiohttp.ClientResponse) -> None:
     words = {429: "has had too many requests", 503: "is full"}.get(status, "refuses the request")
     if 300 <= status < 400:
         words = "redirects, which is not followed"
+    wait = response.headers.get("Retry-After", "")[:9] if status in REFUSES else ""
     raise TextModelError(
-        f"{endpoint.host} {words}: status {status}", may_pass=status >= 500 and status not in REFUSES
+        f"{endpoint.host} {words}: status {status}",
+        may_pass=status >= 500 and status not in REFUSES,
+        retry_after_s=min(int(wait), MAX_RETRY_AFTER_S) if wait.isascii() and wait.isdigit() else None,
     )
 
 

@@ -93,8 +93,15 @@ class Truncate:
     heard_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class SoundAgain:
+    """The client has a new connection, and gets the last ``seconds`` of the reply's sound again."""
+
+    seconds: float
+
+
 AgentRequest: TypeAlias = (
-    Configure | EndTurn | ForgetTurn | AskReply | CancelReply | PutEntry | RemoveEntry | Truncate
+    Configure | EndTurn | ForgetTurn | AskReply | CancelReply | PutEntry | RemoveEntry | Truncate | SoundAgain
 )
 
 
@@ -118,10 +125,18 @@ class TurnStopped:
 
 @dataclass(frozen=True, slots=True)
 class WordHeard:
-    """A word of the caller, which began at ``ms`` of its audio."""
+    """A word of the caller, and its place in the caller's audio."""
 
     text: str
-    ms: int
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AudioHeard:
+    """These samples more were heard, at the recogniser's rate."""
+
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +161,14 @@ class ReplyWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """More of what is said, with the spaces between words: as it was heard, where there is sound."""
+    """More of what is said, with the spaces between words: as it was heard, where there is sound.
+
+    The sound before it holds it, in its last ``length_ms``.
+    """
 
     item: str
     text: str
+    length_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +208,7 @@ AgentNews: TypeAlias = (
     TurnStarted
     | TurnStopped
     | WordHeard
+    | AudioHeard
     | TurnWritten
     | ReplyBegan
     | ReplyWritten

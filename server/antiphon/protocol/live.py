@@ -14,7 +14,14 @@ from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import read_event, text_of
 from antiphon.protocol.fields import INVALID_VALUE, Fields
-from antiphon.protocol.live_session import SessionChange, SessionConfig, read_change, read_session
+from antiphon.protocol.live_session import (
+    MAX_NAME_CHARS,
+    SessionChange,
+    SessionConfig,
+    read_change,
+    read_session,
+)
+from antiphon.protocol.realtime_tools import WrittenItem, read_item
 from antiphon.protocol.resume import Claim, token_of
 
 
@@ -85,16 +92,58 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendText:
+    """``content`` for the model: ``kind`` is instructions, thinking or commentary, as the API defines them.
+
+    It is the result of a delegation where that is named.
+    """
+
+    kind: str
+    content: str
+    delegation_id: str | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddItem:
+    """Add an item to the conversation of the model with tools."""
+
+    item: WrittenItem
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueResponse:
+    """Let the model with tools continue."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An event of the API that no model here supports."""
+    """An event of the API that the model does not support."""
 
     type: str
     event_id: str | None = None
 
 
 ClientEvent: TypeAlias = (
-    Start | ResumeSession | AcknowledgeEvents | Update | AppendAudio | Mute | Unmute | Close | Unsupported
+    Start
+    | ResumeSession
+    | AcknowledgeEvents
+    | Update
+    | AppendAudio
+    | Mute
+    | Unmute
+    | Close
+    | AppendText
+    | AddItem
+    | ContinueResponse
+    | Unsupported
 )
+
+MAX_APPENDED_CHARS = 4000
+"""The published limit of appended text is 500 tokens."""
 
 MAX_NUMBER = 2**32 - 2
 """Largest number of an event or a frame, as in the claims of ``/api/chat``."""
@@ -113,16 +162,18 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "transport.dtmf.send",
     }
 )
-"""Events that need a model with text input during speech, a backend model, or a telephone line."""
+"""Events that need a model that takes text, a backend model, or a telephone line."""
 
 
-def decode(message: str | bytes) -> ClientEvent:
+def decode(message: str | bytes, *, has_text: bool = False) -> ClientEvent:
     """Read one event, a text message; unknown fields are ignored.
+
+    With ``has_text`` the model takes text; else events with text are unsupported.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
-    return read_event(text_of(message), READERS)
+    return read_event(text_of(message), TEXT_READERS if has_text else READERS)
 
 
 def read_mode(query: Mapping[str, str]) -> ResumeMode:
@@ -160,3 +211,21 @@ READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     **dict.fromkeys(UNSUPPORTED, lambda it: Unsupported(it.values["type"], it.event_id)),
 }
 """The supported events, and the reader of each."""
+
+
+def _append_reader(kind: str) -> Callable[[Fields], ClientEvent]:
+    return lambda it: AppendText(
+        kind,
+        it.text("content", max_chars=MAX_APPENDED_CHARS),
+        it.optional_text("delegation_id", max_chars=MAX_NAME_CHARS),
+        it.event_id,
+    )
+
+
+TEXT_READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
+    **READERS,
+    **{f"session.{it}.append": _append_reader(it) for it in ("instructions", "thinking", "commentary")},
+    "response.item.create": lambda it: AddItem(read_item(it.object("item")), it.event_id),
+    "response.create": lambda it: ContinueResponse(it.event_id),
+}
+"""The same with a model that takes text."""

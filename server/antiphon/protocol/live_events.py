@@ -110,6 +110,32 @@ class InputTranscript:
 
 
 @dataclass(frozen=True, slots=True)
+class TextAppended:
+    """The text of an :class:`antiphon.protocol.live.AppendText` of this ``kind`` is in the conversation."""
+
+    kind: str
+    start_ms: int
+    end_ms: int
+    client_event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationCreated:
+    """The model has work for the client, or calls tools; ``delegation`` has its id and its target."""
+
+    offset_ms: int
+    delegation: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEvent:
+    """An ``event`` of the Responses API, of a delegation with tools."""
+
+    event: Mapping[str, Any]
+    delegation_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class UsageUpdated:
     """Seconds of audio so far, and the share of the model's context that they fill, from 0 to 1."""
 
@@ -157,6 +183,9 @@ ServerEvent: TypeAlias = (
     | InputAudio
     | OutputTranscript
     | InputTranscript
+    | TextAppended
+    | DelegationCreated
+    | ResponseEvent
     | UsageUpdated
     | SessionClosed
     | Error
@@ -173,6 +202,9 @@ TYPES: Mapping[type, str] = {
     InputAudio: "session.input_audio.append",
     OutputTranscript: "session.output_transcript.delta",
     InputTranscript: "session.input_transcript.delta",
+    TextAppended: "session.{kind}.appended",
+    DelegationCreated: "session.delegation.created",
+    ResponseEvent: "response.event",
     UsageUpdated: "session.usage.updated",
     SessionClosed: "session.closed",
     Error: "error",
@@ -186,6 +218,7 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
     Audio to the caller itself has no id and no times.
     """
     shown: dict[str, Any]
+    kind = TYPES[type(event)]
     match event:
         case OutputAudio(delta, None, None, int(number)):
             return f'{{"type":"session.output_audio.delta","frame":{number},"delta":"{_text(delta)}"}}'
@@ -199,6 +232,13 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
             error = {"type": event.type, "code": event.code, "message": event.message}
             optional = {"param": event.param, "client_event_id": event.client_event_id}
             shown = {"error": {**error, **_given(optional)}}
+        case TextAppended(appended, start_ms, end_ms):
+            kind = kind.format(kind=appended)
+            shown = {
+                "start_ms": start_ms,
+                "end_ms": end_ms,
+                **_given({"client_event_id": event.client_event_id}),
+            }
         case UsageUpdated(seconds, ratio):
             shown = {"usage": {"seconds": seconds}}
             if ratio is not None:
@@ -209,7 +249,7 @@ def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
         case _:
             shown = _given({field.name: getattr(event, field.name) for field in fields(event)})
     numbered = {"event_id": event_id, **_given({"seq": seq})}
-    return object_text({"type": TYPES[type(event)], **numbered, **shown}, "an event")
+    return object_text({"type": kind, **numbered, **shown}, "an event")
 
 
 def error_of(reason: AntiphonError) -> Error:

@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from antiphon.agent.chat_stream import MAX_LINE_BYTES, MAX_TOOL_CALLS
 from antiphon.agent.config import AgentConfig, TextModelConfig
-from antiphon.agent.text_model import Patience
+from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.errors import ConfigError
 from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
 from tests.serve.asr_client import STT
-from tests.serve.harness import serving
+from tests.serve.harness import null_checkpoint, serving
 from tests.serve.realtime_client import realtime_client
 from tests.serve.tts_client import ONE_VOICE, speaker
-from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says, tool_call
+from tests.support.null_backend import NullBackend
+from tests.support.text_model import Answer, TextModelServer, calls, ending, piece, says
 
 TRANSCRIBED: Mapping[str, Any] = {"audio": {"input": {"transcription": {"model": "scribe"}}}}
 TRANSCRIBED_BY_HAND: Mapping[str, Any] = {
@@ -172,20 +173,6 @@ async def test_the_caller_may_speak_while_a_tool_runs() -> None:
         assert client.letters == lettered("wait", "hot")
 
 
-@pytest.mark.parametrize("is_cut", [True, False])
-async def test_a_tool_call_that_may_be_cut_is_not_made(is_cut: bool) -> None:
-    begun = tool_call("weather", '{"at":"Ur"}')[:-2]
-    answer = Answer(begun, is_cut=True) if is_cut else Answer([*begun, *ending("length")])
-    async with calling(answer, agent={"sorry": "no"}) as (client, text, _):
-        await client.say(word()[0])
-        response = await client.done()
-        assert response["status"] == ("failed" if is_cut else "incomplete")
-        assert "function_call" not in [it["type"] for it in response["output"]]
-        await client.say(word()[0])
-        await client.done()
-        assert {it["role"] for it in text.requests[1]["messages"]} == {"user"}
-
-
 async def test_calls_without_an_id_get_one_each_and_keep_their_outputs() -> None:
     nameless = [
         Answer([piece(tool_calls=[{"function": {"name": "time", "arguments": it}}]), *ending("tool_calls")])
@@ -242,6 +229,32 @@ async def test_audio_that_is_cleared_is_in_no_turn() -> None:
         await client.send("input_audio_buffer.commit")
         await client.send("response.create")
         await client.done()
+        assert messages_of(text) == [("user", written)]
+
+
+class Pausing(NullBackend):
+    """A recogniser whose every head takes silence for a pause."""
+
+    def step(self, inputs: StepInputs) -> StepOutputs:
+        outputs = super().step(inputs)
+        assert inputs.pcm is not None
+        assert outputs.vad is not None
+        quiet = np.abs(inputs.pcm).max(axis=1) == 0
+        return outputs._replace(vad=np.where(quiet[:, None], np.float32(0.9), np.zeros_like(outputs.vad)))
+
+
+@pytest.mark.parametrize("kind", ["server_vad", "semantic_vad"])
+async def test_a_turn_ends_where_the_recogniser_finds_a_pause(kind: str) -> None:
+    length = {"silence_duration_ms": 5000} if kind == "server_vad" else {"eagerness": "low"}
+    recogniser = null_checkpoint(STT), Pausing(STT, 2, step_ms=1.0)
+    async with (
+        TextModelServer(says("one")).serve() as text,
+        agent_serving(text, model=recogniser) as server,
+        caller(server, audio={"input": {"turn_detection": {"type": kind, **length}}}) as client,
+    ):
+        said, written = word()
+        await client.say(said, silence=[3] * 10)  # 800 ms, and nothing after it
+        assert (await client.done())["status"] == "completed"
         assert messages_of(text) == [("user", written)]
 
 
@@ -345,87 +358,6 @@ async def test_a_greeting_comes_first_and_is_said_word_for_word() -> None:
         await client.say(word()[0])
         await client.done()
         assert messages_of(text)[0] == ("assistant", "hello there")
-
-
-FAULTS: Mapping[str, Answer] = {
-    "status 500": Answer(status=500),
-    "status 401": Answer(status=401),
-    "status 429": Answer(status=429, headers={"Retry-After": "9"}),
-    "status 503": Answer(status=503),
-    "redirects": Answer(status=307, headers={"Location": "http://there/"}),
-    "a line of": Answer(["data: " + "x" * MAX_LINE_BYTES + "\n\n"]),
-    "more than 16 tool calls": calls(*[("weather", "{}")] * (MAX_TOOL_CALLS + 1)),
-    "no JSON object": Answer(["data: {\n\n"]),
-    "or left": Answer(is_cut=True),
-    "server-sent events": Answer(headers={"Content-Type": "text/html"}),
-}
-"""Answers, each by some words of what its error says."""
-
-
-async def test_a_failure_is_spoken_told_and_over_with_the_next_turn(caplog: pytest.LogCaptureFixture) -> None:
-    tries = [
-        fault for words, fault in FAULTS.items() for _ in range(1 + (words in ("status 500", "or left")))
-    ]
-    async with calling(*tries, agent={"sorry": "no"}) as (client, text, _):
-        for number, words in enumerate(FAULTS, start=1):
-            await client.say(word()[0])
-            response = await client.done()
-            assert response["status"] == "failed", words
-            error = response["status_details"]["error"]
-            assert (error["type"], error["code"]) == ("server_error", "text_model_failed")
-            assert error["message"] == "the agent's text model has failed"
-            logged = [vars(it)["fields"] for it in caplog.records if it.message == "the text model failed"]
-            assert words in logged[-1]["reason"]  # where it is, is for the operator alone
-            assert client.letters == lettered("no") * number
-        await client.say(word()[0])
-        assert (await client.done())["status"] == "completed"
-        assert {role for role, _ in messages_of(text)} == {"user"}
-        assert KEY not in json.dumps([client.events, logged]) + caplog.text
-
-
-async def test_a_text_model_that_says_nothing_is_asked_twice_and_apologised_for(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    silent = Answer(stays=True)
-    async with calling(silent, silent, agent={"sorry": "no"}) as (client, text, server):
-        server.services.agents["assistant"].text_model.patience = Patience(first_s=0.2)
-        await client.say(word()[0])
-        assert (await client.done())["status"] == "failed"
-        (logged,) = [vars(it)["fields"] for it in caplog.records if it.message == "the text model failed"]
-        assert "has not begun a reply within 0.2 s" in logged["reason"]
-        assert client.letters == lettered("no")
-        assert len(text.requests) == 2
-
-
-@pytest.mark.parametrize("end", [{"is_cut": True}, {"stays": True}])
-async def test_what_was_said_stays_where_a_text_model_leaves_within_a_reply(end: dict[str, Any]) -> None:
-    async with calling(Answer([piece("one two ")], **end)) as (client, text, server):
-        server.services.agents["assistant"].text_model.patience = Patience(next_s=0.2)
-        await client.say(word()[0])
-        assert (await client.done())["status"] == "failed"
-        assert client.letters == lettered("one", "two")
-        await client.say(word()[0])
-        await client.done()
-        assert ("assistant", "one two") in messages_of(text)
-
-
-async def test_a_reply_at_its_limit_of_tokens_is_incomplete() -> None:
-    async with calling(Answer([piece("one "), *ending("length")])) as (client, _, _):
-        await client.say(word()[0])
-        details = (await client.done())["status_details"]
-        assert details == {"type": "incomplete", "reason": "max_output_tokens"}
-
-
-async def test_the_next_text_model_answers_where_the_first_is_gone() -> None:
-    gone = TextModelServer()
-    gone.url = "http://127.0.0.1:9/v1"
-    async with (
-        TextModelServer(says("one")).serve() as text,
-        agent_serving(gone, text) as server,
-        caller(server) as client,
-    ):
-        await client.say(word()[0])
-        assert (await client.done())["status"] == "completed"
 
 
 async def test_a_call_gets_a_row_of_each_model_or_none() -> None:

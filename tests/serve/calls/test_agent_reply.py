@@ -82,6 +82,11 @@ async def cut_once(seed: int) -> int:
             if isinstance(news, ReplySound):
                 client.received_s += news.pcm.size / RATE
         assert client.received_s - client.played_s <= LEAD_S + 1e-6, seed
+        if reply.has_sound and chance.random() < 0.02:  # its connection breaks, and there is another
+            sent_s, client.received_s = client.received_s, chance.uniform(client.played_s, client.received_s)
+            client.pass_time(client.now_s + chance.uniform(0.0, 1.0))
+            reply.rewind(sent_s - client.received_s, client.now_s)
+            client.received_s = sent_s
         if chance.random() < 0.03:
             (reply.resume if reply.is_held else reply.hold)(client.now_s)
     heard_ms = reply.heard_ms(client.now_s)

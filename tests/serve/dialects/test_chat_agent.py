@@ -47,7 +47,7 @@ def heard(client: Client) -> FloatArray:
 
 
 async def test_a_spoken_turn_gets_sound_and_the_words_of_both_sides() -> None:
-    async with chatting(says("it is one"), query="&text_topk=50&resume=1&consent=record&wait=5") as (
+    async with chatting(says("it is one"), query="&text_topk=50&consent=record&wait=5") as (
         client,
         text,
         _,
@@ -153,7 +153,7 @@ async def test_an_agent_answers_without_a_name_and_by_its_path(path: str) -> Non
         await is_left(server)
 
 
-async def test_a_call_of_an_agent_is_refused_when_full_and_is_not_resumed() -> None:
+async def test_a_call_of_an_agent_is_refused_when_full() -> None:
     async with TextModelServer().serve() as text, agent_serving(text, slots=1) as server:
         query = "ext=1&format=pcm_f32le&model=assistant"
         async with server.call(query) as first:
@@ -162,7 +162,5 @@ async def test_a_call_of_an_agent_is_refused_when_full_and_is_not_resumed() -> N
                 error = await second.event("error")
                 assert error.fields["code"] == 1013
         await is_left(server)
-        async with server.call(f"{query}&resume=again") as again:
-            assert (await again.event("resume_failed")).fields["reason"] == "unknown"
         _, answer, _ = await server.get("/api/models")
         assert all("/api/chat" not in it["paths"] for it in json.loads(answer)["models"])

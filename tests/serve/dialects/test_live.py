@@ -16,7 +16,6 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from antiphon.serve.dialects import live
 from tests.serve.harness import (
     CODEC,
     DUPLEX,
@@ -336,7 +335,7 @@ async def test_the_path_may_name_the_model() -> None:
 
 
 async def test_usage_is_told_in_seconds_of_audio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "USAGE_PERIOD_S", 0.1)
+    monkeypatch.setattr("antiphon.serve.dialects.live.USAGE_PERIOD_S", 0.1)
     async with serving(spec=DUPLEX) as server, live_client(server) as client:
         await client.start(model="null-duplex")
         usage = await client.event("session.usage.updated")

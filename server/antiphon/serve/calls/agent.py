@@ -25,6 +25,7 @@ from antiphon.agent.values import (
     AgentRequest,
     AgentSettings,
     AskReply,
+    AudioHeard,
     CancelReply,
     Configure,
     EndTurn,
@@ -34,6 +35,7 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
+    SoundAgain,
     ToolCalled,
     Truncate,
     TurnStarted,
@@ -41,6 +43,7 @@ from antiphon.agent.values import (
     TurnWritten,
     WordHeard,
 )
+from antiphon.audio.clock import InputClock
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.vad import Loudness
 from antiphon.errors import AntiphonError
@@ -96,8 +99,11 @@ class Agent(Participant[AgentNews]):
         *,
         voice: Prompt | None,
         new_id: Callable[[str], str],
+        fills_gaps: bool = False,
     ) -> None:
         """Prepare for a ``voice``; ``new_id`` names turns and replies, by their kind.
+
+        With ``fills_gaps`` silence stands in for overdue audio of the caller.
 
         Raises:
             UnsupportedError: one of its models has no text.
@@ -106,9 +112,10 @@ class Agent(Participant[AgentNews]):
         self.voice_spec = parts.tts.engine.info.spec
         self._clock, self._new_id, self._settings = clock, new_id, parts.settings
         self._asr, self._tts = Transcriber(parts.stt, clock), Synthesiser(parts.tts, clock, voice)
-        rate = parts.stt.checkpoint.spec.sample_rate
         self.lead_frames = self._asr.lead_frames
-        self._loudness = Loudness(rate)
+        self._loudness = Loudness(parts.stt.checkpoint.spec.sample_rate)
+        self._fills_gaps = fills_gaps
+        self._input: InputClock | None = None
         self._turns = TurnMachine(parts.settings.turns)
         self._history = History(parts.max_history_tokens)
         self._news: list[AgentNews] = []
@@ -162,21 +169,37 @@ class Agent(Participant[AgentNews]):
 
     def begin(self, now_s: float) -> None:
         self._has_begun = True
+        if self._fills_gaps:
+            spec = self.parts.stt.checkpoint.spec
+            self._input = InputClock(spec.sample_rate, spec.frame_samples, now_s)
         if self.parts.greeting:
             self._do(self._turns.create(), now_s)
 
     def put(self, pcm: FloatArray, received_s: float) -> None:
-        self._asr.put(pcm, received_s)
+        self._listen(pcm if self._input is None else self._input.arrive(pcm, received_s), received_s)
+
+    def _listen(self, pcm: FloatArray, now_s: float) -> None:
+        """Hear this now."""
+        if not pcm.size:
+            return
+        self._asr.put(pcm, now_s)
         self.is_full = self._asr.is_full
         self._wake()
-        self._do(self._turns.heard(self._loudness.feed(pcm, self._settings.level_dbfs)), received_s)
+        self._do(self._turns.heard(self._loudness.feed(pcm, self._settings.level_dbfs)), now_s)
+        match self._news[-1:]:
+            case [AudioHeard(samples)]:
+                self._news[-1] = AudioHeard(samples + pcm.size)
+            case _:
+                self._news.append(AudioHeard(pcm.size))
 
     def read_prompt(self, prompt: Prompt) -> None:
         self._tts.read_prompt(prompt)
 
     def finish(self, now_s: float) -> None:
-        """The audio ends: the current reply is the last."""
-        self._asr.finish(now_s)
+        """End; the rest of a current reply is not sent."""
+        self._do(self._turns.cancel(), now_s)
+        self.is_done = True
+        self._wake()
 
     def close(self, error: AntiphonError | None = None) -> None:
         if self._reply is not None:
@@ -214,15 +237,20 @@ class Agent(Participant[AgentNews]):
                 self._history.remove(item)
             case Truncate(item, heard_ms):
                 self._history.cut(item, heard_ms)
+            case SoundAgain(seconds) if self._reply is not None:
+                self._reply.rewind(seconds, now_s)
         self._wake()
 
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[AgentNews]:
+        if self._input is not None:
+            self._listen(self._input.look(now_s), now_s)
         self._hear(now_s)
         if self._reply is not None:
             self._follow(self._reply, now_s, may_take=may_take)
         self.words = self._asr.words + self._tts.words
         sound_s = math.inf if self._reply is None else self._reply.due_s
-        self.due_s = min(self._asr.due_s, sound_s)
+        input_s = math.inf if self._input is None else self._input.due_s
+        self.due_s = min(self._asr.due_s, sound_s, input_s)
         if not may_take:
             return ()
         news, self._news = self._news, []
@@ -237,8 +265,8 @@ class Agent(Participant[AgentNews]):
             self._asr.sent(heard, now_s, lambda _since_s: 0.0)
             for event in heard.events:
                 match event:
-                    case Word(text, start_s):
-                        self._write(text, round(1000 * start_s), now_s)
+                    case Word() as word:
+                        self._write(word, now_s)
                     case FrameHeard(_, pauses) if len(pauses) > PAUSE_HEAD:
                         self._do(self._turns.paused(pauses[PAUSE_HEAD]), now_s)
                     case Marked(number):
@@ -247,18 +275,18 @@ class Agent(Participant[AgentNews]):
                         self._do(self._turns.brought_out(number), now_s)
         self.is_full = self._asr.is_full
 
-    def _write(self, word: str, start_ms: int, now_s: float) -> None:
+    def _write(self, word: Word, now_s: float) -> None:
         """A word of the caller's turn; a backchannel belongs to no turn."""
-        turns = self._turns
+        turns, start_ms = self._turns, round(1000 * word.start_s)
         if turns.is_forgotten(start_ms):
             return
-        self._do(turns.word(word, start_ms), now_s)
+        self._do(turns.word(word.text, start_ms), now_s)
         is_over = turns.caller is CallerState.QUIET and not turns.is_bringing
         if is_over and not turns.rules.is_manual:
             return
-        self._words.append(word)
+        self._words.append(word.text)
         self._put_words()
-        self._news.append(WordHeard(word, start_ms))
+        self._news.append(WordHeard(word.text, start_ms, round(1000 * word.end_s)))
 
     def _tell_written(self) -> None:
         """The turn that has ended has all its words."""

@@ -91,7 +91,9 @@ class Reply:
                     self._wake()
         except TextModelError as error:
             Log(__name__).warning("the text model failed", reason=str(error))
-            self._error = TextModelError(FAILED_WORDS)  # the host's name is for operators only
+            wait_s = error.retry_after_s
+            again = "" if wait_s is None else f"; try again in {wait_s} s"
+            self._error = TextModelError(FAILED_WORDS + again)  # the host's name is for operators only
         except Exception as error:  # a boundary: the call continues after any error of a reply
             Log(__name__).error("a reply of a text model could not be read", exc_info=error)
             self._error = TextModelError(FAILED_WORDS)
@@ -122,6 +124,13 @@ class Reply:
         self.is_held = False
         ahead_s = max(0.0, self._sent_s - self._played_s(self._held_s))
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
+
+    def rewind(self, seconds: float, now_s: float) -> None:
+        """The client, which has played all else by now at most, gets the last ``seconds`` of sound again."""
+        played_s = max(0.0, min(self._played_s(now_s), self._sent_s - seconds))
+        if self.is_held:
+            self._held_s = now_s
+        self._began_s = now_s - played_s
 
     def heard_ms(self, now_s: float) -> int:
         """Seconds of its sound that the caller has certainly heard."""
@@ -226,7 +235,7 @@ class Reply:
             return ReplyText(self.item, piece.text)
         space = " " if self.entry.words else ""
         self.entry.words.append((piece.text, round(1000 * piece.stop_s)))
-        return ReplyText(self.item, space + piece.text)
+        return ReplyText(self.item, space + piece.text, round(1000 * (piece.stop_s - piece.start_s)))
 
     @property
     def _rate(self) -> int:

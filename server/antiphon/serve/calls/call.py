@@ -6,6 +6,7 @@ A call has a transport, a dialect and a participant; nothing inherits from it. I
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from antiphon.errors import (
@@ -13,6 +14,7 @@ from antiphon.errors import (
     DrainingError,
     MovedError,
     ReplacedError,
+    ResumeError,
     SessionTimeoutError,
 )
 from antiphon.protocol.close_codes import CloseCode
@@ -22,12 +24,14 @@ from antiphon.serve.calls.account import Account
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.exchange import Exchange
+from antiphon.serve.calls.local_resume import LocalResume
 from antiphon.serve.calls.participant import Participant
 from antiphon.serve.calls.resume import CallResume
+from antiphon.serve.calls.values import Action
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.transport.liveness import LivenessRules
-from antiphon.serve.transport.transport import Transport
+from antiphon.serve.transport.transport import Message, Transport
 
 TICK_S: Final = 1.0
 """The interval of timeout checks, unless a timeout is shorter."""
@@ -46,10 +50,14 @@ class Call:
         *,
         caller: Caller = ANYBODY,
         resume: CallResume | None = None,
+        local: LocalResume | None = None,
         captions: Captions | None = None,
         may_record: bool = False,
     ) -> None:
-        """Prepare. :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call."""
+        """Prepare. :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call.
+
+        ``local`` is the way to another connection of a call whose state is in no row.
+        """
         self.caller, self.model, self.dialect, self.participant = caller, model, dialect, participant
         self.error: AntiphonError | None = None
         facts = {"model": model.name, **({"key": caller.name} if caller.name else {})}
@@ -64,6 +72,9 @@ class Call:
             provoked=services.provoked.bind(**facts),
         )
         self._services, self._resume, self._may_record = services, resume, may_record
+        self.local = local
+        self._connections = 0
+        self._replacing: asyncio.Task[None] | None = None
         self._opened_s = services.clock()
         self._account = Account(services, caller, model, participant, dialect)
         self._liveness = LivenessRules(services.config.limits, dialect.policy.awaits)
@@ -120,22 +131,66 @@ class Call:
             exchange.recording = recorder.open(name)
         await exchange.open()
 
+    def take_over(
+        self,
+        transport: Transport,
+        claim: Claim,
+        again: Callable[[], tuple[Sequence[Message], Sequence[Action]]],
+    ) -> None:
+        """Continue over another connection of the same client; its first messages come from ``again``.
+
+        Raises:
+            ResumeError: it cannot have the call.
+        """
+        assert self.local is not None
+        self.local.claim(claim, self.caller)
+        former, exchange = self.exchange.transport, self.exchange
+        if former is not None:
+            self._replacing = asyncio.get_running_loop().create_task(self._end_former(former))
+        self._liveness = LivenessRules(self._services.config.limits, self.dialect.policy.awaits)
+        exchange.go_on(transport, *again())
+        exchange.log.info("session resumed")
+
+    async def _end_former(self, transport: Transport) -> None:
+        """End a connection that another one replaces."""
+        error = ReplacedError("the call was resumed through another connection")
+        messages, code = self.dialect.error(error)
+        transport.send(messages)
+        await transport.close(code, str(error))
+
     async def run(self, transport: Transport) -> None:
-        """Hold the call until one side ends it."""
+        """Hold the call until one side ends it, or another connection has it."""
         self._services.calls.add(self)
+        self._connections += 1
         try:
             self._tick(transport)
             await self.exchange.hold(transport)
         finally:
             try:
-                await self._part(transport)
-                await self.closed()
+                if not await self._continues(transport):
+                    await self._part(transport)
+                    await self.closed()
             finally:
-                self._services.calls.discard(self)
-                self._services.changed.set()
-                seconds = round(self._services.clock() - self._opened_s, 1)
-                self.exchange.log.info("session closed", code=transport.close_code, seconds=seconds)
-                self.abandon()
+                self._connections -= 1
+                if not self._connections:
+                    self._services.calls.discard(self)
+                    self._services.changed.set()
+                    seconds = round(self._services.clock() - self._opened_s, 1)
+                    self.exchange.log.info("session closed", code=transport.close_code, seconds=seconds)
+                    self.abandon()
+
+    async def _continues(self, transport: Transport) -> bool:
+        """Whether another connection has the call; where this one has broken, one is waited for."""
+        local, exchange = self.local, self.exchange
+        if local is None or exchange.transport is not transport:
+            return exchange.transport not in (None, transport)
+        may_wait = exchange.is_ready and not (exchange.is_ending or exchange.is_closing)
+        if not (may_wait and transport.was_cut and local.sequence.is_whole):
+            return False
+        exchange.part()
+        exchange.log.info("session detached", window_s=local.window_s)
+        await local.wait()
+        return exchange.transport is not None
 
     async def _part(self, transport: Transport) -> None:
         """The client has disconnected, or the call has ended: a resumable call waits for another one."""
@@ -145,7 +200,9 @@ class Call:
             await resume.wait(session, exchange.log)
 
     def _tick(self, transport: Transport) -> None:
-        """Check the time limits regularly."""
+        """Check the time limits regularly, until another connection has the call."""
+        if self.exchange.transport not in (None, transport):
+            return
         period_s = min(TICK_S, self._liveness.period_s)
         self._timer = asyncio.get_running_loop().call_later(period_s, self._tick, transport)
         if self.exchange.is_ending:
@@ -170,6 +227,12 @@ class Call:
             if silent_s > limit_s:
                 transport.cut()  # the client may reconnect another way
                 return
+        if self.local is not None:
+            if exchange.transport is None:
+                return
+            if silent_s > limit_s:
+                transport.cut()
+                return
         if exchange.is_ready:
             liveness.begin(exchange.ready_s, has_spoken=not dialect.policy.expects_input)
         liveness.heard(exchange.heard_at_s, exchange.heard_s)
@@ -189,8 +252,8 @@ class Call:
             exchange.send(dialect.news(now_s, self.participant.stats))
 
     def abandon(self) -> None:
-        """Release everything; safe at any time, and repeatedly."""
-        if not self._is_over:
+        """Release everything, unless a connection has the call; safe at any time, and repeatedly."""
+        if not (self._is_over or self._connections):
             self._is_over = True
             if self._timer is not None:
                 self._timer.cancel()
@@ -206,6 +269,8 @@ class Call:
         if self._ending is None:
             self.error = error
             self.exchange.stop()
+            if self.local is not None:
+                self.local.leave()
             self._ending = asyncio.get_running_loop().create_task(self._close(error))
 
     async def closed(self) -> None:
@@ -235,7 +300,8 @@ class Call:
 
     def announce_draining(self, deadline_s: float) -> None:
         """Send the client the time that the call may continue; a draining server resumes no call."""
-        if self._resume is not None and self._resume.is_detached:
+        is_detached = self._resume is not None and self._resume.is_detached
+        if is_detached or (self.local is not None and self.exchange.transport is None):
             self.end(DrainingError("the server is leaving"))
         else:
             self.exchange.send(self.dialect.draining(deadline_s))
@@ -249,3 +315,15 @@ class Call:
     def seconds(self) -> float:
         """Seconds of audio so far over this connection, in the direction that has more."""
         return self._account.used.seconds
+
+
+def find_local(services: Services, token: bytes) -> Call:
+    """The call of this process that a token is good for.
+
+    Raises:
+        ResumeError: there is none.
+    """
+    for call in services.calls:
+        if isinstance(call, Call) and call.local is not None and call.local.has(token):
+            return call
+    raise ResumeError("unknown: no call that can be resumed has this token")

@@ -113,8 +113,20 @@ class Exchange:
         try:
             await self._read(transport)
         except Exception as error:  # a boundary: an error of one message ends only its call
-            self._waker.run()  # earlier replies go out before it
-            self._fail(error)
+            if transport is self.transport:  # else another connection has the call
+                self._waker.run()  # earlier replies go out before it
+                self._fail(error)
+
+    def part(self) -> None:
+        """The connection is gone: nothing is sent until :meth:`go_on`."""
+        self.transport = None
+
+    def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:
+        """Continue over another connection, whose client gets these messages first."""
+        self.transport, self.ready_s, self.congested_since_s = transport, self._clock(), None
+        self.send(messages)
+        self._do_all(actions)
+        self.wake()
 
     @property
     def is_closing(self) -> bool:
@@ -163,6 +175,8 @@ class Exchange:
         read = 0
         with at_once or contextlib.nullcontext():
             while not self.is_ending and (message := await transport.receive_any()) is not None:
+                if transport is not self.transport:
+                    return
                 if self._resume is None or not self._resume.is_detached:
                     await self._follow(message, transport)
                 read += 1

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from antiphon.config import ServerConfig
 from antiphon.errors import ResumeError
 from antiphon.ipc.engine_client import CallSession, Notify
 from antiphon.ipc.values import Note, ResumeClaim, Resumption, SessionState
@@ -90,7 +91,7 @@ class CallResume:
             return None
         token = resume.new_token()
         session.arm(resume.token_key(token), self._caller.name)
-        return self._terms(token)
+        return resume_terms(self._services.config, token)
 
     async def claim(
         self, claim: resume.Claim, versions: Sequence[ServedModel], notify: Notify
@@ -115,7 +116,7 @@ class CallResume:
         furthest = session.next_frame + round((self.window_s + LATE_S) * 1000 / self._frame_ms)
         session.skip_to(min(claim.input_frame, furthest))
         self.sequence.go_on(found)
-        return model, session, ResumedCall(claim, found, self._terms(token))
+        return model, session, ResumedCall(claim, found, resume_terms(self._services.config, token))
 
     def look(self, session: CallSession, *, is_ending: bool) -> bool:
         """Whether the call is detached: from then on the session is not touched.
@@ -139,14 +140,15 @@ class CallResume:
         self.is_detached = True
         session.detach()
 
-    def _terms(self, token: bytes) -> dict[str, Any]:
-        worker = self._services.config.worker
-        return {
-            "token": resume.token_text(token),
-            "window_s": self.window_s,
-            "replay_ms": resume.REPLAY_MS,
-            **({"worker": worker} if worker else {}),
-        }
+
+def resume_terms(config: ServerConfig, token: bytes) -> dict[str, Any]:
+    """What a client needs to resume a call."""
+    return {
+        "token": resume.token_text(token),
+        "window_s": config.engine.resume_window_s,
+        "replay_ms": resume.REPLAY_MS,
+        **({"worker": config.worker} if config.worker else {}),
+    }
 
 
 async def _find(

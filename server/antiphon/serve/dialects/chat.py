@@ -18,6 +18,7 @@ from antiphon.protocol import events, moshi, resume
 from antiphon.protocol.chat import ChatRequest, parameters_to_json, parse_set
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.local_resume import continued
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.calls.values import (
     Acknowledged,
@@ -53,16 +54,22 @@ class ChatClient(ABC):
     ) -> None:
         """Prepare for the parameters of a request."""
         super().__init__()
-        self.has_more = False
         self.request, self.info = request, hears.engine.info
         self._name = name
         self._rate, self._frame_samples = self.info.spec.sample_rate, self.info.spec.frame_samples
-        self._decoder = make_decoder(request.format, self._rate)
-        self.encoder = make_encoder(request.format, speaks.engine.info.spec.sample_rate)
+        self._said_rate = speaks.engine.info.spec.sample_rate
+        self.renew_codecs()
         self.is_stamped = request.extended and CODECS[request.format].is_framed
         self._is_muted, self.is_begun = False, False
         self._heard_samples = self._missing_samples = 0  # of the unfinished frame
+        self._skipped_samples = 0  # of the next audio, which another connection has brought
         self._stats_due_s = now_s + STATS_PERIOD_S
+
+    def renew_codecs(self) -> None:
+        """Begin the streams of both directions, of a call or of its next connection."""
+        self.has_more = False
+        self._decoder = make_decoder(self.request.format, self._rate)
+        self.encoder = make_encoder(self.request.format, self._said_rate)
 
     # From the client.
 
@@ -92,12 +99,20 @@ class ChatClient(ABC):
         self.has_more = pcm is not None and self._decoder.has_more
         if pcm is None or not pcm.size:
             return ()
+        skipped = min(self._skipped_samples, pcm.size)
+        pcm, self._skipped_samples = pcm[skipped:], self._skipped_samples - skipped
         seconds = pcm.size / self._rate
         if self._is_muted or not self.is_begun:
             return (PushAudio(UNHEARD, seconds),)
         self._heard_samples += pcm.size
         self._missing_samples = self._frame_samples - self._heard_samples % self._frame_samples
         return (PushAudio(pcm, seconds),)
+
+    def skip_to(self, frame: int) -> int:
+        """The number of the next frame from the client, which can send frames from ``frame`` on."""
+        heard, self._skipped_samples, frame = continued(self._heard_samples, frame, self._frame_samples)
+        self._heard_samples, self._missing_samples, self._is_muted = heard, 0, False
+        return frame
 
     def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
         """Apply a control message, as far as full duplex gives it a meaning.
@@ -155,7 +170,7 @@ class ChatClient(ABC):
 
     def event(self, event: moshi.Event) -> Sequence[Message]:
         """An event, for clients that requested them."""
-        return (moshi.encode(event),) if self.request.extended else ()
+        return self.encode(event) if self.request.extended else ()
 
     def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:
         return self.event(events.queued(position=ahead, ahead=ahead, retry_after_s=retry_after_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,19 +16,25 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
+    SoundAgain,
     ToolCalled,
     WordHeard,
 )
 from antiphon.audio.pcm import FloatArray
 from antiphon.protocol import events, moshi
+from antiphon.protocol import resume as resuming
 from antiphon.protocol.chat import ChatRequest
 from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.local_resume import LocalResume, Recent
 from antiphon.serve.calls.values import Action, HelloFacts, Instruct, Policy, PushAudio, Send
 from antiphon.serve.dialects.chat import ChatClient
 from antiphon.serve.transport.transport import Message
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = {}
+
+NEWS: Final = frozenset({"heard", "tool", "interrupted"})
+"""Events that have to arrive."""
 
 
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
@@ -40,13 +47,17 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
 
     policy = Policy(has_answers=True)
 
-    def __init__(self, request: ChatRequest, agent: AgentParts, now_s: float) -> None:
-        """Prepare for the parameters of a ``request`` to an ``agent``."""
+    def __init__(
+        self, request: ChatRequest, agent: AgentParts, now_s: float, resume: LocalResume | None = None
+    ) -> None:
+        """Prepare for the parameters of a ``request`` to an ``agent``; with ``resume`` texts are numbered."""
         super().__init__(request, agent.name, agent.stt, agent.tts, now_s)
         spec = agent.tts.engine.info.spec
-        self._said_rate, self._said_frame = spec.sample_rate, spec.frame_samples
-        self._heard_s, self._said_samples = 0.0, 0
+        self._resume, self._recent = resume, Recent(spec.frame_ms)
+        self._said_frame = spec.frame_samples
+        self._heard_s, self._said_samples, self._reply_frame = 0.0, 0, 0
         self._has_reply = self._is_sounding = self._is_unwanted = self._has_text = False
+        self._session = ""
 
     def hear(self) -> Sequence[Action]:
         actions = super().hear()
@@ -65,6 +76,47 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         cut = [Send(self._cut())] if self.request.extended else []
         return (Instruct(CancelReply()), *cut)
 
+    def follow_other(self, message: moshi.Message) -> Sequence[Action]:
+        if isinstance(message, moshi.Unknown) and message.tag == resuming.NUMBERED and self._resume:
+            self._resume.confirm(resuming.decode_ack(message.data).seq)
+        return ()
+
+    def hello(self, facts: HelloFacts) -> Sequence[Message]:
+        terms = None if self._resume is None else self._resume.terms()
+        self._session = facts.session
+        return super().hello(replace(facts, terms=terms))
+
+    def resumed(
+        self, request: ChatRequest, claim: resuming.Claim
+    ) -> tuple[Sequence[Message], Sequence[Action]]:
+        """Another connection of the client continues the call, in the format that this ``request`` names."""
+        assert self._resume is not None
+        self.request = request
+        self.renew_codecs()
+        terms, input_frame = self._resume.terms(), self.skip_to(claim.input_frame)
+        missed, frames = self._recent.after(claim.frame)
+        event = events.resumed(
+            session=self._session,
+            token=terms["token"],
+            input_frame=input_frame,
+            missed_frames=missed,
+            replay_from=frames[0][0] if frames else self._said_samples // self._said_frame,
+            worker=terms.get("worker", ""),
+        )
+        audio = [moshi.encode(it) for frame, pcm in frames for it in self._audio(frame, pcm)]
+        unheard = sum(frame >= self._reply_frame for frame, _ in frames) if self._is_sounding else 0
+        again = SoundAgain(unheard * self._said_frame / self._said_rate)
+        return [*self.event(event), *self._resume.sequence.after(claim.seq), *audio], [Instruct(again)]
+
+    def encode(self, event: moshi.Message) -> Sequence[Message]:
+        """A message; text, and events that have to arrive, are numbered in a call that can be resumed."""
+        data = moshi.encode(event)
+        is_news = isinstance(event, moshi.Text) or (isinstance(event, moshi.Event) and event.type in NEWS)
+        if self._resume is not None and is_news:
+            data = resuming.encode_numbered(self._resume.sequence.seq, data)
+            self._resume.sequence.add(data)
+        return (data,)
+
     def parameters(self, facts: HelloFacts) -> Mapping[str, Any]:
         return NO_PARAMETERS
 
@@ -78,9 +130,10 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
                 self._has_reply, self._has_text = True, False
             case ReplyText(_, text) if not self._is_unwanted:
                 begins, self._has_text = not self._has_text, True
-                return (moshi.encode(moshi.Text(f" {text}" if begins else text)),)
+                return self.encode(moshi.Text(f" {text}" if begins else text))
             case ReplySound(_, pcm) if not self._is_unwanted:
-                self._is_sounding = True
+                if not self._is_sounding:
+                    self._is_sounding, self._reply_frame = True, self._said_samples // self._said_frame
                 return [moshi.encode(it) for it in self._sound(pcm)]
             case ReplyOver(outcome):
                 self._has_reply = self._is_sounding = self._is_unwanted = False
@@ -96,6 +149,10 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     def _sound(self, pcm: FloatArray) -> list[moshi.Message]:
         frame = self._said_samples // self._said_frame
         self._said_samples += pcm.size
+        self._recent.add(frame, pcm)
+        return self._audio(frame, pcm)
+
+    def _audio(self, frame: int, pcm: FloatArray) -> list[moshi.Message]:
         payloads = self.encoder.encode(pcm)
         if self.is_stamped:
             return [moshi.StampedAudio(frame, 0.0, 0.0, it) for it in payloads]

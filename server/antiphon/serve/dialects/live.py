@@ -1,23 +1,30 @@
-"""The protocol of OpenAI Live: JSON events for a session's client, and for its watchers."""
+"""The protocol of OpenAI Live: the client's side, for models and agents, and the output of a model.
+
+JSON events for a session's client, and for its watchers.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from antiphon.audio.pcm import s16le_from_float
+from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.errors import AntiphonError, FieldError
 from antiphon.ipc.values import FrameReply, SessionStats
+from antiphon.models.spec import ModelSpec
 from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.event_text import expiry_of
+from antiphon.protocol.live_session import SessionChange
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.dialect import Dialect
+from antiphon.serve.calls.local_resume import continued
 from antiphon.serve.calls.resume import OutboundSequence
 from antiphon.serve.calls.values import Acknowledged, Action, Close, HelloFacts, Policy, PushAudio, Send
 from antiphon.serve.dialects.event_audio import EventAudio, decoded, line_of
@@ -46,42 +53,61 @@ Watcher: TypeAlias = Callable[[events.ServerEvent | None], None]
 """Gets each event of a session, and None at its end."""
 
 
-class LiveDialect(Dialect[FrameReply]):
-    """One session; with a ``sequence`` its client gets each of its events exactly once."""
+class Numbers(Protocol):
+    """The numbers of a resumable call's events, with copies of those that the client may lack.
 
-    policy = Policy(expects_input=False, has_answers=True)
+    ``seq`` is the next number, ``kept`` a note for the next connection.
+    """
+
+    seq: int
+    kept: bytes
+
+    def add(self, data: bytes) -> None:
+        """These bytes are the next numbered message."""
+
+
+class LiveClient(ABC):
+    """The common part of the dialects of Live: the client's side.
+
+    ``name`` is the model's or the agent's, ``spec`` the model that gets the audio, which ``decode`` reads.
+    With ``numbers`` the client gets each of its events exactly once. ``is_begun``: the session has started.
+    ``has_text``: text of the client has an effect.
+    """
+
+    decode: Callable[[bytes], FloatArray]
+    has_text = False
 
     def __init__(
         self,
         start: live.Start | live.ResumeSession,
-        model: ServedModel,
+        name: str,
+        spec: ModelSpec,
         *,
         notices: Sequence[events.Info] = (),
-        sequence: OutboundSequence | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
         """Prepare. ``notices`` report fields without effect."""
         super().__init__()
         self.watchers: set[Watcher] = set()
         self.live_id = ""  # the protocol's id of the session, on every connection
-        self.tokenizer = model.tokenizer
-        self._config, self._start, self._sequence = start.session, start, sequence
-        self._notices: list[events.Info] = list(notices)
-        self._model, self._spec = model.name, model.engine.info.spec
-        line = line_of(start.session.format)
-        self._line = DuplexLine(line, self._spec)
-        self._audio = EventAudio("session.update")
+        self.is_begun = False
+        self.numbers = numbers
+        self.audio = EventAudio("session.update")
         self.is_quiet = isinstance(start, live.ResumeSession) and start.is_muted
-        self._is_begun = False
+        self.config, self.start = start.session, start
+        self.notices: list[events.Info] = list(notices)
+        self.spec = spec
+        self._name = name
+        self._samples = self._skipped = 0  # of the client's audio: received, and repeated
         self._close_asked: live.Close | None = None
         self._usage_due_s = 0.0
-        self._heard_before_ms = 0.0  # on other connections, without captions
         self._events = 0
         self._expires_at = expiry_of(time.time())
 
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
-        return self.obey(live.decode(message))
+        return self.obey(live.decode(message, has_text=self.has_text))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
         """The actions that an event of the client or of a watcher requests.
@@ -99,116 +125,106 @@ class LiveDialect(Dialect[FrameReply]):
                 self.is_quiet = False
                 return (Send(events.InputAudioUnmuted(event.event_id)),)
             case live.Update():
-                self._audio.renew()
+                self.audio.renew()
                 self._keep()
-                change = event.session
-                if change.delegation is not None:
-                    self._config = replace(self._config, delegation=change.delegation)
-                if change.triggers is not None:
-                    self._config = replace(self._config, triggers=change.triggers)
-                return (Send(events.SessionUpdated(self._shown(), event.event_id)),)
+                actions = self.change(event.session)
+                return (*actions, Send(events.SessionUpdated(self.shown(), event.event_id)))
             case live.Close():
                 self._close_asked = self._close_asked or event
                 return (Close(DRAIN_S),)
             case live.Start() | live.ResumeSession():
                 name = "session.start" if isinstance(event, live.Start) else "session.resume"
                 words = f"type is {name}, and the session has started"
-                raise _refusal(words, "session_already_started", event.event_id)
+                raise refusal(words, "session_already_started", event.event_id)
             case live.AcknowledgeEvents():
-                if self._sequence is not None:
-                    return (Acknowledged(event.seq),)
+                if self.numbers is not None:
+                    return self.acknowledged(event.seq)
                 words = "type is session.acknowledge, and the connection did not ask for resume=1"
-                raise _refusal(words, "unsupported_event", event.event_id)
+                raise refusal(words, "unsupported_event", event.event_id)
+            case live.AppendText() | live.AddItem() | live.ContinueResponse():
+                return self.follow_text(event)
             case live.Unsupported():
-                words = f"type is {event.type}, which the model {self._model} cannot follow"
-                raise _refusal(words, "unsupported_event", event.event_id)
+                words = f"type is {event.type}, which the model {self._name} cannot follow"
+                raise refusal(words, "unsupported_event", event.event_id)
+
+    def change(self, change: SessionChange) -> Sequence[Action]:
+        """Apply a ``session.update``.
+
+        Raises:
+            FieldError: a field is invalid, and nothing has changed.
+        """
+        if change.delegation is not None:
+            self.config = replace(self.config, delegation=change.delegation)
+        if change.triggers is not None:
+            self.config = replace(self.config, triggers=change.triggers)
+        return ()
+
+    def acknowledged(self, seq: int) -> Sequence[Action]:
+        """The client has received numbered events up to ``seq``."""
+        return (Acknowledged(seq),)
+
+    def follow_text(self, event: live.AppendText | live.AddItem | live.ContinueResponse) -> Sequence[Action]:
+        """The actions for text of the client."""
+        raise NotImplementedError
 
     def _hear(self, event: live.AppendAudio) -> Sequence[Action]:
         try:
-            is_file = self._audio.is_file(event.audio, event.event_id)
+            is_file = self.audio.is_file(event.audio, event.event_id)
         finally:
             self._keep()
-        if is_file or not self._is_begun or self._close_asked is not None:
+        if is_file or not self.is_begun or self._close_asked is not None:
             return ()
-        pcm = decoded(self._line.decode, event.audio, event.event_id)
+        pcm = decoded(self.decode, event.audio, event.event_id)
+        skipped = min(self._skipped, pcm.size)
+        pcm, self._skipped = pcm[skipped:], self._skipped - skipped
+        self._samples += pcm.size
         if self.watchers:
-            self._show(events.InputAudio(s16le_from_float(pcm)))
-        return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self._spec.sample_rate),)
+            self.show(events.InputAudio(s16le_from_float(pcm)))
+        return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self.spec.sample_rate),)
+
+    def skip_to(self, frame: int) -> int:
+        """The number of the next frame from the client, which can send frames from ``frame`` on."""
+        self._samples, self._skipped, frame = continued(self._samples, frame, self.spec.frame_samples)
+        return frame
 
     def _keep(self) -> None:
-        if self._sequence is not None:
-            self._sequence.kept = self._audio.kept
-
-    def caption(self, told: Word | Marked | events.Info) -> Sequence[Action]:
-        if isinstance(told, Word):
-            start_ms, end_ms = (self._heard_before_ms + 1000 * it for it in (told.start_s, told.end_s))
-            return (Send(events.InputTranscript(f" {told.text}", round(start_ms), round(end_ms))),)
-        if isinstance(told, Marked):
-            return ()
-        if self._is_begun:
-            return (Send(told),)
-        self._notices.append(told)
-        return ()
+        if self.numbers is not None:
+            self.numbers.kept = self.audio.kept
 
     # To the client.
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
-        self._is_begun, self.live_id = True, f"live_{facts.session}"
+        self.is_begun, self.live_id = True, f"live_{facts.session}"
         self._usage_due_s = facts.now_s + USAGE_PERIOD_S
-        event_id, resumed = self._start.event_id, facts.resumed
-        if resumed is not None:
-            self._heard_before_ms = facts.next_frame * self._spec.frame_ms
-            self._audio.go_on(resumed.found.kept)
-            event = events.SessionResumed(
-                self._shown(),
-                resumed.terms,
-                input_frame=facts.next_frame,
-                replay_from=resumed.found.replay_from,
-                missed_frames=resumed.missed_frames,
-                client_event_id=event_id,
-            )
-            messages: list[Message] = [
-                self._written(event),
-                *(data.decode() for _, data in resumed.found.notes),
-            ]
-        else:
-            terms = facts.terms and {**facts.terms, "frame_ms": self._spec.frame_ms}
-            messages = [*self.encode(events.SessionStarted(self._shown(), event_id, terms))]
-        return (*messages, *(it for notice in self._notices for it in self.encode(notice)))
+        return (*self.greeting(facts), *(it for notice in self.notices for it in self.encode(notice)))
 
-    def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """Audio, then its text."""
-        sequence, messages = self._sequence, list[Message]()
-        if (said := self._line.say(reply)) is not None:
-            number = None if sequence is None else reply.frame
-            messages.append(self._written(events.OutputAudio(said.data, frame=number)))
-            if self.watchers:
-                self._show(events.OutputAudio(s16le_from_float(said.pcm), *self._line.span_ms(reply)))
-        self.is_speaking = self._line.is_speaking
-        if (sequence is None or reply.frame >= sequence.first_news) and (text := self.text_of(reply)):
-            messages += self.encode(events.OutputTranscript(text, *self._line.span_ms(reply)))
-        return messages
+    @abstractmethod
+    def greeting(self, facts: HelloFacts) -> Sequence[Message]:
+        """The messages of a session that has started, or continues."""
 
     def encode(self, event: events.ServerEvent) -> Sequence[Message]:
         """An event for the client and its watchers."""
-        self._show(event)
-        return (self._written(event),)
+        self.show(event)
+        return (self.written(event),)
 
-    def _written(self, event: events.ServerEvent) -> str:
+    def written(self, event: events.ServerEvent) -> str:
+        """An event for the client only, with its number if it has one."""
         self._events += 1
-        sequence = self._sequence
-        if sequence is None or isinstance(event, UNNUMBERED):
+        numbers = self.numbers
+        if numbers is None or isinstance(event, UNNUMBERED):
             return events.encode(event, f"event_{self._events}")
-        text = events.encode(event, f"event_s{sequence.seq}", sequence.seq)
-        sequence.add(text.encode())
+        text = events.encode(event, f"event_s{numbers.seq}", numbers.seq)
+        numbers.add(text.encode())
         return text
 
-    def _show(self, event: events.ServerEvent) -> None:
+    def show(self, event: events.ServerEvent) -> None:
+        """Send an event to watchers."""
         for watcher in self.watchers:
             watcher(event)
 
-    def _shown(self) -> dict[str, object]:
-        return self._config.shown(session_id=self.live_id, expires_at=self._expires_at)
+    def shown(self) -> dict[str, object]:
+        """The session object of events."""
+        return self.config.shown(session_id=self.live_id, expires_at=self._expires_at)
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
         return self.encode(events.Info("server_draining", f"the server shuts down within {deadline_s:g} s"))
@@ -218,34 +234,106 @@ class LiveDialect(Dialect[FrameReply]):
         if now_s < self._usage_due_s:
             return ()
         self._usage_due_s += USAGE_PERIOD_S
-        lm, now = self._spec.lm, stats()
-        ratio = None if lm is None else min(1.0, round(now.frames_in / lm.context, 3))
-        return self.encode(events.UsageUpdated(self._seconds(now), ratio))
+        now = stats()
+        return self.encode(events.UsageUpdated(self._seconds(now), self.filled(now)))
+
+    def filled(self, stats: SessionStats) -> float | None:
+        """The used share of the model's context; None without one."""
+        return None
 
     def _seconds(self, stats: SessionStats) -> float:
-        return round(stats.frames_in * self._spec.frame_ms / 1000, 2)
+        return round(stats.frames_in * self.spec.frame_ms / 1000, 2)
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
         asked = self._close_asked
         reason = events.CloseReason.EXPIRED if asked is None else events.CloseReason.CLOSE_REQUESTED
         event_id = None if asked is None else asked.event_id
-        closed = events.SessionClosed(reason, self._shown(), self._seconds(stats), event_id)
+        closed = events.SessionClosed(reason, self.shown(), self._seconds(stats), event_id)
         return self.encode(closed), None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         """The event of an error; watchers get only one that ends the session."""
         told = events.error_of(error)
         is_last = not isinstance(error, FieldError)
-        return self.encode(told) if is_last else (self._written(told),), wire_form(error).openai_close
+        return self.encode(told) if is_last else (self.written(told),), wire_form(error).openai_close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         """End the watchers' connections, with a final event where the client gets none."""
         if is_lost:
             lost = events.CloseReason.CONNECTION_LOST
-            self._show(events.SessionClosed(lost, self._shown(), self._seconds(stats)))
+            self.show(events.SessionClosed(lost, self.shown(), self._seconds(stats)))
         for watcher in self.watchers:
             watcher(None)
 
 
-def _refusal(words: str, code: str, event_id: str | None) -> FieldError:
-    return FieldError(words, param="type", code=code, event_id=event_id)
+class LiveDialect(LiveClient, Dialect[FrameReply]):
+    """One session; with a ``sequence`` its client gets each of its events exactly once."""
+
+    policy = Policy(expects_input=False, has_answers=True)
+
+    def __init__(
+        self,
+        start: live.Start | live.ResumeSession,
+        model: ServedModel,
+        *,
+        notices: Sequence[events.Info] = (),
+        sequence: OutboundSequence | None = None,
+    ) -> None:
+        """Prepare. ``notices`` report fields without effect."""
+        spec = model.engine.info.spec
+        self._line = DuplexLine(line_of(start.session.format), spec)
+        self.decode = self._line.decode
+        super().__init__(start, model.name, spec, notices=notices, numbers=sequence)
+        self.tokenizer = model.tokenizer
+        self._sequence = sequence
+        self._heard_before_ms = 0.0  # on other connections, without captions
+
+    def caption(self, told: Word | Marked | events.Info) -> Sequence[Action]:
+        if isinstance(told, Word):
+            start_ms, end_ms = (self._heard_before_ms + 1000 * it for it in (told.start_s, told.end_s))
+            return (Send(events.InputTranscript(f" {told.text}", round(start_ms), round(end_ms))),)
+        if isinstance(told, Marked):
+            return ()
+        if self.is_begun:
+            return (Send(told),)
+        self.notices.append(told)
+        return ()
+
+    def greeting(self, facts: HelloFacts) -> Sequence[Message]:
+        event_id, resumed = self.start.event_id, facts.resumed
+        if resumed is None:
+            terms = facts.terms and {**facts.terms, "frame_ms": self.spec.frame_ms}
+            return self.encode(events.SessionStarted(self.shown(), event_id, terms))
+        self._heard_before_ms = facts.next_frame * self.spec.frame_ms
+        self.audio.go_on(resumed.found.kept)
+        event = events.SessionResumed(
+            self.shown(),
+            resumed.terms,
+            input_frame=facts.next_frame,
+            replay_from=resumed.found.replay_from,
+            missed_frames=resumed.missed_frames,
+            client_event_id=event_id,
+        )
+        return (self.written(event), *(data.decode() for _, data in resumed.found.notes))
+
+    def messages(self, reply: FrameReply) -> Sequence[Message]:
+        """Audio, then its text."""
+        sequence, messages = self._sequence, list[Message]()
+        if (said := self._line.say(reply)) is not None:
+            number = None if sequence is None else reply.frame
+            messages.append(self.written(events.OutputAudio(said.data, frame=number)))
+            if self.watchers:
+                self.show(events.OutputAudio(s16le_from_float(said.pcm), *self._line.span_ms(reply)))
+        self.is_speaking = self._line.is_speaking
+        if (sequence is None or reply.frame >= sequence.first_news) and (text := self.text_of(reply)):
+            messages += self.encode(events.OutputTranscript(text, *self._line.span_ms(reply)))
+        return messages
+
+    def filled(self, stats: SessionStats) -> float | None:
+        lm = self.spec.lm
+        return None if lm is None else min(1.0, round(stats.frames_in / lm.context, 3))
+
+
+def refusal(words: str, code: str, event_id: str | None, param: str = "type") -> FieldError:
+    """The error of an event that cannot be followed."""
+    return FieldError(words, param=param, code=code, event_id=event_id)

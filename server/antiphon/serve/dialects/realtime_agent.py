@@ -18,6 +18,7 @@ from antiphon.agent.values import (
     AgentNews,
     AgentSettings,
     AskReply,
+    AudioHeard,
     CancelReply,
     Configure,
     EndTurn,
@@ -47,7 +48,6 @@ from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_response import CLIENT_CANCELLED, TOO_LONG, TURN_DETECTED, Response
 from antiphon.protocol.realtime_session import (
     Detection,
-    DetectionType,
     OutputFormat,
     RealtimeSession,
     change,
@@ -63,9 +63,6 @@ from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
 """Seconds that the synthesiser waits for the client's first event, which may set its voice."""
-
-NEVER: Final = 2.0
-"""A pause's probability that none exceeds: with ``server_vad`` only silence ends a turn."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "system": Role.SYSTEM,
@@ -206,14 +203,14 @@ class AgentDialect(Dialect[AgentNews]):
             raise refuse_second(asked.event_id)
         fields, output = reply_fields(self._session, asked.response), self._session.output
         output = replace(output, modalities=asked.modalities) if asked.modalities else output
-        entries = None if fields.input is None else [_entry(it) for it in fields.input]
+        entries = None if fields.input is None else [entry_of(it) for it in fields.input]
         settings = replace(self._settings(fields), has_sound=output.has_audio)
         self._is_asked = True
         wish = AskReply(settings, entries, is_apart=fields.is_apart, tag=Wish(output, asked.metadata))
         return (Instruct(wish),)
 
     def _put(self, asked: realtime.CreateItem) -> Sequence[Action]:
-        entry = _entry(read_item(Fields(asked.item, "item", asked.event_id)))
+        entry = entry_of(read_item(Fields(asked.item, "item", asked.event_id)))
         created = self.client.change_items(asked)
         name = created[0].fields["item"]["id"]
         after = "" if asked.previous == "root" else asked.previous
@@ -268,6 +265,8 @@ class AgentDialect(Dialect[AgentNews]):
                 return []  # each word is sent as it is spoken
             case ReplyOver():
                 return self._end(news)
+            case AudioHeard():
+                return []
         response = self._response
         assert response is not None
         match news:
@@ -322,19 +321,18 @@ def _rules(detection: Detection | None, own: TurnRules) -> TurnRules:
     """The settings of turn detection."""
     if detection is None:
         return replace(own, is_manual=True)
-    is_semantic = detection.type is DetectionType.SEMANTIC_VAD
     return replace(
         own,
         silence_ms=detection.silence_ms,
         suspect_ms=min(own.suspect_ms, detection.silence_ms),
-        pause=own.pause if is_semantic else NEVER,
         creates=detection.create_response,
         interrupts=detection.interrupt_response,
         idle_ms=detection.idle_timeout_ms or own.idle_ms,
     )
 
 
-def _entry(item: str | WrittenItem) -> str | HistoryEntry:
+def entry_of(item: str | WrittenItem) -> str | HistoryEntry:
+    """An item as the history has it; an id stays one."""
     if isinstance(item, str):
         return item
     return HistoryEntry(ROLES[item.role], item.text, call_id=item.call_id, name=item.name)

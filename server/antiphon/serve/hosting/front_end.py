@@ -303,6 +303,9 @@ class FrontEnd:
         self.peer.send(messages.Drained())
 
 
+IN_NO_ROW: Final = "an agent's conversation is in no row, and stays"
+
+
 async def drain(
     app: web.Application, limit_s: float, *, is_cut: Callable[[], bool], log: Log, target: str = ""
 ) -> None:
@@ -319,6 +322,8 @@ async def drain(
         for call in tuple(calls):
             if not (target and call.can_move):
                 _announce(call, limit_s, log)
+            if target and call.local is not None:
+                log.info("call not handed over", session=call.participant.id, reason=IN_NO_ROW)
     for engine in engines:
         engine.drain(target)
         engine.on_change(services.changed.set)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aiohttp import web
 
@@ -22,8 +23,9 @@ from antiphon.protocol.resume import decode_claim
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
 from antiphon.serve.calls.agent import AgentParts
-from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.call import Call, find_local
 from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit
+from antiphon.serve.calls.local_resume import local_resume
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.chat import ChatDialect
@@ -55,14 +57,14 @@ async def handle_chat(
     chat = check_request(request, model, services.config.limits.max_wait_s)
     if ELSEWHERE in request.headers:
         chat = replace(chat, wait_s=0.0)
+    if chat.resume is ResumeMode.AGAIN:
+        return await resume_chat(request, services, model, chat, caller, is_agent=agent is not None)
     if agent is not None:
         await check_upgrade(request, model, wait_s=0.0)
         call = await agent_call(services, agent, chat, caller)
         return await admit_then_upgrade(
             request, services, model.metrics, call, format=chat.format, ext=chat.extended
         )
-    if chat.resume is ResumeMode.AGAIN:
-        return await resume_chat(request, services, model, chat, caller)
     prompt = await prompt_of(model, chat, services)
     await check_upgrade(request, model, wait_s=chat.wait_s)
     call = chat_call(services, model, chat, prompt, caller=caller)
@@ -91,19 +93,24 @@ async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, c
     """The call of a voice agent; ``text_prompt`` are instructions, ``voice_prompt`` is a voice.
 
     Raises:
-        ResumeError: the request resumes a call, which an agent's cannot.
         SessionFailedError: its voice's file is broken.
     """
-    if chat.resume is ResumeMode.AGAIN:
-        raise ResumeError("unknown: the call of an agent cannot be resumed")
     speaker = await participant_of(
         agent, services, instructions=chat.text_prompt or "", voice=chat.voice_prompt
     )
-    return Call(services, agent.stt, AgentChatDialect(chat, agent, services.clock()), speaker, caller=caller)
+    local = None if chat.resume is ResumeMode.NO else local_resume(services, caller)
+    dialect = AgentChatDialect(chat, agent, services.clock(), local)
+    return Call(services, agent.stt, dialect, speaker, caller=caller, local=local)
 
 
 async def resume_chat(
-    request: web.Request, services: Services, model: ServedModel, chat: ChatRequest, caller: Caller
+    request: web.Request,
+    services: Services,
+    model: ServedModel,
+    chat: ChatRequest,
+    caller: Caller,
+    *,
+    is_agent: bool,
 ) -> web.StreamResponse:
     """One WebSocket that resumes a call, for as long as it lasts.
 
@@ -121,6 +128,12 @@ async def resume_chat(
         if message is None:
             raise SessionError("the client has left without a claim")
         claim = decode_claim(message)
+        if is_agent:
+            found = find_local(services, claim.token)
+            if not isinstance(dialect := found.dialect, AgentChatDialect):
+                raise ResumeError("unknown: the call that has this token is of another protocol")
+            found.take_over(socket, claim, partial(dialect.resumed, chat, claim))
+            return found
         call = chat_call(services, model, chat, caller=caller)
         await call.claim(claim)
         return call

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, FieldError, SessionTimeoutError
+from antiphon.errors import AntiphonError, FieldError, ResumeError, SessionTimeoutError
 from antiphon.models.prompt import Prompt, takes_persona
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol import live
@@ -21,16 +23,19 @@ from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import SessionConfig
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
-from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.agent import Agent, AgentParts
+from antiphon.serve.calls.call import Call, find_local
 from antiphon.serve.calls.captions import Captions
 from antiphon.serve.calls.connect import upgrade_then_admit
+from antiphon.serve.calls.local_resume import local_resume
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
 from antiphon.serve.dialects.live import LiveDialect
+from antiphon.serve.dialects.live_agent import LiveAgentDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.live_watcher import handle_watcher
-from antiphon.serve.routes.prompts import prompt_of_session
+from antiphon.serve.routes.prompts import prompt_of_session, voice_of_agent
 from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
@@ -54,7 +59,9 @@ async def handle_live(
     async def begin(socket: Socket) -> Call | None:
         mode = live.read_mode(request.query)
         start = await _first_event(socket, mode, services.config.limits.handshake_timeout_s)
-        return None if start is None else await _begin(services, named_model(request), start, mode, caller)
+        if start is None:
+            return None
+        return await _begin(services, named_model(request), start, mode, caller, socket)
 
     return await upgrade_then_admit(
         request, services, model.metrics, begin, refusal, max_message_bytes=MAX_EVENT_BYTES
@@ -74,8 +81,8 @@ def is_resumption(query: Mapping[str, str]) -> bool:
 refuse_live = refuse_in(lambda _: refusal)
 
 ROUTES = (
-    Route("GET", "/v1/live/sessions", handle_live, refuse_live, resumes=is_resumption),
-    Route("GET", "/v1/live/sessions/{id}/attach", handle_watcher, refuse_live),
+    Route("GET", "/v1/live/sessions", handle_live, refuse_live, resumes=is_resumption, has_agents=True),
+    Route("GET", "/v1/live/sessions/{id}/attach", handle_watcher, refuse_live, has_agents=True),
 )
 
 
@@ -115,6 +122,7 @@ async def _begin(
     start: live.Start | live.ResumeSession,
     mode: ResumeMode,
     caller: Caller,
+    socket: Socket,
 ) -> Call:
     """The requested call, with its row.
 
@@ -129,6 +137,8 @@ async def _begin(
             code="invalid_value",
             event_id=start.event_id,
         )
+    if (agent := services.agent_for(session.model)) is not None:
+        return await _begin_with_agent(services, agent, start, mode, caller, socket)
     is_again = isinstance(start, live.ResumeSession)
     model = services.model_for(session.model, caller, LIVE_KINDS, resumes=is_again)
     prompt, notices = (None, []) if is_again else await _prompt_of(services, model, session)
@@ -152,6 +162,44 @@ async def _begin(
     return call
 
 
+async def _begin_with_agent(
+    services: Services,
+    agent: AgentParts,
+    start: live.Start | live.ResumeSession,
+    mode: ResumeMode,
+    caller: Caller,
+    socket: Socket,
+) -> Call:
+    """The call of a voice agent that a client requests, with its rows.
+
+    Raises:
+        AntiphonError: it is not available.
+    """
+    if isinstance(start, live.ResumeSession):
+        found = find_local(services, start.claim.token)
+        if not isinstance(dialect := found.dialect, LiveAgentDialect):
+            raise ResumeError("unknown: the call that has this token is of another protocol")
+        found.take_over(socket, start.claim, partial(dialect.resumed, start))
+        return found
+    session, speakers = start.session, agent.tts.speakers
+    has_voice = session.voice is not None and speakers is not None and session.voice in speakers.names()
+    notices = _notices(agent.name, session, takes_text=True, has_voice=has_voice)
+    local = None if mode is ResumeMode.NO else local_resume(services, caller)
+    dialect = LiveAgentDialect(start, agent, notices=notices, resume=local)
+    speaker = Agent(
+        replace(agent, settings=dialect.settings),
+        services.clock,
+        voice=await voice_of_agent(agent, session.voice, services),
+        new_id=dialect.new_id,
+        fills_gaps=local is None,
+    )
+    for entry in dialect.history:
+        speaker.obey(entry)
+    call = Call(services, agent.stt, dialect, speaker, caller=caller, local=local)
+    await call.admit(format=session.format.encoding)
+    return call
+
+
 async def _prompt_of(
     services: Services, model: ServedModel, session: SessionConfig
 ) -> tuple[Prompt | None, list[events.Info]]:
@@ -164,19 +212,23 @@ async def _prompt_of(
     takes_prompt = takes_persona(model.engine.info.spec) and model.engine.info.can_prime
     voices = model.voices.names() if takes_prompt and model.voices is not None else []
     voice = session.voice if session.voice in voices else None
-    notices = _notices(model.name, session, takes_prompt=takes_prompt, has_voice=voice is not None)
+    notices = _notices(
+        model.name, session, takes_prompt=takes_prompt, takes_text=False, has_voice=voice is not None
+    )
     prompt = await prompt_of_session(services, model, session.instructions, voice, None)
     return prompt, notices
 
 
-def _notices(model: str, session: SessionConfig, *, takes_prompt: bool, has_voice: bool) -> list[events.Info]:
+def _notices(
+    model: str, session: SessionConfig, *, has_voice: bool, takes_prompt: bool = True, takes_text: bool
+) -> list[events.Info]:
     """A notice for each field that is accepted and has no effect."""
     delegation = (session.delegation or {}).get("type")
     ignored = {
         "instructions": bool(session.instructions.strip()) and not takes_prompt,
         "voice": session.voice is not None and not has_voice,
-        "input": bool(session.history),
-        "delegation": delegation not in (None, "client"),
+        "input": bool(session.history) and not takes_text,
+        "delegation": delegation not in (None, "client", *(("responses",) if takes_text else ())),
         "triggers": bool(session.triggers),
         "store": session.store,
     }

@@ -9,6 +9,7 @@ audio.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -20,7 +21,7 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
-from antiphon.serve.dialects.live import LiveDialect
+from antiphon.serve.dialects.live import LiveClient
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.routing import check_upgrade
@@ -66,7 +67,7 @@ async def handle_watcher(
     return response
 
 
-def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, LiveDialect]:
+def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, LiveClient]:
     """The session of this name, if it is this caller's.
 
     Raises:
@@ -74,7 +75,7 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
     """
     for call in services.calls:
         dialect = call.dialect if isinstance(call, Call) and call.caller.key == caller.key else None
-        if isinstance(call, Call) and isinstance(dialect, LiveDialect) and dialect.live_id == live_id:
+        if isinstance(call, Call) and isinstance(dialect, LiveClient) and dialect.live_id == live_id:
             return call, dialect
     has_others = services.config.front_ends not in (0, 1)
     raise UnknownSessionError(f"no such session here{ELSEWHERE_WORDS if has_others else ''}")
@@ -83,7 +84,7 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
 class LiveWatcher:
     """A watching connection, once it has a socket."""
 
-    def __init__(self, call: Call, dialect: LiveDialect) -> None:
+    def __init__(self, call: Call, dialect: LiveClient) -> None:
         """Watch ``call``."""
         self._call, self._dialect = call, dialect
         self._socket: Socket | None = None
@@ -99,7 +100,8 @@ class LiveWatcher:
         try:
             while (message := await socket.receive_any()) is not None:
                 try:
-                    await self._follow(socket.timed(live.decode, message), socket)
+                    event = socket.timed(partial(live.decode, has_text=self._dialect.has_text), message)
+                    await self._follow(event, socket)
                 except FieldError as error:
                     self.see(events.error_of(error))
                 await asyncio.sleep(0)

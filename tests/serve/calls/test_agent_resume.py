@@ -1,0 +1,346 @@
+"""Calls of a voice agent that outlive their connections: its history, turns and words are as without cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.protocol import events, moshi, resume
+from antiphon_client.thread import CallThread
+from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
+from tests.serve.asr_client import spoken
+from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut
+from tests.serve.live_client import PATH, LiveClient, live_client
+from tests.serve.tts_client import levels
+from tests.support.text_model import Answer, TextModelServer, ending, piece, says
+
+QUERY = "ext=1&format=pcm_f32le&model=assistant&resume=1"
+AGAIN = QUERY.replace("resume=1", "resume=again")
+REPLY = "it is one"
+
+
+class CutCaller:
+    """Says words, one a turn, and is cut off whenever it has received so many messages."""
+
+    def __init__(self, server: Server, words: list[list[int]], cuts: list[int]) -> None:
+        self._server, self._words, self._cuts = server, words, cuts
+        self._thread = CallThread()
+        self._frames: list[bytes] = []
+        self._next = self._received = 0
+        self.text: list[str] = []
+        self.heard: list[str] = []
+        self.sound: dict[int, list[np.ndarray[Any, np.dtype[np.float32]]]] = {}
+        self.turns = 0
+
+    @property
+    def resumptions(self) -> int:
+        return self._thread.resumptions
+
+    @property
+    def letters(self) -> list[int]:
+        pieces = [pcm for _, (pcm, *_) in sorted(self.sound.items())]
+        return levels(np.concatenate(pieces), None) if pieces else []
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all turns so far have their reply, in words and in sound."""
+        wanted = REPLY.split() * self.turns
+        return "".join(self.text).split() == wanted and self.letters == lettered(*wanted)
+
+    async def run(self) -> None:
+        """Until all is said and answered, over as many connections as it takes."""
+        url, first = self._server.url(f"/api/chat?{QUERY}", "ws"), None
+        self._speak()
+        async with asyncio.timeout(60):
+            while not await self._connection(url, first):
+                assert not self._thread.reason
+                url, first = self._thread.resuming_url(url), self._thread.claim(0)
+
+    def _speak(self) -> None:
+        """The next turn."""
+        pcm = spoken([*self._words[self.turns], *SILENCE]).astype("<f4").reshape(-1, FRAME_SAMPLES)
+        self._frames += [moshi.encode(moshi.Audio(frame.tobytes())) for frame in pcm]
+        self.turns += 1
+
+    async def _connection(self, url: str, first: bytes | None) -> bool:
+        """One connection; whether all is over."""
+        async with self._server.http.ws_connect(url, max_msg_size=0) as ws:
+            if first is not None:
+                await ws.send_bytes(first)
+            is_open = False
+            async for message in ws:
+                assert message.type is aiohttp.WSMsgType.BINARY
+                self._received += 1
+                is_open |= self._take(message.data)
+                if is_open and self._cuts and self._received >= self._cuts[0]:
+                    self._cuts.pop(0)
+                    cut(ws)
+                    return False
+                if self.is_answered:
+                    if self.turns == len(self._words):
+                        return True
+                    self._speak()
+                while is_open and self._next < len(self._frames):
+                    self._next += 1
+                    await ws.send_bytes(self._frames[self._next - 1])
+                if is_open and (ack := self._thread.ack(asyncio.get_running_loop().time())) is not None:
+                    await ws.send_bytes(ack)
+        raise AssertionError(f"the server has closed with {ws.close_code}")
+
+    def _take(self, data: bytes) -> bool:
+        """Follow a message; whether it says that the call has begun, or continues."""
+        before, inner = self._thread.resumptions, self._thread.heed(data)
+        if self._thread.resumptions > before:
+            self._next = self._thread.input_frame
+            return True
+        message = moshi.decode(inner or b"\x00")
+        match message:
+            case moshi.Text(text):
+                self.text.append(text)
+            case moshi.Event("heard", fields):
+                self.heard.append(fields["text"])
+            case moshi.StampedAudio(frame):
+                pcm = np.frombuffer(message.data, "<f4").astype(np.float32)
+                self.sound.setdefault(frame, []).append(pcm)
+        return isinstance(message, moshi.Event) and message.type == "ready"
+
+
+async def test_cuts_at_any_moment_change_no_word_of_either_side() -> None:
+    """Each caller says three words, and is cut up to six times, where chance has it."""
+    text = TextModelServer(
+        usual=Answer([*[piece(f"{it} ") for it in REPLY.split()], *ending()], pause_s=0.01)
+    )
+    async with text.serve(), agent_serving(text, slots=8) as server:
+        chance, callers, told = random.Random(4), [], []
+        for number in range(8):
+            words = [word(20 + 10 * number + 2 * turn) for turn in range(3)]
+            cuts = sorted(chance.sample(range(3, 110), 6)) if number else []
+            callers.append(CutCaller(server, [said for said, _ in words], cuts))
+            told.append([written for _, written in words])
+        await asyncio.gather(*(it.run() for it in callers))
+        await is_left(server)
+    found = [messages_of(text, at) for at in range(len(text.requests))]
+    for caller, written in zip(callers, told, strict=True):
+        assert caller.heard == written
+        assert all(len(pieces) == 1 for pieces in caller.sound.values())  # nothing is heard twice
+        history: list[tuple[str, str]] = []
+        for each in written:
+            history.append(("user", each))
+            assert found.count(history) == 1
+            history.append(("assistant", REPLY))
+    assert len(found) == 24
+    assert sum(it.resumptions for it in callers) > 25
+
+
+def thread_of(client: Client) -> CallThread:
+    """What a client keeps of its call that received no numbered message yet."""
+    thread = CallThread()
+    for message in client.messages:
+        if isinstance(message, moshi.Event):
+            thread.heed(moshi.encode(message))
+    return thread
+
+
+async def begun(client: Client) -> CallThread:
+    """A call that has begun."""
+    await client.event("ready")
+    return thread_of(client)
+
+
+async def answer_to(server: Server, claim: bytes, query: str = AGAIN, **headers: str) -> Mapping[str, Any]:
+    """What a connection is told first that shows this claim."""
+    async with server.call(query, **headers) as client:
+        await client.ws.send_bytes(claim)
+        event = await client.until(lambda it: isinstance(it, moshi.Event))
+        events.check_event(event, sender=events.Sender.SERVER)
+        await client.send(events.bye())
+        return {"type": event.type, **event.fields}
+
+
+async def test_a_reply_continues_where_its_client_has_heard_it() -> None:
+    async with (
+        TextModelServer(says("one two three four five")).serve() as text,
+        agent_serving(text) as server,
+    ):
+        async with server.call(QUERY) as first:
+            thread = await begun(first)
+            await first.speak(spoken([*word()[0], *SILENCE]))
+            while not isinstance(await first.receive(), moshi.Unknown):  # the first numbered message
+                pass
+            first.cut()
+        async with server.call(AGAIN) as second:
+            await second.ws.send_bytes(thread.claim(0))
+            told = await second.event("resumed")
+            frames: list[int] = []
+            sound: list[Any] = []
+            words = ""
+            while not words.endswith("five"):
+                message = await second.receive()
+                if isinstance(message, moshi.StampedAudio):
+                    frames.append(message.frame)
+                    sound.append(np.frombuffer(message.data, "<f4"))
+                elif isinstance(message, moshi.Unknown):
+                    inner = moshi.decode(message.data[4:])
+                    words += inner.text if isinstance(inner, moshi.Text) else ""
+            assert words == " one two three four five"
+            assert frames == list(range(told.fields["replay_from"], frames[-1] + 1))
+            heard = levels(np.concatenate(sound), None)
+            assert heard == lettered(*words.split())[-len(heard) :]  # what came before may be lost to the cut
+            await second.send(events.bye())
+        await is_left(server)
+
+
+async def test_a_connection_that_still_stands_is_replaced_and_tokens_are_good_once() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as first, server.call(AGAIN) as second:
+            thread = await begun(first)
+            claim = thread.claim(0)
+            await second.ws.send_bytes(claim)
+            await second.event("resumed")
+            await first.event("replaced")
+            assert (await first.closed()).code == 4409
+            await second.ws.send_bytes(resume.encode_ack(resume.Ack(-1, -1)))
+            await second.speak(spoken([*word()[0], *SILENCE]))
+            await second.until(lambda it: isinstance(it, moshi.StampedAudio))
+            assert (await answer_to(server, claim))["reason"] == "unknown"
+            assert len(server.calls) == 1
+            await second.send(events.bye())
+        await is_left(server)
+        assert (await answer_to(server, claim))["reason"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (lambda it: resume.Claim(it, 7, -1, 0), "unknown"),  # a message that was not sent
+        (lambda it: resume.Claim(bytes(16), -1, -1, 0), "unknown"),
+    ],
+)
+async def test_a_wrong_claim_is_refused_and_harms_nothing(claim: Any, reason: str) -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as first:
+            token = resume.token_of((await first.event("ready")).fields["resume"]["token"])
+            assert (await answer_to(server, resume.encode_claim(claim(token))))["reason"] == reason
+            await first.speak(spoken(SILENCE))
+            await first.reply()
+        await is_left(server)
+
+
+async def test_a_call_without_a_connection_keeps_its_rows_until_its_window_is_over() -> None:
+    async with (
+        TextModelServer().serve() as text,
+        agent_serving(text, slots=1, engine={"resume_window_s": 0.5}) as server,
+    ):
+        async with server.call(QUERY) as client:
+            thread = await begun(client)
+            client.cut()
+        async with server.call("ext=1&format=pcm_f32le&model=assistant") as further:
+            assert (await further.event("error")).fields["code"] == 1013
+        await is_left(server)
+        assert (await answer_to(server, thread.claim(0)))["reason"] == "unknown"
+
+
+async def test_a_server_that_drains_ends_a_call_without_a_connection_and_announces_it_to_others() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as gone, server.call(QUERY) as here:
+            await begun(gone)
+            await begun(here)
+            gone.cut()
+            await server.eventually(lambda: sum(it.exchange.transport is None for it in server.calls) == 1)
+            for call in server.calls:
+                call.announce_draining(30.0)
+            await here.event("draining")
+            await server.eventually(lambda: len(server.calls) == 1)
+            assert not any(it.can_move for it in server.calls)
+        await is_left(server)
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MAX_UNACKNOWLEDGED", 2), ("MAX_UNACKNOWLEDGED_BYTES", 40)])
+async def test_a_call_with_too_much_unacknowledged_cannot_be_resumed(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(f"antiphon.serve.calls.local_resume.{bound}", most)
+    async with TextModelServer(says(REPLY)).serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as client:
+            thread = await begun(client)
+            await client.speak(spoken([*word()[0], *SILENCE]))
+            for _ in range(4):
+                await client.until(lambda it: isinstance(it, moshi.Unknown))
+            client.cut()
+        await is_left(server)
+        assert (await answer_to(server, thread.claim(0)))["reason"] == "unknown"
+
+
+async def test_with_several_front_ends_no_call_of_an_agent_can_be_resumed() -> None:
+    async with (
+        TextModelServer().serve() as text,
+        agent_serving(text, front_ends=2) as server,
+        server.call(QUERY) as client,
+    ):
+        assert "resume" not in (await client.event("ready")).fields
+
+
+class LiveThread(LiveClient):
+    """A client of Live that keeps what it needs to resume."""
+
+    token, seq, frame = "", -1, -1
+
+    async def receive(self) -> Any:
+        event = await super().receive()
+        if isinstance(event, dict):
+            self.token = event.get("resume", {}).get("token", self.token)
+            self.seq, self.frame = event.get("seq", self.seq), event.get("frame", self.frame)
+        return event
+
+    async def resume(self, before: LiveThread, **fields: Any) -> dict[str, Any]:
+        place = {"token": before.token, "seq": before.seq, "frame": before.frame, "input_frame": 0}
+        self.seq, self.frame = before.seq, before.frame
+        await self.send("session.resume", session={"model": "assistant"}, **{**place, **fields})
+        return await self.event("session.resumed")
+
+
+async def test_a_live_session_continues_over_another_connection() -> None:
+    async with TextModelServer(says(REPLY), says("two")).serve() as text, agent_serving(text) as server:
+        async with live_client(server, f"{PATH}?resume=1") as ws:
+            first = LiveThread(ws.ws)
+            session = await first.start(model="assistant", instructions="Be kind.")
+            said, written = word()
+            await first.speak(spoken([*said, *SILENCE]))
+            await first.until(lambda it: it.get("delta") == " it")
+            cut(first.ws)
+        async with live_client(server, f"{PATH}?resume=again") as ws:
+            second = LiveThread(ws.ws)
+            again = await second.resume(first)
+            assert again["session"]["id"] == session["id"]
+            assert (again["input_frame"], again["missed_frames"]) == (len(said) + len(SILENCE), 0)
+            await second.until(lambda it: it.get("delta") == " one")
+            numbers = [it["seq"] for it in (*first.events, *second.events) if "seq" in it]
+            assert numbers == list(range(len(numbers)))
+            frames = [it["frame"] for it in (*first.events, *second.events) if "frame" in it]
+            assert frames == list(range(frames[-1] + 1))
+            await second.speak(spoken([*word(40)[0], *SILENCE]))
+            await second.until(lambda it: it.get("delta") == " two")
+            await second.send("session.acknowledge", seq=second.seq)
+            await second.send("session.close")
+            await second.event("session.closed")
+        await is_left(server)
+    assert messages_of(text)[:3] == [("system", "Be kind."), ("user", written), ("assistant", REPLY)]
+
+
+async def test_a_token_is_good_for_its_own_protocol() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with live_client(server, f"{PATH}?resume=1") as ws:
+            live = LiveThread(ws.ws)
+            await live.start(model="assistant")
+            claim = resume.encode_claim(resume.Claim(resume.token_of(live.token), -1, -1, 0))
+            assert (await answer_to(server, claim))["reason"] == "unknown"
+            async with live_client(server, f"{PATH}?resume=again") as other:
+                await other.send("session.resume", token="A" * 22, session={"model": "assistant"})
+                assert (await other.error())["code"] == "session_not_resumable"
+        await is_left(server)
