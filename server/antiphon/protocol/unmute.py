@@ -146,7 +146,7 @@ def response_created(voice: str, log: ChatLog) -> Event:
 
 
 def outputs(log: ChatLog) -> Event:
-    """The conversation so far, at the end of an answer."""
+    """The conversation so far."""
     args = {"chat_history": log.shown, "debug_dict": {}, "debug_plot_data": []}
     return event("unmute.additional_outputs", args=args)
 

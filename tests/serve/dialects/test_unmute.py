@@ -27,6 +27,20 @@ LONG = "one two three four five six seven eight nine ten"
 SILENCE = np.zeros(12 * FRAME_SAMPLES, np.float32)
 CONSTANT = {"type": "constant", "text": "Be kind.", "language": "en"}
 HELLO = ("user", "Hello.")
+FIELDS = {
+    "session.updated": {"session"},
+    "response.created": {"response"},
+    "unmute.response.text.delta.ready": {"delta"},
+    "response.text.done": {"text"},
+    "response.audio.delta": {"delta"},
+    "response.text.delta": {"delta"},
+    "unmute.additional_outputs": {"args"},
+    "response.audio.done": set[str](),
+    "input_audio_buffer.speech_started": set[str](),
+    "conversation.item.input_audio_transcription.delta": {"delta", "start_time"},
+    "input_audio_buffer.speech_stopped": set[str](),
+}
+"""What each event of a conversation has beside its type and id, as Unmute's own backend sends it."""
 
 
 class Browser(LiveClient):
@@ -86,7 +100,8 @@ async def test_the_agent_speaks_first_and_is_answered() -> None:
         assert client.of("response.text.done")[0]["text"] == "it is one"
         assert client.of("response.created")[0]["response"]["voice"] == "alba"
         said = [{"role": "assistant", "content": "it is one"}]
-        assert client.of("unmute.additional_outputs")[0]["args"]["chat_history"] == said
+        shown = [it["args"]["chat_history"] for it in client.of("unmute.additional_outputs")]
+        assert shown == [[], said]  # at its begin and at its end
         assert client.sound.size >= len("itisone") * FRAME_SAMPLES  # a frame each, and silence between words
         await client.speak(np.concatenate([speech(8), SILENCE]))
         await client.event("input_audio_buffer.speech_stopped")
@@ -96,6 +111,8 @@ async def test_the_agent_speaks_first_and_is_answered() -> None:
         history = client.of("response.created")[1]["response"]["chat_history"]
         assert history == [*said, {"role": "user", "content": " ".join(words)}]
         assert [it["start_time"] for it in client.of("conversation.item.input_audio_transcription.delta")]
+        fields = {it["type"]: it.keys() - {"type", "event_id"} for it in client.events}
+        assert fields == FIELDS
         kinds = [it["type"] for it in client.events]
         assert kinds.index("input_audio_buffer.speech_started") < kinds.index(
             "input_audio_buffer.speech_stopped"

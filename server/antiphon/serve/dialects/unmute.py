@@ -94,8 +94,8 @@ class UnmuteDialect(Dialect[AgentNews]):
     def _update(self, asked: unmute.Update) -> Sequence[Action]:
         self.listens_at_s = 0.0
         actions: list[Action] = []
-        if asked.voice and not self._is_listening:
-            self._voice = asked.voice
+        if asked.voice not in (None, self._voice) and not self._is_listening:
+            self._voice = asked.voice or ""
             actions.append(ReadPrompt(lambda: self._voice_of(asked.voice)))
         own = self._agent.settings.instructions
         self._settings = replace(self._settings, instructions=asked.instructions or own)
@@ -131,7 +131,7 @@ class UnmuteDialect(Dialect[AgentNews]):
                 return [unmute.heard(text, ms)]
             case ReplyBegan():
                 self._is_new, self.is_speaking, self._written = True, True, []
-                return [unmute.response_created(self._voice, self._log)]
+                return [unmute.outputs(self._log), unmute.response_created(self._voice, self._log)]
             case ReplyWritten(text, is_whole):
                 return self._write(text, is_whole=is_whole)
             case ReplyText(_, text):
