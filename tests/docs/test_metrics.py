@@ -7,7 +7,8 @@ import re
 from antiphon.engine.admission import AdmissionOutcome
 from antiphon.metrics import METRICS, PREFIX, Merge, MetricType, merge_of
 from tests.repo.tracked import ROOT
-from tests.serve.harness import CODEC, serving
+from tests.serve.harness import serving
+from tests.support.null_models import CODEC
 
 ELSEWHERE = {
     *("front_ends", "front_end_connections", "front_end_lag_seconds", "front_end_restarts"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from antiphon.engine.call_state import check_row_values
 from antiphon.errors import UnsupportedError
-from tests.serve.harness import CODEC, DUPLEX
+from tests.support.null_models import CODEC, DUPLEX
 
 
 def test_the_numbers_of_a_row_are_in_their_ranges() -> None:

@@ -11,7 +11,7 @@ import pytest
 from antiphon.config import ModelConfig
 from antiphon.errors import CheckpointFormatError
 from antiphon.models.catalog import builtin_folder, load_checkpoint
-from antiphon.serve.hosting.served import name_models
+from antiphon.serve.hosting.model_names import name_models
 
 
 @pytest.fixture

@@ -15,18 +15,9 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import LEVELS, NullFaults
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai
-from tests.serve.harness import (
-    FRAME_SAMPLES,
-    MIMI,
-    PATIENCE_S,
-    Closed,
-    Server,
-    Steps,
-    null_checkpoint,
-    serving,
-    transport_of,
-)
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Closed, Server, Steps, serving, transport_of
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import MIMI, null_checkpoint
 
 Kind = TypeVar("Kind")
 DELAY_FRAMES = 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import string
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +27,7 @@ from antiphon.ipc.engine_group import EngineGroup
 from antiphon.limits import Limits
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
-from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
+from antiphon.models.spec import ModelSpec
 from antiphon.protocol import events, moshi
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
@@ -40,6 +39,7 @@ from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.transport.socket import Socket
 from tests.support.calm import calm
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import CODEC, null_checkpoint
 
 FRAME_SAMPLES = 1920
 PATIENCE_S = 120.0
@@ -51,55 +51,6 @@ STOCK_QUERY = (
     "&image_resolution=400"
 )
 """What the web client of kyutai-labs/moshi asks for."""
-
-MIMI = MimiSpec(sample_rate=24000, frame_rate=12.5, codebooks=8, cardinality=2048)
-LM = LMSpec(
-    dim=8,
-    num_layers=1,
-    num_heads=1,
-    context=16,
-    n_q=16,
-    dep_q=8,
-    card=2048,
-    text_card=100,
-    delays=(0, *[0, 1, 1, 1, 1, 1, 1, 1] * 2),
-)
-CODEC = ModelSpec("null-echo", PipelineKind.CODEC, "mimi", MIMI)
-DUPLEX = ModelSpec("null-duplex", PipelineKind.DUPLEX, "moshi", MIMI, LM)
-HIBIKI = ModelSpec("null-hibiki", PipelineKind.DUPLEX, "hibiki", MIMI, LM)
-
-
-class SpelledTokens:
-    """A tokenizer whose text names the token."""
-
-    def piece(self, token_id: int) -> str:
-        return "" if token_id in (0, 3) else f" t{token_id}"
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "-".join(map(str, ids))
-
-    def encode(self, text: str) -> list[int]:
-        """One token a word, its length."""
-        return [len(word) for word in text.split()]
-
-
-class Lengths:
-    """A tokenizer of one token a letter, which is how long the word is; it knows ASCII alone."""
-
-    letters = frozenset(string.printable)
-    unsayable = frozenset({0})
-
-    def encode(self, text: str) -> list[int]:
-        return [len(text)] * len(text) if text.isascii() else [0]
-
-
-class NullCheckpoint(Checkpoint):
-    """A checkpoint without files."""
-
-    def text_tokenizer(self) -> Any:
-        if self.spec.kind is PipelineKind.TTS:
-            return Lengths()
-        return None if self.spec.lm is None else SpelledTokens()
 
 
 class Steps:
@@ -265,10 +216,6 @@ def socket_of(call: Call) -> Socket:
 def unsent_bytes(call: Call) -> int:
     """What is written to its client and not yet taken by the network."""
     return socket_of(call).unsent_bytes
-
-
-def null_checkpoint(spec: ModelSpec) -> Checkpoint:
-    return NullCheckpoint(spec, spec.name, Path("/nowhere"), {})
 
 
 @asynccontextmanager

@@ -22,8 +22,9 @@ from antiphon.serve.calls.call import Call
 from antiphon.serve.dialects.live import LiveClient as LiveDialect
 from antiphon.serve.dialects.live import Watcher
 from tests.serve.asr_client import STT
-from tests.serve.harness import CODEC, PATIENCE_S, Closed, Server, Steps, null_checkpoint, serving
+from tests.serve.harness import PATIENCE_S, Closed, Server, Steps, serving
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import CODEC, null_checkpoint
 
 PATH = "/v1/live/sessions"
 

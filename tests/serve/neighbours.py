@@ -16,9 +16,10 @@ from antiphon.audio.wav import encode_wav
 from antiphon.backends.null import STAMP_SAMPLES
 from antiphon.protocol import kyutai, kyutai_tts, moshi, speech_request, transcription_request
 from tests.serve.asr_client import STT, scribe, sentence, spoken
-from tests.serve.harness import DUPLEX, HIBIKI, Closed, Server, null_checkpoint, serving, speech
+from tests.serve.harness import Closed, Server, serving, speech
 from tests.serve.tts_client import levels, listening, speaker
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import DUPLEX, HIBIKI, null_checkpoint
 from tests.support.stamp import read_stamp
 from tests.support.text_model import TextModelServer
 from tests.support.wav import decode_wav

@@ -29,12 +29,12 @@ import os, resource, signal, sys, time
 
 role, *arguments = sys.argv[1:]
 if role != "serve" or {is_alone}:  # a supervisor has no model, and half a second of imports less
-    import antiphon.serve.hosting.served as served
+    import antiphon.serve.hosting.model_names as model_names
     from antiphon.backends.null import NullFaults
     from tests.support.null_backend import NullBackend
-    from tests.serve.harness import {spec} as SPEC, null_checkpoint
+    from tests.support.null_models import {spec} as SPEC, null_checkpoint
 
-    served.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
+    model_names.load_checkpoint = lambda ref, **_: null_checkpoint(SPEC)
 
 def make_backend(*_, slots, device=None, **__):
     # Not print: the signal comes at once, and must not find this thread holding the lock of stdout.
@@ -118,9 +118,14 @@ async def start_process(
 ) -> asyncio.subprocess.Process:
     """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit.
 
-    ``spec`` is the harness's name of the model; ``faults`` are those of its backend, where it is not only to
-    lose its device. ``environment`` is what is added to ours. A measurement is not ``is_calm``: it takes the
-    product's own bounds of time and room.
+    <<<<<<< HEAD
+        ``spec`` is the harness's name of the model; ``faults`` are those of its backend, where it is not only to
+        lose its device. ``environment`` is what is added to ours. A measurement is not ``is_calm``: it takes the
+        product's own bounds of time and room.
+    =======
+        ``spec`` is the name of a model in ``tests/support/null_models.py``; ``faults`` are those of its backend,
+        where it is not only to lose its device. ``environment`` is what is added to ours.
+    >>>>>>> 7c2aab33 (Start engines and supervisors without aiohttp and FFmpeg)
     """
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
     front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")

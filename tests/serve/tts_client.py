@@ -20,17 +20,8 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.script import SPEAKER
 from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
 from antiphon.protocol import kyutai, kyutai_tts
-from tests.serve.harness import (
-    FRAME_SAMPLES,
-    MIMI,
-    PATIENCE_S,
-    Closed,
-    Server,
-    Steps,
-    null_checkpoint,
-    serving,
-    transport_of,
-)
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Closed, Server, Steps, serving, transport_of
+from tests.support.null_models import MIMI, null_checkpoint
 
 Kind = TypeVar("Kind")
 SENTENCE = 'a be <break time="0.4s"/> cat'

@@ -18,9 +18,10 @@ from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.access.key_watch import watch_keys
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.usage import UsageRecord
-from tests.serve.harness import DUPLEX, serving, speech
+from tests.serve.harness import serving, speech
 from tests.serve.live_client import live_client
 from tests.serve.resuming import QUERY, ResumingCaller, records
+from tests.support.null_models import DUPLEX
 
 ALICE = KeyEntry("alice", digest_of("key-of-alice"), seconds=30)
 

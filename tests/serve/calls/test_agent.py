@@ -16,10 +16,11 @@ from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.errors import ConfigError
 from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
 from tests.serve.asr_client import STT
-from tests.serve.harness import null_checkpoint, serving
+from tests.serve.harness import serving
 from tests.serve.realtime_client import realtime_client
 from tests.serve.tts_client import ONE_VOICE, speaker
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import null_checkpoint
 from tests.support.text_model import Answer, TextModelServer, calls, ending, piece, says
 
 TRANSCRIBED: Mapping[str, Any] = {"audio": {"input": {"transcription": {"model": "scribe"}}}}

@@ -14,7 +14,8 @@ from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from tests.repo.frame_path import FRAME_LINES, FRAME_PATH, ON_A_CLOCK
 from tests.repo.tracked import ROOT
-from tests.serve.harness import DUPLEX, Client, Server, serving, socket_of, speech
+from tests.serve.harness import Client, Server, serving, socket_of, speech
+from tests.support.null_models import DUPLEX
 
 FRAMES = 20
 SERVER = str(ROOT / "server") + "/"

@@ -14,7 +14,8 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.null import WordArray, extend_history, hash_frames
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Client, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving, speech
+from tests.support.null_models import DUPLEX
 from tests.support.stamp import read_stamp
 
 CALLERS = 50

@@ -20,7 +20,8 @@ from antiphon.serve.dialects.chat import ChatDialect
 from antiphon.serve.dialects.live import LiveDialect
 from antiphon.serve.hosting.served import ServedModel
 from tests.serve.call_parts import Mirror, Pipe
-from tests.serve.harness import DUPLEX, FRAME_SAMPLES, PATIENCE_S, Server, serving
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Server, serving
+from tests.support.null_models import DUPLEX
 
 SPOKEN = (np.arange(FRAME_SAMPLES) % 100 * 300).astype("<i2")
 

@@ -11,8 +11,9 @@ from antiphon.backends.base import FloatArray
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import events, moshi, resume
 from antiphon_client.thread import CallThread
-from tests.serve.harness import CODEC, DUPLEX, Client, Server, serving, speech
+from tests.serve.harness import Client, Server, serving, speech
 from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller
+from tests.support.null_models import CODEC, DUPLEX
 
 SEEDS = "&text_seed=5&audio_seed=7"
 

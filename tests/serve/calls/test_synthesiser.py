@@ -13,8 +13,9 @@ from antiphon.backends.base import TextEntry
 from antiphon.ipc.values import FrameReply, SessionState
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.synthesiser import Synthesiser
-from tests.serve.harness import FRAME_SAMPLES, Lengths
+from tests.serve.harness import FRAME_SAMPLES
 from tests.serve.tts_client import ONE_VOICE
+from tests.support.null_models import Lengths
 
 
 class EndingSession:

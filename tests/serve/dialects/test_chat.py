@@ -14,7 +14,8 @@ from antiphon.backends.base import FloatArray
 from antiphon.models.spec import ModelSpec
 from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
+from tests.support.null_models import CODEC, DUPLEX
 from tests.support.stamp import read_stamp
 
 

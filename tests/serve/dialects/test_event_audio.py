@@ -16,10 +16,11 @@ from antiphon.errors import FieldError
 from antiphon.serve.calls.values import PushAudio
 from antiphon.serve.dialects.event_audio import EventAudio
 from tests.audio.recordings import encoded
-from tests.serve.harness import HIBIKI, serving
+from tests.serve.harness import serving
 from tests.serve.live_client import PATH as LIVE
 from tests.serve.live_client import beside_a_talker, live_client
 from tests.serve.realtime_client import PATH, realtime_client
+from tests.support.null_models import HIBIKI
 
 CODECS = {
     "WebM": ("webm", "libopus"),

@@ -15,8 +15,9 @@ from antiphon.protocol import events, moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon.serve.hosting.app import close_calls
 from antiphon.serve.transport.socket import Socket
-from tests.serve.harness import CODEC, FRAME_SAMPLES, null_checkpoint, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, serving, speech
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import CODEC, null_checkpoint
 from tests.support.stamp import read_stamp
 
 

@@ -17,8 +17,6 @@ from antiphon.audio.g711 import Law
 from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import (
-    CODEC,
-    DUPLEX,
     FRAME_SAMPLES,
     PATIENCE_S,
     Client,
@@ -30,6 +28,7 @@ from tests.serve.harness import (
     unsent_bytes,
 )
 from tests.serve.live_client import PATH, live_client, parrot, watchers_of
+from tests.support.null_models import CODEC, DUPLEX
 
 FRAME_BYTES = 2 * FRAME_SAMPLES
 PATIENT = {"liveness_timeout_s": 30.0, "close_timeout_s": 10.0}

@@ -19,11 +19,12 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import moshi
-from tests.serve.harness import DUPLEX, LM, PATIENCE_S, Server, null_checkpoint, serving, speech
+from tests.serve.harness import PATIENCE_S, Server, serving, speech
 from tests.serve.live_client import live_client
 from tests.serve.realtime_client import realtime_client
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import DUPLEX, LM, null_checkpoint
 
 pytestmark = pytest.mark.product
 

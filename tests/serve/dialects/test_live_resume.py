@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from antiphon.protocol.resume import token_of
-from tests.serve.harness import DUPLEX, Server, serving, speech
+from tests.serve.harness import Server, serving, speech
 from tests.serve.live_client import PATH, live_client
 from tests.serve.live_resuming import ResumingLiveCaller, cut
 from tests.serve.resuming import records
+from tests.support.null_models import DUPLEX
 
 FRAMES = 40
 CUTS = (7, 20, 21, 30)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from antiphon.models.spec import ModelSpec
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, PATIENCE_S, serving
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, serving
 from tests.serve.stock_sound import Microphone, Printer, Speaker
+from tests.support.null_models import CODEC, DUPLEX
 
 LOUD_FRAMES = 5
 

@@ -27,8 +27,9 @@ from antiphon.serve.calls.values import PushAudio
 from antiphon.serve.dialects.media_stream import MOST_AHEAD_S, Chunks, MediaStreamDialect
 from antiphon.serve.hosting.served import ServedModel
 from tests.protocol.test_media_streams import TELNYX, TWILIO
-from tests.serve.harness import CODEC, FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
 from tests.serve.live_client import parrot
+from tests.support.null_models import CODEC
 
 PACKET_SAMPLES = 160
 PATIENT = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=5)

@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import ConfigError, UnknownModelError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import kyutai
-from antiphon.serve.hosting.served import name_models, read_aliases
+from antiphon.serve.hosting.model_names import name_models, read_aliases
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Server
 from tests.serve.hostile import FORM, form_of

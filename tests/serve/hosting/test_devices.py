@@ -20,9 +20,10 @@ from antiphon.protocol import moshi
 from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.operator import drain
 from tests.serve.encrypted import TLS
-from tests.serve.harness import DUPLEX, PATIENCE_S, Client, Closed, speech
+from tests.serve.harness import PATIENCE_S, Client, Closed, speech
 from tests.serve.process import ServerProcess, children_of, serve_process
 from tests.serve.resuming import QUERY, MovingCaller, assert_same
+from tests.support.null_models import DUPLEX
 
 pytestmark = pytest.mark.product
 DEVICES = tuple(f"null:{number}" for number in range(8))

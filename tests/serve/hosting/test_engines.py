@@ -27,9 +27,11 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.serve.hosting import engines
-from antiphon.serve.hosting.engines import backend_factory, describe, running_engines, serve_here
+from antiphon.serve.hosting.engines import backend_factory, describe, running_engines
 from antiphon.serve.hosting.main import front_ends_of
-from antiphon.serve.hosting.served import ServedModel, name_models
+from antiphon.serve.hosting.model_names import name_models
+from antiphon.serve.hosting.one_process import serve_here
+from antiphon.serve.hosting.served import ServedModel
 from tests.engine.bench import NowLoop
 from tests.engine.fakes import FakeBackend
 

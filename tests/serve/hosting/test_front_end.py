@@ -23,14 +23,14 @@ from antiphon.ipc.message_socket import MessageSocket, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
 from antiphon.serve.hosting import one_process
-from antiphon.serve.hosting.engines import running_engines, serve_here
+from antiphon.serve.hosting.engines import running_engines
 from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.tcp import TcpServer
 from antiphon.supervisor import messages
 from antiphon.supervisor.messages import CONTROL, ControlReply, Message
-from tests.serve.harness import CODEC, null_checkpoint
 from tests.support.calm import calm
+from tests.support.null_models import CODEC, null_checkpoint
 
 NO_TCP = TcpServer(cast("Services", None), ())
 
@@ -95,7 +95,7 @@ async def test_a_drain_that_comes_before_the_application_is_built_holds_for_it()
     with engines as running:
         async with asyncio.timeout(120.0):
             assert await heard.get() == messages.Drained()
-            served = serve_here(running, families, asyncio.get_running_loop())
+            served = one_process.serve_here(running, families, asyncio.get_running_loop())
             serving = asyncio.create_task(front_end.run(served))
             while await heard.get() != messages.Drained():
                 pass

@@ -11,10 +11,11 @@ import pytest
 
 from antiphon.serve.operator import drain
 from tests.serve.encrypted import TLS
-from tests.serve.harness import DUPLEX, PATIENCE_S, speech
+from tests.serve.harness import PATIENCE_S, speech
 from tests.serve.process import ServerProcess, serve_process
 from tests.serve.resuming import QUERY, MovingCaller, assert_same
 from tests.support.launch import free_port
+from tests.support.null_models import DUPLEX
 
 pytestmark = pytest.mark.product
 FRAMES = 60

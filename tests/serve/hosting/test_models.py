@@ -24,7 +24,8 @@ from antiphon.protocol import events
 from antiphon.serve.hosting.front_end import drain
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.http import model_card
-from tests.serve.harness import CODEC, DUPLEX, PATIENCE_S, Server, serving, speech
+from tests.serve.harness import PATIENCE_S, Server, serving, speech
+from tests.support.null_models import CODEC, DUPLEX
 from tests.support.stamp import read_stamp
 
 BOTH = [("duplex", DUPLEX), ("second echo", CODEC)]

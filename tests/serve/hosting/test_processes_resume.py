@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.harness import DUPLEX, PATIENCE_S, speech
+from tests.serve.harness import PATIENCE_S, speech
 from tests.serve.live_resuming import ResumingLiveCaller
 from tests.serve.process import front_ends, serve_process
 from tests.serve.resuming import IN_FLIGHT_FRAMES, QUERY, ResumingCaller, assert_same
+from tests.support.null_models import DUPLEX
 
 pytestmark = pytest.mark.product
 FRAMES = 120

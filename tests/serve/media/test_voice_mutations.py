@@ -20,7 +20,7 @@ from antiphon.models.pocket import PocketShape
 from antiphon.serve.media.duplex_voices import read_embedded
 from tests.models.test_tensor_file import repack
 from tests.serve.embedded_voice import save_embedded
-from tests.serve.harness import LM
+from tests.support.null_models import LM
 
 MUTATIONS = 1000
 """Of each kind; there are six."""

@@ -13,7 +13,8 @@ from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, Prot
 from antiphon.models.prompt import VoicePrompt
 from antiphon.serve.media.duplex_voices import KEPT_VOICES, VoiceFolder, find_voices
 from tests.serve.embedded_voice import EMBEDDED_FRAMES, save_embedded
-from tests.serve.harness import DUPLEX, LM, null_checkpoint, speech
+from tests.serve.harness import speech
+from tests.support.null_models import DUPLEX, LM, null_checkpoint
 
 
 @pytest.fixture

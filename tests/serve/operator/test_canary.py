@@ -26,10 +26,11 @@ from antiphon.serve.hosting.canary_router import CanaryRouter, find_pair
 from antiphon.serve.hosting.observation import Observation, disagreement, repetition
 from antiphon.serve.operator import canary as command
 from tests.serve.asr_client import STT
-from tests.serve.harness import CODEC, DUPLEX, FRAME_SAMPLES, Client, Server, null_checkpoint, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, Client, Server, serving, speech
 from tests.serve.realtime_client import realtime_client
 from tests.serve.resuming import QUERY, ResumingCaller
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import CODEC, DUPLEX, null_checkpoint
 
 SECRET = "a secret of operators and workers"
 

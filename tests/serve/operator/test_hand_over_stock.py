@@ -14,8 +14,9 @@ from antiphon.protocol import moshi
 from antiphon.protocol.chat import AudioFormat
 from antiphon.serve.hosting import front_end
 from antiphon.serve.operator import drain
-from tests.serve.harness import DUPLEX, FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, STOCK_QUERY, Client, Server, serving, speech
 from tests.serve.resuming import QUERY, MovingCaller
+from tests.support.null_models import DUPLEX
 
 FRAMES = 16
 STEP = 6

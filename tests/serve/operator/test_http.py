@@ -25,8 +25,9 @@ from antiphon.serve.hosting.app import BURST_LINES
 from antiphon.serve.operator.http import hardware
 from antiphon.serve.routes.static import StaticFiles, web_root
 from tests.repo.tracked import ROOT
-from tests.serve.harness import CODEC, DUPLEX, serving, speech
+from tests.serve.harness import serving, speech
 from tests.serve.hostile import UPGRADE
+from tests.support.null_models import CODEC, DUPLEX
 
 
 async def test_health_and_readiness() -> None:

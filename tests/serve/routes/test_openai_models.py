@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
-from tests.serve.harness import DUPLEX, serving
+from tests.serve.harness import serving
+from tests.support.null_models import DUPLEX
 
 
 async def test_the_models_are_listed_as_openai_lists_them(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from antiphon.errors import AudioError
 from antiphon.protocol.speech_request import PATH
 from antiphon.serve.dialects import speech_body
 from antiphon.serve.dialects.speech_body import SpeechBody
-from tests.serve.harness import DUPLEX, FRAME_SAMPLES, Server, serving
+from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.tts_client import SAID, SENTENCE, count_frames, levels, listening, speaking
+from tests.support.null_models import DUPLEX
 
 
 def pcm_of(data: bytes) -> FloatArray:

@@ -17,8 +17,9 @@ from antiphon.log import LINE_PERIOD_S
 from antiphon.models.prompt import PAUSE_S, SILENCE_CODES, Prompt
 from antiphon.protocol import moshi
 from antiphon.serve.hosting.app import BURST_LINES
-from tests.serve.harness import DUPLEX, LM, MIMI, Server, null_checkpoint, serving, speech
+from tests.serve.harness import Server, serving, speech
 from tests.support.null_backend import NullBackend
+from tests.support.null_models import DUPLEX, LM, MIMI, null_checkpoint
 from tests.support.stamp import read_stamp
 
 PERSONA = replace(DUPLEX, family="personaplex", lm=replace(LM, context=60))

@@ -11,8 +11,6 @@ import hmac
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
-
 from antiphon.errors import ConfigError
 
 HEADER: Final = "X-Twilio-Signature"
@@ -36,14 +34,14 @@ def read_token(path: Path) -> str:
     return token
 
 
-def is_signed(request: web.Request, token: str) -> bool:
-    """Whether Twilio has signed a request.
+def is_signed(header: str, host: str, raw_path: str, token: str) -> bool:
+    """Whether ``header`` is Twilio's signature of a request for ``raw_path`` (with its query) at ``host``.
 
     A proxy may have removed the encryption, and the configured address may end with a slash or not.
     """
-    given = request.headers.get(HEADER, "").encode(errors="surrogateescape")
-    path, mark, query = request.raw_path.partition("?")
-    places = [f"{request.host}{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/")]
+    given = header.encode(errors="surrogateescape")
+    path, mark, query = raw_path.partition("?")
+    places = [f"{host}{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/")]
     urls = [f"{scheme}://{place}" for scheme in ("wss", "https", "ws", "http") for place in places]
     return any(hmac.compare_digest(given, signature(url, token)) for url in urls)
 

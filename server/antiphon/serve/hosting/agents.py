@@ -13,7 +13,8 @@ from antiphon.errors import ConfigError, TextModelError, nearest
 from antiphon.log import Log
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.calls.agent import AgentParts
-from antiphon.serve.hosting.served import ServedModel, models_of
+from antiphon.serve.hosting.model_names import models_of
+from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_HINT_CHARS: Final = 400

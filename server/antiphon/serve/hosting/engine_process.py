@@ -30,7 +30,7 @@ from antiphon.log import set_up_logging
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
 from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines, show_progress
-from antiphon.serve.operator.metrics import watch_engine_process
+from antiphon.serve.operator.memory_metrics import watch_engine_process
 from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
 from antiphon.supervisor.answers import read_registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,21 +14,18 @@ from antiphon.backends.base import Backend, Progress
 from antiphon.backends.registry import device_of, make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
-from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
-from antiphon.ipc.client_context import Loop
 from antiphon.ipc.engine_client import ModelFacts
-from antiphon.ipc.engine_group import EngineGroup
 from antiphon.log import ERASE, Log
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
-from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
+from antiphon.serve.hosting.model_names import name_models
 
 DIGEST_DIGITS = 12
 """Hexadecimal digits of a manifest's SHA-256 in the banner: enough to distinguish two releases."""
@@ -94,15 +91,6 @@ def running_engines(
             taken_bytes["cpu"] += rings.fixed + engine.info.slots * rings.row
             running.append(RunningEngine(entry, name, checkpoint, engine))
         yield running
-
-
-def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop: Loop) -> list[ServedModel]:
-    """Engines of this process as the models of its conversations, on an event loop."""
-    ports = LocalFrontEnd({each.name: each.engine for each in running}, loop).client.engines
-    return [
-        serve_model(each.config, each.name, each.checkpoint, EngineGroup([ports[each.name]]), families)
-        for each in running
-    ]
 
 
 def _show_as(progress: Progress, prefix: str, done: int, total: int, what: str) -> None:

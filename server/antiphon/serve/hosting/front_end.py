@@ -37,8 +37,9 @@ from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import FAULTS, build_app, close_calls, make_runner
 from antiphon.serve.hosting.event_loop import run
+from antiphon.serve.hosting.model_names import name_models
 from antiphon.serve.hosting.ports import port_tls
-from antiphon.serve.hosting.served import ServedModel, name_models, serve_model
+from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.hosting.services import SERVICES
 from antiphon.serve.hosting.tcp import TcpConnection, TcpServer
 from antiphon.serve.operator.otel import make_tracer, trace_of

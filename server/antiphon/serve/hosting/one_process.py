@@ -12,18 +12,22 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from antiphon.config import ServerConfig
+from antiphon.engine.front_ends import LocalFrontEnd
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
+from antiphon.ipc.client_context import Loop
+from antiphon.ipc.engine_group import EngineGroup
 from antiphon.ipc.health import Health, together
 from antiphon.ipc.message_socket import Handle, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.engine_process import Engines, report_loss
-from antiphon.serve.hosting.engines import RunningEngine, running_engines, serve_here, show_progress
+from antiphon.serve.hosting.engines import RunningEngine, running_engines, show_progress
 from antiphon.serve.hosting.event_loop import run
 from antiphon.serve.hosting.front_end import FrontEnd
 from antiphon.serve.hosting.ports import bound_ports
 from antiphon.serve.hosting.processes import make_plan, supervise
+from antiphon.serve.hosting.served import ServedModel, serve_model
 from antiphon.serve.operator.otel import make_tracer
 from antiphon.supervisor.children import Child, LocalTask
 from antiphon.supervisor.messages import Message
@@ -73,3 +77,12 @@ async def _serve(
 
     plan = make_plan(config, 0, listeners, start_engine, start_front_end, families)
     return await supervise(Supervisor(plan), config, health)
+
+
+def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop: Loop) -> list[ServedModel]:
+    """Engines of this process as the models of its conversations, on an event loop."""
+    ports = LocalFrontEnd({each.name: each.engine for each in running}, loop).client.engines
+    return [
+        serve_model(each.config, each.name, each.checkpoint, EngineGroup([ports[each.name]]), families)
+        for each in running
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,12 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from antiphon.backends.machine import host_bytes, process_bytes
 from antiphon.metrics import METRICS, MetricFamilies, read_family
 from antiphon.serve.access.callers import Access
 from antiphon.serve.hosting.event_loop import LoopLag
 from antiphon.serve.hosting.turns import Turns
 from antiphon.serve.media.recording import CallRecorder
+from antiphon.serve.operator.memory_metrics import MemoryCollector
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
 """The close codes registered for all WebSockets. Codes that peers send in addition share a label."""
@@ -83,21 +82,6 @@ def watch_process(
     ProcessCollector(registry=registry)  # processor time, open files and start time
 
 
-def watch_engine_process(registry: CollectorRegistry) -> None:
-    """Report a process with engines and without conversations: its memory and its device's."""
-    registry.register(_MemoryCollector())
-    ProcessCollector(registry=registry)
-
-
-class _MemoryCollector(Collector):
-    """Reads the memory of the process and of its device."""
-
-    def collect(self) -> Iterable[Metric]:
-        yield read_family("process_memory_bytes", process_bytes())
-        yield read_family("memory_limit_bytes", host_bytes())
-        yield from _device_memory()
-
-
 class _ProcessCollector(Collector):
     """Reads the workers' own counts at a scrape, so that counting costs them nothing."""
 
@@ -109,7 +93,7 @@ class _ProcessCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield read_family("loop_busy_seconds", self._turns.busy_s)
         yield read_family("loop_lag_seconds", self._lag.worst_s)
-        yield from _MemoryCollector().collect()
+        yield from MemoryCollector().collect()
         keys = read_family("key_sessions")
         if not self._access.is_open("metrics"):  # no key is named where the metrics are public
             for name, sessions in self._access.ledger.sessions_of_keys():
@@ -118,15 +102,3 @@ class _ProcessCollector(Collector):
         left_out, failed = (0, 0) if (it := self._recorder) is None else (it.left_out, it.failed_files)
         yield read_family("recording_left_out_pieces", left_out)
         yield read_family("failed_recordings", failed)
-
-
-def _device_memory() -> Iterable[Metric]:
-    used = read_family("device_memory_bytes")
-    limit = read_family("device_memory_limit_bytes")
-    # Only backends that run on torch load it: this layer imports no framework.
-    devices = sys.modules.get("antiphon.backends.torch_devices")
-    for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
-        used.add_metric((device,), in_use)
-        limit.add_metric((device,), total)
-    yield used
-    yield limit

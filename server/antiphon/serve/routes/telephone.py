@@ -42,7 +42,8 @@ async def handle_twilio(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     token = services.access.twilio_token
-    if token is not None and not is_signed(request, token):
+    header = request.headers.get(HEADER, "")
+    if token is not None and not is_signed(header, request.host, request.raw_path, token):
         raise web.HTTPForbidden(text=f"{HEADER} is missing, or not that of this address\n")
     return await handle_stream(request, services, model, caller)
 

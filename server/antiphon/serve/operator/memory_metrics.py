@@ -1,0 +1,41 @@
+"""Metrics of a process's memory and its device's, for Prometheus. Imports no server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from antiphon.backends.machine import host_bytes, process_bytes
+from antiphon.metrics import read_family
+
+
+def watch_engine_process(registry: CollectorRegistry) -> None:
+    """Report a process with engines and without conversations: its memory and its device's."""
+    registry.register(MemoryCollector())
+    ProcessCollector(registry=registry)
+
+
+class MemoryCollector(Collector):
+    """Reads the memory of the process and of its device."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The process's bytes and limit, and each device's."""
+        yield read_family("process_memory_bytes", process_bytes())
+        yield read_family("memory_limit_bytes", host_bytes())
+        yield from _device_memory()
+
+
+def _device_memory() -> Iterable[Metric]:
+    used = read_family("device_memory_bytes")
+    limit = read_family("device_memory_limit_bytes")
+    # Only backends that run on torch load it: this layer imports no framework.
+    devices = sys.modules.get("antiphon.backends.torch_devices")
+    for device, (in_use, total) in devices.memory_in_use().items() if devices is not None else ():
+        used.add_metric((device,), in_use)
+        limit.add_metric((device,), total)
+    yield used
+    yield limit
