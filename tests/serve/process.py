@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
@@ -178,8 +179,11 @@ async def said(process: asyncio.subprocess.Process, pattern: str) -> re.Match[st
 def children_of(pid: int) -> dict[int, str]:
     """The processes that ``pid`` has started, and the words they were started with."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
-    pids = map(int, listed.read_text().split() if listed.exists() else [])
-    return {child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in pids}
+    found: dict[int, str] = {}
+    for child in map(int, listed.read_text().split() if listed.exists() else []):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+    return found
 
 
 def children(pid: int) -> dict[str, int]:

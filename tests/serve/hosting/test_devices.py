@@ -126,7 +126,7 @@ async def test_an_engine_that_leaves_hands_its_calls_to_the_others(
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
         for caller in callers:
             await caller.until_answered(20 - DUPLEX.delay_frames)
-        assert await sessions(server) == {"null:0": 2, "null:1": 2}
+        await until_sessions(server, {"null:0": 2, "null:1": 2})
         said = [server.url, "--hand-over", server.url, "--secret", str(secret), "--engine", "null:1"]
         assert await asyncio.to_thread(drain.main, said) == 0
         assert capsys.readouterr().out == "draining; calls that can be resumed go to a\n"
