@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -178,9 +179,16 @@ def run_here(options: argparse.Namespace) -> None:
     """One step in this process; its result is the last line of JSON."""
     sys.path[:0] = [str(ROOT / folder) for folder in SOURCES]
     machine: Any = import_module("antiphon.backends.machine")
-    if not machine.look_at_machine().has_cuda:
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ExitStack() as stack:
+        if not machine.look_at_machine().has_cuda:
+            os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
+            interpreter: Any = import_module("tests.backends.torch.interpreter")
+            stack.enter_context(interpreter.language_patched_once())
+        _take(options)
+
+
+def _take(options: argparse.Namespace) -> None:
     module, _, function = STEPS[options.step].partition(":")
     card: Any = import_module("lab.bench.gpu_card")
     options.out.mkdir(parents=True, exist_ok=True)
