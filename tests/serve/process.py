@@ -119,14 +119,9 @@ async def start_process(
 ) -> asyncio.subprocess.Process:
     """Start a server; making its backend takes ``make_s``, ``open_files`` are its soft and hard limit.
 
-    <<<<<<< HEAD
-        ``spec`` is the harness's name of the model; ``faults`` are those of its backend, where it is not only to
-        lose its device. ``environment`` is what is added to ours. A measurement is not ``is_calm``: it takes the
-        product's own bounds of time and room.
-    =======
-        ``spec`` is the name of a model in ``tests/support/null_models.py``; ``faults`` are those of its backend,
-        where it is not only to lose its device. ``environment`` is what is added to ours.
-    >>>>>>> 7c2aab33 (Start engines and supervisors without aiohttp and FFmpeg)
+    ``spec`` is the name of a model in ``tests/support/null_models.py``; ``faults`` are those of its backend,
+    where it is not only to lose its device. ``environment`` is what is added to ours. A measurement is not
+    ``is_calm``: it takes the product's own bounds of time and room.
     """
     facts = {"faults": faults or NullFaults(lose_device_at=lose_device_at), "make_s": make_s}
     front_ends = dict(itertools.pairwise(options)).get("--front-ends", "0")
