@@ -141,6 +141,15 @@ async def test_a_greeting_takes_the_place_of_the_first_reply() -> None:
         assert text.requests == []
 
 
+async def test_a_client_without_a_session_update_is_answered_all_the_same() -> None:
+    async with browsing(says("yes"), instructions="Be brief.") as (client, text, _):
+        await client.speak(np.concatenate([speech(8), SILENCE]))
+        await client.event("response.audio.done")
+        assert messages_of(text)[0] == ("system", "Be brief.")
+        assert HELLO not in messages_of(text)
+        assert not client.of("session.updated")
+
+
 async def test_a_failed_text_model_is_told_and_the_call_continues() -> None:
     async with browsing(Answer(status=400), says("fine"), sorry="sorry now") as (client, _text, _):
         await client.update()
@@ -158,11 +167,11 @@ async def test_pages_of_a_stream_before_are_passed_over_and_broken_ones_are_told
         await client.update()
         await client.event("response.audio.done")
         old = make_encoder("ogg")
-        old.encode(speech(1)[:960])
-        for _ in range(3):
-            await client.append(b"".join(old.encode(speech(1)[:960])))
+        old.encode(speech(1)[:960])  # with the head of its stream
+        for part in np.split(speech(10), 20):
+            await client.append(b"".join(old.encode(part)))
         await client.append(b"no page")
-        await client.speak(speech(1))
+        await client.speak(SILENCE)
         broken = OggOpusWriter(7)
         await client.append(broken.headers() + broken.page([b"\xff\0"], 960))  # a packet of no frames
         error = (await client.event("error"))["error"]
@@ -172,6 +181,7 @@ async def test_pages_of_a_stream_before_are_passed_over_and_broken_ones_are_told
         client.encoder = None
         await client.speak(np.concatenate([speech(8), SILENCE]))
         await client.event("response.audio.done")
+        assert len(client.of("input_audio_buffer.speech_started")) == 1
         old.close()
 
 
@@ -186,6 +196,8 @@ async def test_voices_and_health_are_as_its_front_end_reads_them() -> None:
         assert headers["Content-Type"].startswith("application/json")
         up = {"tts_up": True, "stt_up": True, "llm_up": True, "voice_cloning_up": False, "ok": True}
         assert json.loads((await server.get("/m/assistant/unmute/v1/health"))[1]) == up
+        status, body, _ = await server.get("/m/scribe/unmute/v1/voices")
+        assert (status, json.loads(body)["error"]) == (404, "no agent 'scribe' here; there is: assistant")
     async with TextModelServer().serve() as gone:
         pass
     async with agent_serving(gone) as server:
