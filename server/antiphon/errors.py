@@ -50,7 +50,7 @@ from antiphon.install import install_command
 class AntiphonError(Exception):
     """Base of every error Antiphon raises on purpose.
 
-    ``retry_after_s`` is after how many seconds another attempt may succeed; None where that is unknown.
+    ``retry_after_s``: seconds after which another attempt may succeed; None where that is unknown.
     """
 
     retry_after_s: int | None = None
@@ -65,15 +65,17 @@ class CheckpointError(AntiphonError):
 
 
 class CheckpointNotFoundError(CheckpointError):
-    """No checkpoint there, or the hub cannot be reached."""
+    """The checkpoint does not exist, or the hub cannot be reached."""
 
 
 class CheckpointFormatError(CheckpointError):
-    """A file is there but is not what its format says."""
+    """A file exists but does not have its format."""
 
 
 class CheckpointDigestError(CheckpointFormatError):
-    """A file's SHA-256 is not that of the manifest: ``path`` names it, ``found`` and ``promised`` differ."""
+    """A file's SHA-256 differs from the manifest's: ``path`` is the file, ``found`` and ``promised`` the
+    digests.
+    """
 
     def __init__(self, path: str, *, found: str, promised: str, remedy: str) -> None:
         self.path, self.found, self.promised = path, found, promised
@@ -97,7 +99,7 @@ class MissingExtraError(BackendError):
 
 
 class UnsupportedError(BackendError):
-    """This backend cannot do what was asked."""
+    """This backend cannot do what was requested."""
 
 
 class StepError(BackendError):
@@ -113,18 +115,18 @@ class DeviceLostError(BackendError):
 
 
 class DegradedError(AntiphonError):
-    """A smaller model strays further from the one it was made of than its recipe allows."""
+    """A smaller model differs more from its original than its recipe allows."""
 
 
 class ProtocolError(AntiphonError):
-    """The peer sent bytes that mean nothing in this protocol."""
+    """The peer sent bytes without a meaning in this protocol."""
 
 
 class FieldError(ProtocolError):
     """A field of a JSON event is missing or cannot be used.
 
-    ``param`` is its path, such as "session.audio.format.rate"; ``code`` says what is wrong in a word for
-    programs; ``event_id`` is what the sender called the event, if anything.
+    ``param`` is its path, such as "session.audio.format.rate"; ``code`` is the fault in a word for programs;
+    ``event_id`` is the sender's id of the event, if any.
     """
 
     def __init__(self, message: str, *, param: str | None, code: str, event_id: str | None = None) -> None:
@@ -139,7 +141,7 @@ class RetiredApiError(ProtocolError):
 
 
 class TextModelError(AntiphonError):
-    """An agent's text model cannot be reached, or does not answer as it should.
+    """An agent's text model cannot be reached, or answers incorrectly.
 
     ``may_pass``: the same request may succeed at once. ``retry_after_s``: it is full for this time.
     """
@@ -154,7 +156,7 @@ class AudioError(AntiphonError):
 
 
 class RecordingTooLongError(AudioError):
-    """A recording has more seconds than one may have."""
+    """A recording is longer than the limit."""
 
 
 class SessionError(AntiphonError):
@@ -176,7 +178,7 @@ class DrainingError(SessionError):
 
 
 class UnknownModelError(SessionError):
-    """No model of that name, or of the kind a route needs; ``known`` are the names of those there are."""
+    """No model of that name, or of the kind a route needs; ``known`` are the names of the models."""
 
     def __init__(self, message: str, *, known: Iterable[str]) -> None:
         self.known = tuple(known)
@@ -184,14 +186,14 @@ class UnknownModelError(SessionError):
 
 
 class UnknownSessionError(SessionError):
-    """No session of that name that this key may know of, in this process."""
+    """No session of that name belongs to this key in this process."""
 
 
 class SessionLimitError(SessionError):
     """The key or address has reached its limit of sessions."""
 
     retry_after_s: int = 10
-    """The end of a running session is unknown: this is the wait that clients are asked for."""
+    """The end of a running session is unknown: clients are asked to wait this number of seconds."""
 
 
 class UsageLimitError(SessionLimitError):
@@ -207,7 +209,7 @@ class KeyRevokedError(SessionError):
 
 
 class SessionTimeoutError(SessionError):
-    """The peer fell silent, or never began to speak."""
+    """The peer became silent, or never began to speak."""
 
 
 class ReplacedError(SessionError):
@@ -228,7 +230,7 @@ class HandOverError(SessionError):
 
 
 class HandOverRefusedError(HandOverError):
-    """Another worker refuses a call for what it is; trying again changes nothing."""
+    """Another worker refuses a call for its content; a retry changes nothing."""
 
 
 class ResumeError(SessionError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 
 UNPINNED = frozenset({"reference"})
-"""Extras that constraints.txt excludes: moshi asks for older torch, numpy and aiohttp than the pins."""
+"""Extras that constraints.txt excludes: moshi requires older torch, numpy and aiohttp than the pins."""
 
 _WITH_EXTRA = re.compile(
     r"""(?P<what>[^;]+?)\s*;\s*(?:\((?P<marker>.+)\) and )?extra == ['"](?P<extra>[^'"]+)['"]"""
@@ -38,7 +38,7 @@ def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> st
 
 
 def _installer() -> str | None:
-    """What installs packages into the Python that runs; None without pip and uv."""
+    """The installer for the running Python; None without pip and uv."""
     python = shlex.quote(sys.executable)
     if find_spec("pip") is not None:
         return f"{python} -m pip install"
@@ -46,7 +46,7 @@ def _installer() -> str | None:
 
 
 def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
-    """Those of a distribution's ``declared`` requirements that belong to ``extra``; "" is the base."""
+    """The ``declared`` requirements of a distribution that belong to ``extra``; "" is the base."""
     found = []
     for line in declared:
         match = _WITH_EXTRA.fullmatch(line)
@@ -58,7 +58,9 @@ def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
 
 
 def _declared() -> list[str]:
-    """What the installed distribution requires. Only a failure asks, so every start is spared the import."""
+    """The requirements of the installed distribution. Only a failure asks, so a start is spared the
+    import.
+    """
     from importlib.metadata import requires
 
     return requires("antiphon") or []

@@ -1,6 +1,6 @@
 """Structured logs: one line of ``key=value`` pairs on stderr, made to be searched by session.
 
-What is logged are facts about the service. Audio, text, query strings and prompts never are.
+Logs contain facts about the service, never audio, text, query strings or prompts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TextIO
 LEVELS = ("debug", "info", "warning", "error")
 
 ERASE = "\r\x1b[K"
-"""Erases the line of a terminal: progress leaves one that is not ended."""
+"""Erases the line of a terminal, where a progress line may be unfinished."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 
@@ -30,14 +30,14 @@ def format_value(value: object) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text):
         return text
-    return json.dumps(text).replace("\x7f", "\\u007f")  # DEL, of which JSON makes nothing
+    return json.dumps(text).replace("\x7f", "\\u007f")  # DEL, which JSON does not escape
 
 
 class LogfmtFormatter(logging.Formatter):
     """``time=... level=... event=... key=value ...``, UTC with milliseconds."""
 
     def __init__(self, fields: Mapping[str, object] | None = None, *, prefix: str = "") -> None:
-        """``fields`` are on every line, behind ``prefix``."""
+        """``fields`` are on every line, after ``prefix``."""
         super().__init__()
         self._fields = dict(fields or {})
         self._prefix = prefix
@@ -59,7 +59,7 @@ class LogfmtFormatter(logging.Formatter):
 
 
 class Log:
-    """A logger that takes its facts as keywords and carries some of them along.
+    """A logger that takes facts as keywords and can bind some of them.
 
     ``log.info("session opened", model="echo")``; ``log.bind(session="a1")`` gives a child that adds
     ``session=a1`` to all its lines.
@@ -83,11 +83,11 @@ class Log:
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something that may need an operator."""
+        """A warning that may need an operator."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
-        """Something that broke a promise."""
+        """A broken promise."""
         self._emit(logging.ERROR, event, fields, exc_info)
 
     def _emit(
@@ -100,13 +100,13 @@ class Log:
 
 
 LINE_PERIOD_S = 10.0
-"""From one line of a :class:`SparseLog` to the next, beyond its burst: about 1 MB a day of one kind."""
+"""Seconds between two lines of a :class:`SparseLog`, after its burst: about 1 MB a day of one kind."""
 
 
 class SparseLog:
-    """A log of what peers provoke: of each kind a burst of lines, then one in ``LINE_PERIOD_S``.
+    """A log of lines that peers can provoke: of each kind a burst, then one in ``LINE_PERIOD_S``.
 
-    A line after some were left out says how many, as ``left_out``. The kinds are a few words of the caller's.
+    A line after omitted ones has their number as ``left_out``. The caller names the kinds.
     """
 
     def __init__(self, log: Log, clock: Callable[[], float], *, burst: int) -> None:
@@ -124,15 +124,15 @@ class SparseLog:
         return child
 
     def info(self, event: str, *, of: str, **fields: object) -> None:
-        """A line of the kind ``of``, or one more left out."""
+        """Log a line of the kind ``of``, or count it as left out."""
         self._write(self._log.info, event, of, fields)
 
     def warning(self, event: str, *, of: str, **fields: object) -> None:
-        """A line of the kind ``of`` that may need an operator, or one more left out."""
+        """Log a warning of the kind ``of``, or count it as left out."""
         self._write(self._log.warning, event, of, fields)
 
     def error(self, event: str, *, of: str, **fields: object) -> None:
-        """A line of the kind ``of`` about what needs an operator, or one more left out."""
+        """Log an error of the kind ``of``, or count it as left out."""
         self._write(self._log.error, event, of, fields)
 
     def _write(self, write: Callable[..., None], event: str, of: str, fields: dict[str, object]) -> None:
@@ -159,6 +159,6 @@ def set_up_logging(level: str, stream: TextIO | None = None, **fields: object) -
     root.setLevel(level.upper())
     # aiohttp logs full request lines, query strings included; asyncio's debug lines hold reprs of data.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
-    # Its one warning quotes the subprotocols a client offers, and API keys come that way.
+    # Its one warning quotes the subprotocols that a client offers, which may contain API keys.
     logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The table of metrics: what each one is called and means, its labels, and how processes join their values.
+"""The table of metrics: name, meaning and labels of each, and how values of several processes are joined.
 
 Every exposition, the sums over the processes of a server and docs/metrics.md read :data:`METRICS`. To add a
 metric, write its row and request it by its name, where it is counted.
@@ -29,14 +29,14 @@ class MetricType(StrEnum):
 
 
 class Merge(StrEnum):
-    """What the values of several processes are together."""
+    """How the values of several processes are joined."""
 
     SUM = "sum"
-    LARGEST = "largest"  # every process sees the same thing, or the worst one counts
+    LARGEST = "largest"  # every process sees the same value, or the worst one counts
     EARLIEST = "earliest"
 
     def joined(self, one: float, other: float) -> float:
-        """The value of two processes."""
+        """Join the values of two processes."""
         match self:
             case Merge.SUM:
                 return one + other
@@ -258,7 +258,7 @@ def merge_of(sample: str) -> Merge:
 
 
 def read_family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
-    """A metric that a collector reads when it is asked: with a value, or without any yet."""
+    """A metric that a collector reads at a scrape: with a value, or without one yet."""
     row = METRICS[name]
     kind = CounterMetricFamily if row.type is MetricType.COUNTER else GaugeMetricFamily
     return kind(PREFIX + name, row.help, value=value, labels=None if value is not None else row.labels)
@@ -272,7 +272,7 @@ def make_metric(kind: Callable[..., M], name: str, registry: CollectorRegistry) 
 
 
 class MetricFamilies:
-    """The metrics of one registry by name, each made once however many models report in it."""
+    """The metrics of one registry by name, each made once for any number of models."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register on ``registry``."""
@@ -280,7 +280,7 @@ class MetricFamilies:
         self._made: dict[str, Any] = {}
 
     def get(self, kind: Callable[..., M], name: str) -> M:
-        """The metric of this name, made when it is first requested."""
+        """The metric of this name, made at the first request."""
         made: M | None = self._made.get(name)
         if made is None:
             made = self._made[name] = make_metric(kind, name, self.registry)

@@ -23,7 +23,7 @@ from antiphon.values import ValueRule, plain, read_number
 T = TypeVar("T")
 
 AUTO: Final = "auto"
-"""What a file or the command line says for a number that the server may choose (None in the dataclass)."""
+"""The word in a file or on the command line for a number that the server chooses (None in the dataclass)."""
 
 UNITS: Final[Mapping[str, str]] = {
     "s": "SECONDS",
@@ -39,7 +39,7 @@ UNITS: Final[Mapping[str, str]] = {
 
 
 RENAMED: Final = {"agent_port": "free_rows_port", "--agent-port": "--free-rows-port"}
-"""Options by a name that they had before, as a file and as the command line has it."""
+"""Former names of options, in a file and on the command line."""
 
 
 class Group(StrEnum):
@@ -127,7 +127,7 @@ class OptionInfo:
         return ", ".join(self.default) if self.is_list else str(self.default)
 
     def check(self, value: Any) -> Any:
-        """``value`` as the option's type: an int passes for a float, anything else must fit exactly.
+        """``value`` as the option's type: an int passes for a float, any other type must be exact.
 
         Raises:
             ConfigError: wrong type, not finite, not one of the choices, or out of range.
@@ -175,7 +175,7 @@ def _rows(cls: type, prefix: tuple[str, ...]) -> Iterator[OptionInfo]:
     for item in dataclasses.fields(cls):
         hint, metadata = hints[item.name], item.metadata
         if metadata.get("is_entries"):
-            continue  # a list of tables, not a leaf: for files only
+            continue  # a list of tables: for files only
         if dataclasses.is_dataclass(hint):
             yield from _rows(typing.cast("type", hint), (*prefix, item.name))
             continue
@@ -268,7 +268,7 @@ def refusal_of(info: OptionInfo, written: str) -> ConfigError:
 
 
 def right_name(name: str, known: Iterable[str]) -> str:
-    """What to write in place of a name that no option has."""
+    """The advice for a name that no option has."""
     return f"it is called {RENAMED[name]} now" if name in RENAMED else nearest(name, known)
 
 

@@ -1,4 +1,4 @@
-"""TCP ports of protocols that are no HTTP, each an option ``tcp`` in the form of an address."""
+"""TCP ports of protocols apart from HTTP, each an option ``tcp`` in the form of an address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORM: Final = "wyoming://[HOST]:PORT[?key=NAME]"
 
 
 class TcpProtocol(StrEnum):
-    """What is spoken on a port."""
+    """The protocol of a port."""
 
     WYOMING = "wyoming"
 
@@ -24,7 +24,7 @@ class TcpProtocol(StrEnum):
 class TcpPort:
     """One port, on this machine only unless it names a ``host``.
 
-    Its callers show no key: their sessions and their use count as those of the ``key`` of this name.
+    Its callers present no key: their sessions and usage count for the ``key`` of this name.
     """
 
     protocol: TcpProtocol
@@ -34,16 +34,16 @@ class TcpPort:
 
     @property
     def is_announced(self) -> bool:
-        """Whether mDNS is to name it: it is Wyoming's, and other machines reach it."""
+        """Whether mDNS announces it: it is Wyoming's, and other machines reach it."""
         is_own = self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
         return self.protocol is TcpProtocol.WYOMING and not is_own
 
 
 def read_tcp_ports(texts: Sequence[str], *, has_keys: bool, taken: Sequence[int]) -> tuple[TcpPort, ...]:
-    """The ports that ``texts`` spell; ``taken`` are those of the server's other ports.
+    """The ports in ``texts``; ``taken`` are those of the server's other ports.
 
     Raises:
-        ConfigError: one is none, or is there twice, or lacks the key of a server with keys.
+        ConfigError: one is invalid, occurs twice, or lacks the key of a server with keys.
     """
     ports = tuple(map(_read, texts))
     for text, port in zip(texts, ports, strict=True):

@@ -1,7 +1,7 @@
-"""What a value may be, its type, range and choices: one check and one wording for everything that is read.
+"""The rules for values, their type, range and choices: one check and one wording for all that is read.
 
 Options, sampling parameters, queries, JSON events, manifests and messages between processes each raise an
-error of their own with the words of a :class:`Fault`.
+error of their own with the text of a :class:`Fault`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_SHOWN_CHARS: Final = 40
 """Characters of a refused value that an error repeats."""
 
 LARGEST: Final = sys.float_info.max
-"""Numbers beyond it, and NaN, are not finite."""
+"""Numbers beyond it, and NaN, count as not finite."""
 
 NAMES: Final[Mapping[type, str]] = {
     str: "a string",
@@ -45,10 +45,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """What a value may be.
+    """The rule for a value.
 
     An int passes for a float, a bool for no number, and a float has to be finite. ``also`` are values outside
-    outside of the range that pass too, with what each stands for ("" where the value says it).
+    of the range that pass too, each with its meaning ("" where the value is clear).
     """
 
     types: Types
@@ -75,13 +75,13 @@ class ValueRule:
         return None
 
     def _is_of_kind(self, value: Any) -> bool:
-        """Whether JSON tells ``value`` to be of one of the types."""
+        """Whether JSON gave ``value`` one of the types."""
         if isinstance(value, bool):
             return bool in self.kinds
         return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
 
     def converted(self, value: Any) -> Any:
-        """A value that fits, as the rule's type: whole numbers as floats where it is float."""
+        """A value that fits, in the rule's type: whole numbers become floats where it is float."""
         return float(value) if float in self.kinds and isinstance(value, int) else value
 
     @property
@@ -130,12 +130,12 @@ def shown(value: object) -> str:
 
 
 def plain(number: float | None) -> str:
-    """A bound as people write it: whole where it is."""
+    """A bound as people write it, without a needless fraction."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def read_number(text: str, *, is_whole: bool) -> int | float | None:
-    """The number that ``text`` spells, or None.
+    """The number in ``text``, or None.
 
     Digits as JavaScript prints them; underscores, spaces, nan and inf are no numbers.
     """

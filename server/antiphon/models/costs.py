@@ -14,12 +14,12 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A card's constants.
+    """The constants of a GPU.
 
-    ``memory_bytes`` are all that a program sees, ``cache_bytes_per_s`` is of its second cache. Kernels run
-    on ``units`` at ``clock_hz``. ``node_s`` is what one more kernel in a graph costs: 1.2 us between kernels
-    and 1.6 us of its own latency. ``host_s`` is what the host adds to a tick. ``is_measured``: a run on this
-    card has confirmed them.
+    ``memory_bytes`` is the memory of a program, ``cache_bytes_per_s`` is of its second cache. Kernels run on
+    ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph: 1.2 us between kernels and
+    1.6 us of its own latency. ``host_s`` is the host's part of a tick. ``is_measured``: a run on this GPU has
+    confirmed them.
     """
 
     name: str
@@ -45,8 +45,9 @@ A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 8.7e12, 108, 1.41e9)
 L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 41e12, 142, 2.52e9)
 RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 37e12, 128, 2.52e9)
 L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 13.6e12, 58, 2.04e9)
-"""Of datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The rates of
-second caches are estimates."""
+"""From datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The
+rates of second caches are estimates.
+"""
 
 DRIVER_NAMES: Final = {
     "NVIDIA H200": H200,
@@ -56,14 +57,14 @@ DRIVER_NAMES: Final = {
     "NVIDIA GeForce RTX 4090": RTX_4090,
     "NVIDIA L4": L4,
 }
-"""By the driver's whole name. Of an H100 PCIe, an H100 NVL, a GH200 or a slice of MIG other rates hold."""
+"""By the driver's full name. An H100 PCIe, an H100 NVL, a GH200 or a slice of MIG has other rates."""
 
 CARDS: Final = tuple(DRIVER_NAMES.values())
 """The GPUs with known constants, the largest first."""
 
 
 def card_called(name: str) -> GpuCard | None:
-    """The card of a device of this name, as the driver gives it; None where its constants are not known."""
+    """The constants of the GPU with this name of the driver; None where they are not known."""
     return DRIVER_NAMES.get(name)
 
 

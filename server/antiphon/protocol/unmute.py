@@ -23,7 +23,7 @@ FATAL: Final = "fatal"
 """The type of an error that ends the connection; other errors do not."""
 
 MAX_LOG_CHARS: Final = 8192
-"""Of the conversation that events repeat, all of it each time; the oldest is left out."""
+"""Characters of the conversation that events repeat in full; the oldest text is left out."""
 
 SHOWN: Final = ("type", "text", "language")
 """The fields of instructions."""
@@ -38,7 +38,8 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """How the agent is to be. ``session`` is as it is repeated, ``instructions`` are "" for the agent's own.
+    """The agent's settings. ``session`` is repeated in the answer, ``instructions`` are "" for the agent's
+    own.
 
     Of Unmute's characters only ``constant`` has a text; the texts of the others are its backend's.
     """
@@ -50,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An event that says nothing to a server."""
+    """An event without a meaning for a server."""
 
 
 ClientEvent: TypeAlias = AppendAudio | Update | Passed
@@ -92,20 +93,20 @@ _READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = MappingProxyTyp
 
 
 def begins_stream(audio: bytes) -> bool:
-    """Whether a piece of audio begins an Ogg stream: clients may send pages of the connection before."""
+    """Whether a piece of audio begins an Ogg stream: clients may send pages of an earlier connection."""
     return audio.startswith(b"OggS") and audio[5:6] > b"" and bool(audio[5] & 2)
 
 
 class ChatLog:
-    """What both sides have said, as events repeat it."""
+    """The words of both sides, as events repeat them."""
 
     def __init__(self) -> None:
-        """Begin without a word."""
+        """Start without words."""
         self._said: deque[tuple[str, str]] = deque()
         self._chars = 0
 
     def add(self, role: str, words: str, *, is_new: bool = False) -> None:
-        """Words of the ``user`` or the ``assistant``; they continue what it said last unless ``is_new``."""
+        """Add words of the ``user`` or the ``assistant``; they continue its last text unless ``is_new``."""
         if self._said and self._said[-1][0] == role and not is_new:
             words = f"{self._said.pop()[1]} {words}"
             self._chars = sum(len(text) for _, text in self._said)
@@ -124,12 +125,12 @@ class ChatLog:
 
 
 def session_updated(session: Mapping[str, Any]) -> Event:
-    """The session is as the client has asked."""
+    """The session, as the client has set it."""
     return event("session.updated", session=session)
 
 
 def heard(word: str, start_ms: int) -> Event:
-    """A word of the caller, which began then."""
+    """A word of the caller, and its start."""
     kind = "conversation.item.input_audio_transcription.delta"
     return event(kind, delta=word, start_time=round(start_ms / 1000, 3))
 

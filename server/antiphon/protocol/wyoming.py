@@ -21,15 +21,15 @@ from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES
 from antiphon.values import shown
 
 MAX_JSON_BYTES: Final = 2 * MAX_TEXT_BYTES
-"""Of an event's line, and of its data: the longest text, and its escapes."""
+"""Bytes of an event's line, and of its data: the longest text, and its escapes."""
 
 MAX_PAYLOAD_BYTES: Final = 262_144
-"""Of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
+"""Bytes of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
 
 MAX_CHANNELS: Final = 2
 SAMPLE_BYTES: Final = 2
 RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-"""Rates of audio that are read: those of sound cards and telephones."""
+"""Accepted sampling rates: those of sound cards and telephones."""
 
 ATTRIBUTION: Final[Mapping[str, str]] = MappingProxyType({"name": "Antiphon", "url": ""})
 
@@ -49,26 +49,26 @@ class AudioForm:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """What is served here?"""
+    """Request the list of services."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Is somebody there? The answer repeats ``text``."""
+    """A ping; the answer repeats ``text``."""
 
     text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NameModel:
-    """The model of this name is to write the audio down that follows."""
+    """Transcribe the following audio with the model of this name."""
 
     model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AudioStart:
-    """The first audio follows."""
+    """The audio begins."""
 
     form: AudioForm
 
@@ -83,12 +83,12 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class AudioStop:
-    """There was no more audio."""
+    """The audio ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synthesize:
-    """A text to speak, by the voice of this name."""
+    """A text to speak, in the voice of this name."""
 
     text: str
     voice: str | None = None
@@ -96,7 +96,7 @@ class Synthesize:
 
 @dataclass(frozen=True, slots=True)
 class SynthesizeStart:
-    """A text to speak follows in pieces."""
+    """A text to speak begins, sent in pieces."""
 
     voice: str | None = None
 
@@ -110,12 +110,12 @@ class SynthesizeChunk:
 
 @dataclass(frozen=True, slots=True)
 class SynthesizeStop:
-    """There was no more text."""
+    """The text ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """What a person has said or written, for an agent to answer: an event ``transcript``."""
+    """A person's words for an agent to answer: an event ``transcript``."""
 
     text: str
 
@@ -275,7 +275,7 @@ class Offer:
 
 
 def encode_info(recognisers: Sequence[Offer], voices: Sequence[Offer], agents: Sequence[Offer]) -> bytes:
-    """What is served here: a program each for words, for speech, and for answers in text."""
+    """The services: one program for transcription, one for speech, and one for answers in text."""
     programs = {
         "asr": _program(
             recognisers, "models", supports_transcript_streaming=True, prefers_noise_reduction_enabled=False
