@@ -22,6 +22,10 @@ WYOMING = TcpProtocol.WYOMING
         ("wyoming://0.0.0.0:10300/", TcpPort(WYOMING, 10300, "0.0.0.0")),
         ("wyoming://[::1]:1", TcpPort(WYOMING, 1, "::1")),
         ("wyoming://home.lan:1", TcpPort(WYOMING, 1, "home.lan")),
+        (
+            "audiosocket://:9092/assistant?voice=anna%201",
+            TcpPort(TcpProtocol.AUDIOSOCKET, 9092, model="assistant", voice="anna 1"),
+        ),
     ],
 )
 def test_an_address_is_a_port(text: str, port: TcpPort) -> None:
@@ -34,13 +38,14 @@ def test_an_address_is_a_port(text: str, port: TcpPort) -> None:
     [
         ("wyoming://:10300?key=", "it names a key, and there is no file of --api-keys"),
         ("wyoming://:10300?key=home", "it names a key, and there is no file of --api-keys"),
-        ("wyoming://", "it is no address; write wyoming://"),
+        ("wyoming://", "it is no address; write PROTOCOL://"),
         ("wyoming://:0", "it is no address"),
         ("wyoming://:70000", "it is no address"),
         ("wyoming://a@b:1", "it is no address"),
-        ("wyoming://:1/model", "it is no address"),
+        ("wyoming://:1/model", "its clients choose the model and the voice; name none"),
+        ("audiosocket://:1/model/more", "it is no address"),
         ("wyoming://:1?other=1", "it is no address"),
-        ("http://:1", "the protocol is one of wyoming"),
+        ("http://:1", "the protocol is one of wyoming, audiosocket"),
         ("10300", "the protocol is one of wyoming"),
         ("wyoming://:8998", "the port 8998 is there twice"),
     ],

@@ -32,7 +32,8 @@ from antiphon.ipc.values import FrameReply
 from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.protocol import media_streams as wire
 from antiphon.serve.calls.values import PushAudio
-from antiphon.serve.dialects.media_stream import MediaStreamDialect
+from antiphon.serve.dialects.media_stream import MediaStreamLine
+from antiphon.serve.dialects.telephone import TelephoneDialect
 from antiphon.serve.hosting.served import ServedModel
 
 PACKET_S: Final = 0.02
@@ -142,7 +143,7 @@ def simulate(seconds: float, fast: float, seed: int) -> Outcome:
     rng, now = random.Random(seed), SimpleNamespace(s=0.0)
     model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=spec())))
     start = wire.StreamStart("MZ1", "streamSid", "pcmu")
-    dialect = MediaStreamDialect(start, cast("ServedModel", model), lambda: now.s)
+    dialect = TelephoneDialect(MediaStreamLine(start), cast("ServedModel", model), lambda: now.s)
     clock, telephone = InputClock(24_000, FRAME_SAMPLES, 0.0), Telephone()
     loud = [base64.b64encode(g711.encode(tone(pitch), Law.MU)).decode() for pitch in range(PITCHES)]
     quiet = base64.b64encode(g711.encode(0 * tone(0), Law.MU)).decode()

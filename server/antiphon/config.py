@@ -172,8 +172,8 @@ class ServerConfig:
     )
     tcp: tuple[str, ...] = option(
         (),
-        "further port: wyoming://[HOST]:PORT for Home Assistant; without HOST for this machine only; repeat "
-        "for several",
+        "further port: wyoming://[HOST]:PORT for Home Assistant, audiosocket://[HOST]:PORT/MODEL for "
+        "Asterisk; without HOST for this machine only; repeat for several",
         metavar="ADDRESS",
         group=Group.NETWORK,
     )

@@ -11,19 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 from antiphon.errors import ConfigError
 
 LOOPBACK: Final = "127.0.0.1"
-FORM: Final = "wyoming://[HOST]:PORT[?key=NAME]"
+FORM: Final = "PROTOCOL://[HOST]:PORT[/MODEL][?key=NAME&voice=NAME]"
 
 
 class TcpProtocol(StrEnum):
     """The protocol of a port."""
 
     WYOMING = "wyoming"
+    AUDIOSOCKET = "audiosocket"
 
 
 @dataclass(frozen=True, slots=True)
 class TcpPort:
     """One port, on this machine only unless it names a ``host``.
 
+    Its calls go to ``model``, which may be an agent, with the ``voice`` of this name; None are the defaults.
     Its callers present no key: their sessions and usage count for the ``key`` of this name.
     """
 
@@ -31,6 +33,8 @@ class TcpPort:
     port: int
     host: str = LOOPBACK
     key: str | None = None
+    model: str | None = None
+    voice: str | None = None
 
     @property
     def is_announced(self) -> bool:
@@ -69,7 +73,11 @@ def _read(text: str) -> TcpPort:
     if parts.scheme not in list(TcpProtocol):
         raise ConfigError(f"tcp = {text!r}: the protocol is one of {', '.join(TcpProtocol)}; write {FORM}")
     wishes = dict(parse_qsl(parts.query, keep_blank_values=True))
-    has_more = parts.username is not None or parts.fragment or wishes.keys() - {"key"}
-    if not number or has_more or parts.path not in ("", "/"):
+    has_more = parts.username is not None or parts.fragment or wishes.keys() - {"key", "voice"}
+    model, voice = parts.path[1:] or None, wishes.get("voice")
+    if not number or has_more or "/" in (model or ""):
         raise ConfigError(f"tcp = {text!r}: it is no address; write {FORM}")
-    return TcpPort(TcpProtocol(parts.scheme), number, parts.hostname or LOOPBACK, wishes.get("key"))
+    if parts.scheme == TcpProtocol.WYOMING and (model or voice):
+        raise ConfigError(f"tcp = {text!r}: its clients choose the model and the voice; name none")
+    protocol, host = TcpProtocol(parts.scheme), parts.hostname or LOOPBACK
+    return TcpPort(protocol, number, host, wishes.get("key"), model, voice)

@@ -43,6 +43,8 @@ TESTS: Mapping[str, Sequence[str]] = {
         "serve/transport/test_frames.py::refused_before_it_is_here",
         "serve/dialects/test_chat.py::over_the_limit_is_closed_with_1009",
     ),
+    "protocol/audiosocket.py::MAX_AUDIO_BYTES": ("protocol/test_audiosocket.py::refused_by_its_head",),
+    "protocol/asterisk.py::MAX_MESSAGE_BYTES": ("protocol/test_asterisk.py::cannot_be_followed",),
     "protocol/wyoming.py::MAX_JSON_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
     "protocol/wyoming.py::MAX_PAYLOAD_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
     "serve/calls/text_reply.py::MAX_RUNNING": ("serve/dialects/test_wyoming.py::as_many_as_it_may",),

@@ -214,6 +214,31 @@ def telephone_messages(random: Random) -> list[Message]:
     return [*found, "", "[]", '{"event":' * 1000, "\x00", b"", b"\x01abc"]
 
 
+def asterisk_messages(random: Random) -> list[Message]:
+    """Control messages of wrong values, among some that are right, and audio of odd lengths."""
+    values = ("", "slin24", "opus", "x" * 5000, "-1", "960", "99999999", "\x00", "{")
+    picked = [values[int(at)] for at in random.integers(0, len(values), size=24)]
+    found: list[Message] = [
+        f"MEDIA_START channel:{one} format:{two} optimal_frame_size:{three}"
+        for one, two, three in zip(picked[::3], picked[1::3], picked[2::3], strict=True)
+    ]
+    found += [json.dumps({"event": it, "format": it, "optimal_frame_size": it}) for it in picked[:6]]
+    start = "MEDIA_START channel:a format:slin24 optimal_frame_size:960"
+    return [
+        *found,
+        start,
+        start,
+        "MEDIA_MARK_PROCESSED x",
+        "MEDIA_XOFF",
+        "",
+        "{}",
+        "[",
+        b"",
+        b"a",
+        b"\0" * 961,
+    ]
+
+
 def realtime_messages(random: Random) -> list[Message]:
     """Events of wrong fields, in no order, among some that are right."""
     names = (
@@ -381,6 +406,7 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
         ("/v1/realtime/translations",), realtime_messages, (bytes(1_048_577),)
     ),
     "GET /twilio": Upgraded(("/twilio",), telephone_messages, (b"binary",)),
+    "GET /asterisk": Upgraded(("/asterisk", "/m/null-echo/asterisk"), asterisk_messages, (bytes(16_385),)),
     "GET /telnyx": Upgraded(
         ("/telnyx", "/m/null-echo/telnyx", "/telnyx?model=assistant"), telephone_messages, (b"binary",)
     ),

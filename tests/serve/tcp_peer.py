@@ -30,7 +30,11 @@ async def listening(
         async def accept() -> None:
             while True:
                 connection, _ = await loop.sock_accept(listener)
-                await loop.connect_accepted_socket(partial(handler_of, connection), connection)
+                try:
+                    await loop.connect_accepted_socket(partial(handler_of, connection), connection)
+                except BaseException:
+                    connection.close()
+                    raise
 
         def handler_of(connection: socket.socket) -> TcpConnection:
             handler = tcp.accept(connection, on_message)

@@ -27,6 +27,7 @@ from antiphon.audio.ogg import OggDecoder, OggOpusWriter
 from antiphon.errors import AntiphonError
 from antiphon.limits import Limits
 from antiphon.protocol import (
+    asterisk,
     kyutai,
     kyutai_tts,
     live,
@@ -141,6 +142,11 @@ def cases() -> Iterator[Case]:
         media_streams.decode,
         f'{{"event":"media","media":{{"payload":"{payload}"}}}}',
     )
+    size = asterisk.MAX_MESSAGE_BYTES
+    for shape, text in json_texts(size, "x"):
+        yield Case("asterisk", shape, asterisk.decode, text.replace("type", "event", 1)[:size])
+    words = "MEDIA_START " + "a:b " * (size // 4 - 4)
+    yield Case("asterisk", "words", asterisk.decode, words)
     for shape, text in json_texts(wyoming.MAX_JSON_BYTES, "x"):
         body = text.encode()[: wyoming.MAX_JSON_BYTES]
         line = f'{{"type":"synthesize-chunk","data_length":{len(body)}}}\n'.encode()

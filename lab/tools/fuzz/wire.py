@@ -11,6 +11,8 @@ from antiphon.errors import AntiphonError, FieldError, ProtocolError
 from antiphon.limits import Limits
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol import (
+    asterisk,
+    audiosocket,
     kyutai,
     kyutai_tts,
     live,
@@ -37,7 +39,7 @@ from antiphon.serve.access.keys import chosen_subprotocol, presented_key
 from antiphon.serve.access.security import host_allowed, origin_allowed, page_headers
 from antiphon.serve.dialects.media_stream import Chunks
 from antiphon.serve.transport.frames import FrameError
-from antiphon.serve.transport.stream import StreamReader
+from antiphon.serve.transport.stream import SizeOf, StreamReader
 from lab.tools.fuzz.target import Target, require
 
 DEFAULTS = SamplingParameters()
@@ -127,21 +129,40 @@ def read_media_stream(data: bytes) -> None:
         Chunks().put(event)
 
 
+def read_asterisk(data: bytes) -> None:
+    """A control message of Asterisk's channel, and what goes back once it has begun."""
+    event = asterisk.decode(data.decode("utf-8", "replace"))
+    if isinstance(event, asterisk.MediaStart):
+        asterisk.encode(event, "MARK_MEDIA", "1 80")
+
+
 def read_wyoming(data: bytes) -> None:
-    """Events of Wyoming on a TCP connection; the same events, however their bytes come."""
+    """Events of Wyoming on a TCP connection."""
+    for each in _messages_of(data, wyoming.size_of):
+        wyoming.decode(each)
+
+
+def read_audiosocket(data: bytes) -> None:
+    """Messages of AudioSocket on a TCP connection."""
+    for each in _messages_of(data, audiosocket.size_of):
+        audiosocket.decode(each)
+
+
+def _messages_of(data: bytes, size_of: SizeOf) -> list[bytes]:
+    """The messages of a connection: the same, however their bytes come."""
     found: list[list[bytes]] = []
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
-        reader, messages = StreamReader(wyoming.size_of), list[bytes]()
+        reader, messages = StreamReader(size_of), list[bytes]()
         with contextlib.suppress(FrameError):
             for piece in pieces:
                 reader.feed(piece)
                 while (message := reader.next()) is not None:
                     messages.append(message[1])
         found.append(messages)
-    require(found[0] == found[1], "the events depend on how they come")
-    wyoming.size_of(bytearray(data))
-    for each in found[0]:
-        wyoming.decode(each)
+    require(found[0] == found[1], "the messages depend on how they come")
+    if data:
+        size_of(bytearray(data))
+    return found[0]
 
 
 def read_realtime(data: bytes) -> None:
@@ -255,6 +276,8 @@ TARGETS = {
     "tts": Target(read_tts, (ProtocolError,)),
     "live": Target(read_live, (FieldError,)),
     "media_stream": Target(read_media_stream, (ProtocolError,)),
+    "asterisk": Target(read_asterisk, (ProtocolError,)),
+    "audiosocket": Target(read_audiosocket, (ProtocolError,)),
     "wyoming": Target(read_wyoming, (ProtocolError,)),
     "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),

@@ -24,7 +24,8 @@ from antiphon.protocol import media_streams as wire
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.access.twilio_signature import HEADER, signature
 from antiphon.serve.calls.values import PushAudio
-from antiphon.serve.dialects.media_stream import MOST_AHEAD_S, Chunks, MediaStreamDialect
+from antiphon.serve.dialects.media_stream import Chunks, MediaStreamLine
+from antiphon.serve.dialects.telephone import MOST_AHEAD_S, TelephoneDialect
 from antiphon.serve.hosting.served import ServedModel
 from tests.protocol.test_media_streams import TELNYX, TWILIO
 from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
@@ -177,7 +178,9 @@ class Telephone:
         model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=CODEC)))
         start = wire.decode(json.dumps(TWILIO))
         assert isinstance(start, wire.StreamStart)
-        self.dialect = MediaStreamDialect(start, cast("ServedModel", model), lambda: self.now_s)
+        self.dialect = TelephoneDialect(
+            MediaStreamLine(start), cast("ServedModel", model), lambda: self.now_s
+        )
         self.waits_s = 0.0
         self.marks: list[str] = []
 

@@ -25,7 +25,8 @@ from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray
 from antiphon.protocol import media_streams as wire
 from antiphon.serve.calls.values import Instruct
-from antiphon.serve.dialects.media_stream import AgentMediaStreamDialect
+from antiphon.serve.dialects.media_stream import MediaStreamLine
+from antiphon.serve.dialects.telephone import AgentTelephoneDialect
 from tests.protocol.test_media_streams import TELNYX, TWILIO
 from tests.serve.agent_client import agent_serving, is_left, lettered, messages_of
 from tests.serve.dialects.test_telephone import FRAME_BYTES, Line, line
@@ -155,7 +156,7 @@ class Call:
     def __init__(self, server: Server) -> None:
         start = wire.decode(json.dumps(TWILIO))
         assert isinstance(start, wire.StreamStart)
-        self.dialect = AgentMediaStreamDialect(start, server.services.agents["assistant"])
+        self.dialect = AgentTelephoneDialect(MediaStreamLine(start), server.services.agents["assistant"])
 
     def says(self, *news: Any) -> list[str]:
         return [json.loads(it)["event"] for each in news for it in self.dialect.messages(each)]

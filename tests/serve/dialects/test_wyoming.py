@@ -113,6 +113,19 @@ async def test_a_recording_is_written_down_word_by_word_and_the_connection_stays
             await server.eventually(lambda: not server.calls)
 
 
+async def test_requests_may_be_sent_at_once() -> None:
+    tokens, texts = sentence(3)
+    async with at_home() as (_, port), home(port) as client:
+        client.send("audio-start", AT_24_KHZ)
+        client.speak(spoken(tokens))
+        client.send("audio-stop")
+        client.send("synthesize", {"text": "a"})
+        client.send("describe")
+        events = await client.until("info")
+        assert [it.data["text"] for it in events if it.type == "transcript"] == [" ".join(texts)]
+        assert [it.type for it in events[-3:]] == ["audio-chunk", "audio-stop", "info"]
+
+
 async def test_other_rates_are_resampled() -> None:
     tone = 0.3 * np.sin(2 * np.pi * 300 * np.arange(48_000) / 24_000).astype(np.float32)
     async with at_home() as (server, port), home(port) as client:

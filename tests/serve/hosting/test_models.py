@@ -140,6 +140,7 @@ async def test_the_list_of_models() -> None:
             "/v1/realtime/client_secrets",
             "/twilio",
             "/telnyx",
+            "/asterisk",
         ]
         assert (models[1]["sample_rate"], models[1]["frame_samples"]) == (24000, 1920)
         assert models[1]["card"].keys() == {"description", "license", "examples", "voices", "parameters"}

@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 
 from antiphon.tcp_port import TcpProtocol
+from tests.protocol.test_audiosocket import VECTORS
 from tests.protocol.test_wyoming import EVENTS
 from tests.serve.harness import PATIENCE_S
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood
 from tests.serve.tcp_peer import connected, listening
 
-ADDRESSES: Final[Mapping[TcpProtocol, str]] = MappingProxyType({TcpProtocol.WYOMING: "wyoming://:{}"})
+ADDRESSES: Final[Mapping[TcpProtocol, str]] = MappingProxyType(
+    {TcpProtocol.WYOMING: "wyoming://:{}", TcpProtocol.AUDIOSOCKET: "audiosocket://:{}/null-duplex"}
+)
 MESSAGES: Final[Mapping[TcpProtocol, Sequence[bytes]]] = MappingProxyType(
-    {TcpProtocol.WYOMING: [message for message, _ in EVENTS]}
+    {
+        TcpProtocol.WYOMING: [message for message, _ in EVENTS],
+        TcpProtocol.AUDIOSOCKET: [message for message, _ in VECTORS],
+    }
 )
 CONNECTIONS: Final = 40
 

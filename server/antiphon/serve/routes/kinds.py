@@ -11,6 +11,7 @@ from types import MappingProxyType
 from antiphon.models.spec import PipelineKind
 from antiphon.serve.routes import (
     asr,
+    asterisk,
     chat,
     live,
     openai_speech,
@@ -25,10 +26,12 @@ from antiphon.serve.routes.routing import Route
 from antiphon.serve.routes.tcp import TcpRoute
 from antiphon.tcp_port import TcpProtocol
 
+PHONES = (*telephone.ROUTES, *asterisk.ROUTES)
+
 ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
-        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *telephone.ROUTES),
-        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *telephone.ROUTES),
+        PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *PHONES),
+        PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *PHONES),
         PipelineKind.STT: (*asr.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
         PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES),
     }
@@ -36,4 +39,7 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
 
 AGENT_ROUTES = (unmute.REALTIME,)
 """Where voice agents alone answer."""
-TCP_ROUTES: Mapping[TcpProtocol, TcpRoute] = MappingProxyType({TcpProtocol.WYOMING: wyoming.ROUTE})
+
+TCP_ROUTES: Mapping[TcpProtocol, TcpRoute] = MappingProxyType(
+    {TcpProtocol.WYOMING: wyoming.ROUTE, TcpProtocol.AUDIOSOCKET: asterisk.AUDIOSOCKET}
+)

@@ -23,7 +23,8 @@ from antiphon.serve.access.twilio_signature import HEADER, is_signed
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import upgrade_then_admit
 from antiphon.serve.calls.participant import Place, Talker
-from antiphon.serve.dialects.media_stream import AgentMediaStreamDialect, MediaStreamDialect
+from antiphon.serve.dialects.media_stream import MediaStreamLine
+from antiphon.serve.dialects.telephone import AgentTelephoneDialect, TelephoneDialect, TelephoneLine
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.prompts import participant_of, prompt_of_session
@@ -108,27 +109,37 @@ async def _start_of(socket: Socket, timeout_s: float) -> wire.StreamStart | None
 
 
 async def _begin(services: Services, named: str | None, start: wire.StreamStart, caller: Caller) -> Call:
-    """The requested call, with its row.
+    wishes = start.parameters
+    call = await telephone_call(
+        services,
+        MediaStreamLine(start),
+        caller,
+        wishes.get("model", named),
+        instructions=wishes.get("instructions", ""),
+        voice=wishes.get("voice"),
+    )
+    await call.admit(format=start.codec)
+    return call
+
+
+async def telephone_call(
+    services: Services,
+    line: TelephoneLine,
+    caller: Caller,
+    name: str | None,
+    *,
+    instructions: str = "",
+    voice: str | None = None,
+) -> Call:
+    """The call of a line with the model or the agent of this name; it has no row yet.
 
     Raises:
         AntiphonError: it is not available.
     """
-    wishes = start.parameters
-    asked, voice = wishes.get("model", named), wishes.get("voice")
-    instructions = wishes.get("instructions", "")
-    if (agent := services.agent_for(asked)) is not None:
+    if (agent := services.agent_for(name)) is not None:
         speaker = await participant_of(agent, services, instructions=instructions, voice=voice)
-        call = Call(services, agent.stt, AgentMediaStreamDialect(start, agent), speaker, caller=caller)
-        await call.admit(format=start.codec)
-        return call
-    model = services.model_for(asked, caller, LIVE_KINDS)
+        return Call(services, agent.stt, AgentTelephoneDialect(line, agent), speaker, caller=caller)
+    model = services.model_for(name, caller, LIVE_KINDS)
     prompt = await prompt_of_session(services, model, instructions, voice, None)
-    call = Call(
-        services,
-        model,
-        MediaStreamDialect(start, model, services.clock),
-        Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=True),
-        caller=caller,
-    )
-    await call.admit(format=start.codec)
-    return call
+    talker = Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=True)
+    return Call(services, model, TelephoneDialect(line, model, services.clock), talker, caller=caller)

@@ -1,0 +1,138 @@
+"""Calls through a real Asterisk: what a caller says comes back over each of its lines, from a null model.
+
+    python -m lab.bench.asterisk_calls /path/to/sbin/asterisk
+
+Asterisk is built from its sources with app_audiosocket, chan_audiosocket, chan_websocket, app_dial,
+app_playback, app_mixmonitor, pbx_config and pbx_spool; no SIP is needed, since the caller is a local channel.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.files import read_audio
+from antiphon.audio.pcm import FloatArray, s16le_from_float
+from lab.bench.harness import Values
+from tests.support.calm import SERVE
+from tests.support.launch import free_port, running_server
+
+CLIP: Final = Path(str(resources.files("antiphon_client") / "clips" / "question-name.ogg"))
+LINES: Final = ("audiosocket", "audiosocket_24k", "websocket", "websocket_ulaw")
+MODEL: Final = ("--model", "echo", "--backend", "null")
+STAMP_LEVEL: Final = 0.25
+LISTEN_S: Final = 4
+RATE: Final = 8_000
+
+DIALPLAN: Final = """
+[lines]
+exten => audiosocket,1,Answer()
+ same => n,AudioSocket({id},127.0.0.1:{tcp})
+exten => audiosocket_24k,1,Dial(AudioSocket/127.0.0.1:{tcp}/{id}/c(slin24))
+exten => websocket,1,Dial(WebSocket/antiphon/c(slin24)n)
+exten => websocket_ulaw,1,Dial(WebSocket/antiphon/c(ulaw))
+[caller]
+exten => _[a-z].,1,Answer()
+ same => n,MixMonitor({folder}/${{EXTEN}}-mix.wav,r({folder}/${{EXTEN}}.wav))
+ same => n,Wait(1)
+ same => n,Playback({folder}/question)
+ same => n,Wait({listen_s})
+ same => n,Hangup()
+"""
+CALL: Final = """
+Channel: Local/{line}@caller
+Context: lines
+Extension: {line}
+Priority: 1
+"""
+CLIENT: Final = """
+[antiphon]
+type = websocket_client
+uri = ws://127.0.0.1:{port}/asterisk
+protocols = media
+connection_type = per_call_config
+"""
+
+
+@contextmanager
+def asterisk_running(binary: Path, folder: Path, port: int, tcp: int) -> Iterator[list[str]]:
+    """An Asterisk of its own; yields the command that controls it."""
+    own = folder / "etc"
+    own.mkdir()
+    library = binary.parents[1]
+    shared = library / "var/lib/asterisk"
+    directories = {"astetcdir": own, "astmoddir": library / "lib/asterisk/modules"}
+    directories |= {"astvarlibdir": shared, "astdatadir": shared, "astspooldir": folder / "spool"}
+    directories |= {"astlogdir": folder / "log", "astrundir": folder, "astdbdir": folder, "astkeydir": folder}
+    for name in ("spool/outgoing", "log"):
+        (folder / name).mkdir(parents=True)
+    lines = "\n".join(f"{name} => {path}" for name, path in directories.items())
+    (own / "asterisk.conf").write_text(f"[directories]\n{lines}\n")
+    (own / "modules.conf").write_text("[modules]\nautoload=yes\n")
+    (own / "logger.conf").write_text("[logfiles]\nmessages => notice,warning,error\n")
+    plan = DIALPLAN.format(id=uuid.uuid4(), tcp=tcp, folder=folder, listen_s=LISTEN_S)
+    (own / "extensions.conf").write_text(plan)
+    (own / "websocket_client.conf").write_text(CLIENT.format(port=port))
+    command = [str(binary), "-C", str(own / "asterisk.conf")]
+    with subprocess.Popen([*command, "-f", "-q"]) as process:
+        try:
+            subprocess.run([*command, "-rx", "core waitfullybooted"], check=False, timeout=60)
+            for _ in range(100):
+                if subprocess.run([*command, "-rx", "core waitfullybooted"], check=False).returncode == 0:
+                    break
+            yield command
+        finally:
+            subprocess.run([*command, "-rx", "core stop now"], check=False, timeout=30)
+            process.wait(30)
+
+
+def likeness(heard: FloatArray, said: FloatArray) -> Values:
+    """Where in what was heard the question comes back, and how like it is, 1 for the same.
+
+    The null backend writes a stamp over the begin of each frame: these samples are left out.
+    """
+    size = 1 << (heard.size + said.size).bit_length()
+    spectrum = np.fft.rfft(heard, size) * np.conj(np.fft.rfft(said, size))
+    at = int(np.argmax(np.fft.irfft(spectrum)[: heard.size]))
+    back = heard[at : at + said.size]
+    asked = said[: back.size]
+    is_stamp = np.convolve(np.abs(back - asked) > STAMP_LEVEL, np.ones(60), "same") > 0
+    back, asked = back[~is_stamp], asked[~is_stamp]
+    like = float(back @ asked / np.sqrt((back @ back) * (asked @ asked)))
+    return {"from_s": round(at / RATE, 2), "likeness": round(like, 4), "share": round(1 - is_stamp.mean(), 2)}
+
+
+def measure(binary: Path) -> Values:
+    """The question as each line brings it back."""
+    port, tcp, found = free_port(), free_port(), Values()
+    question = read_audio(CLIP, RATE)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "question.sln").write_bytes(s16le_from_float(question))
+        options = ("--port", str(port), "--tcp", f"audiosocket://:{tcp}/echo", "--slots", "2")
+        with (
+            running_server([*SERVE, *options, *MODEL], port, folder / "server.log"),
+            asterisk_running(binary, folder, port, tcp),
+        ):
+            for line in LINES:
+                call = folder / f"{line}.call"
+                call.write_text(CALL.format(line=line))
+                call.rename(folder / "spool" / "outgoing" / call.name)
+                time.sleep(LISTEN_S + 6)  # a call lasts so long
+                found[line] = likeness(read_audio(folder / f"{line}.wav", RATE), question)
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(Path(sys.argv[1])), indent=1) + "\n")

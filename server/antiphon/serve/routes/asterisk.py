@@ -1,0 +1,127 @@
+"""Asterisk: ``/asterisk``, its channel over a WebSocket, and AudioSocket on a TCP port.
+
+Asterisk connects. On the WebSocket the model, the voice and the instructions come in the query, and the key
+too (``auth_id``). AudioSocket has nothing of that: the address of the port names the model and the voice. A
+refused call is hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from aiohttp import web
+
+from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
+from antiphon.models.spec import LIVE_KINDS
+from antiphon.protocol import asterisk, audiosocket
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import run_call, upgrade_then_admit
+from antiphon.serve.dialects.asterisk import AsteriskLine, AudioSocketLine
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
+from antiphon.serve.routes.tcp import Serve, TcpRoute, held
+from antiphon.serve.routes.telephone import telephone_call
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
+from antiphon.tcp_port import TcpPort
+
+
+async def handle_asterisk(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One call of Asterisk's channel over a WebSocket, for as long as it lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    await check_upgrade(request, model, wait_s=0.0)
+
+    async def begin(socket: Socket) -> Call | None:
+        message = await first_message(socket, services.config.limits.handshake_timeout_s, "MEDIA_START")
+        if message is None:
+            return None
+        start = socket.timed(asterisk.decode, message)
+        if not isinstance(start, asterisk.MediaStart):
+            raise ProtocolError("the first message has to be MEDIA_START")
+        call = await telephone_call(
+            services,
+            AsteriskLine(start),
+            caller,
+            named_model(request),
+            instructions=request.query.get("instructions", ""),
+            voice=request.query.get("voice"),
+        )
+        await call.admit(format=start.codec, rate=start.rate, channel=start.channel)
+        return call
+
+    return await upgrade_then_admit(
+        request, services, model.metrics, begin, hung_up, max_message_bytes=asterisk.MAX_MESSAGE_BYTES
+    )
+
+
+def hung_up(error: AntiphonError) -> tuple[Sequence[Message], int]:
+    """The command that hangs up, and the close code of an error."""
+    return ("HANGUP",), wire_form(error).close
+
+
+def cut_off(error: AntiphonError) -> tuple[Sequence[Message], int]:
+    """AudioSocket has no message for an error: the connection ends with a hang-up."""
+    return (), wire_form(error).close
+
+
+async def first_message(socket: Socket, timeout_s: float, what: str) -> Message | None:
+    """The next message; None when the peer has disconnected.
+
+    Raises:
+        SessionTimeoutError: no message arrived.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await socket.receive_any()
+    except TimeoutError:
+        raise SessionTimeoutError(f"no {what} for {timeout_s:g} s") from None
+
+
+async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, caller: Caller) -> None:
+    """One call of AudioSocket; it begins with the first audio, whose rate it keeps.
+
+    Raises:
+        AntiphonError: it cannot begin.
+    """
+    timeout_s, name = services.config.limits.handshake_timeout_s, ""
+    while (message := await first_message(socket, timeout_s, "audio")) is not None:
+        match socket.timed(audiosocket.decode, message):
+            case audiosocket.CallNamed(name):
+                pass
+            case audiosocket.CallerAudio(rate) if name:
+                socket.unread(message)
+                async with held(services, caller):
+                    line = AudioSocketLine(rate, services.clock)
+                    call = await telephone_call(services, line, caller, port.model, voice=port.voice)
+                    await call.admit(route="audiosocket", rate=rate, uuid=name)
+                    await run_call(call, socket)
+                return
+            case audiosocket.CallerAudio():
+                raise ProtocolError("audio before the UUID of the call")
+            case audiosocket.CallOver():
+                return
+
+
+def make_audiosocket(services: Services, port: TcpPort) -> Serve:
+    """What serves a port.
+
+    Raises:
+        UnknownModelError: no model that talks, and no agent, has the name in its address.
+    """
+    if services.agent_for(port.model) is None:
+        services.models.find(port.model, LIVE_KINDS)
+    return partial(serve_audiosocket, services, port)
+
+
+ROUTES = (Route("GET", "/asterisk", handle_asterisk, refuse_in(lambda _: hung_up), has_agents=True),)
+AUDIOSOCKET = TcpRoute(audiosocket.size_of, cut_off, make_audiosocket, audiosocket.FAREWELL)
