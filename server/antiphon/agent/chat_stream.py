@@ -10,20 +10,20 @@ from typing import Any, Final, TypeAlias
 from antiphon.errors import TextModelError
 
 MAX_LINE_BYTES: Final = 65_536
-"""One event of a stream holds a token or a few."""
+"""Most bytes of one event of a stream, which holds a token or a few."""
 
 MAX_REPLY_CHARS: Final = 32_768
-"""Half an hour of speech; a text model that does not stop is cut there."""
+"""Most characters of a reply: half an hour of speech; a longer one is cut."""
 
 MAX_ARGUMENT_CHARS: Final = 65_536
 MAX_TOOL_CALLS: Final = 16
 MAX_NAME_CHARS: Final = 256
-"""Of the arguments of all tool calls of a reply, of their number, and of their names and ids."""
+"""Limits of the arguments of all tool calls of a reply, of their number, and of their names and ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some more text."""
+    """More text of the reply."""
 
     text: str
 
@@ -40,7 +40,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class TokensUsed:
-    """What the request and the reply had, by the text model's own count."""
+    """The tokens of the request and the reply, by the text model's own count."""
 
     tokens_in: int
     tokens_out: int
@@ -48,7 +48,7 @@ class TokensUsed:
 
 @dataclass(frozen=True, slots=True)
 class ReplyEnded:
-    """The reply is whole, or ``is_cut`` at a limit of tokens or characters."""
+    """The reply is complete, or ``is_cut`` at a limit of tokens or characters."""
 
     is_cut: bool = False
 
@@ -57,17 +57,17 @@ Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
 
 
 class Thoughts:
-    """Leaves out what a model thinks within its text, between ``<think>`` and ``</think>``."""
+    """Leaves out a model's reasoning within its text, between ``<think>`` and ``</think>``."""
 
     MARKS: Final = ("<think>", "</think>")
 
     def __init__(self) -> None:
-        """Begin outside a thought."""
+        """Start outside of reasoning."""
         self._rest = ""
         self._thinks = False
 
     def feed(self, text: str) -> str:
-        """More text; what is certainly no thought, and no part of a mark."""
+        """Add text; returns the part that is certainly no reasoning, nor part of a mark."""
         text, said = self._rest + text, ""
         while True:
             mark = self.MARKS[self._thinks]
@@ -81,16 +81,16 @@ class Thoughts:
         return said if self._thinks else said + sure
 
     def finish(self) -> str:
-        """No more text comes; what might have become a mark is none."""
+        """End the text; returns the kept text that did not become a mark."""
         rest, self._rest = self._rest, ""
         return "" if self._thinks else rest
 
 
 class ChatStream:
-    """The reader of one reply, of ``events`` so far. ``is_done``: nothing more comes that matters."""
+    """The parser of one reply; ``events`` counts those so far. ``is_done``: the rest does not matter."""
 
     def __init__(self) -> None:
-        """Begin before the first byte."""
+        """Start before the first byte."""
         self.is_done = False
         self.events = 0
         self._thoughts = Thoughts()
@@ -104,8 +104,7 @@ class ChatStream:
         """The pieces that are complete with these bytes.
 
         Raises:
-            TextModelError: an event that is none, a line or arguments that are too long, an error of its
-                server.
+            TextModelError: an invalid event, a line or arguments that are too long, an error of its server.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         longest = max(map(len, (*lines, self._rest)))
@@ -115,15 +114,15 @@ class ChatStream:
             )
         pieces: list[Piece] = []
         for line in lines:
-            if not self.is_done and line.startswith(b"data:"):  # else a comment, a name, the end of an event
+            if not self.is_done and line.startswith(b"data:"):  # else a comment, a name, or an event's end
                 pieces += self._event(line[5:].strip())
         return pieces
 
     def finish(self) -> None:
-        """No more bytes come.
+        """End the stream.
 
         Raises:
-            TextModelError: the reply was not whole.
+            TextModelError: the reply was not complete.
         """
         if not (self.is_done or self._has_ended):
             raise TextModelError("the text model's stream ended within a reply")
@@ -194,7 +193,7 @@ class ChatStream:
         return CallPiece(place, self._call_ids[place], name, arguments)
 
     def _place(self, index: int | None, call_id: str, name: str) -> int:
-        """Which call a piece is of: one with a new id and a name begins the next, whatever its index is."""
+        """The call that a piece belongs to: a new id with a name begins the next call, for any index."""
         place = len(self._call_ids) - 1 if index is None else self._places.get(index, -1)
         if place >= 0:
             is_same = call_id == self._call_ids[place] if call_id else index is not None

@@ -29,7 +29,7 @@ class TextModelConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an address that is none or has a secret in it; no value is repeated."""
+        """Raise ConfigError for an address that is invalid or contains a secret; no value is repeated."""
         try:
             parts = urlsplit(self.llm)
             is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -91,7 +91,7 @@ def read_agents(entries: Any) -> tuple[AgentConfig, ...]:
     """The entries of ``[[agents]]``, each with its text models: its own, then those of ``fallback``.
 
     Raises:
-        ConfigError: one cannot be, or two have the same name.
+        ConfigError: an entry is invalid, or two have the same name.
     """
     agents: list[AgentConfig] = []
     own = {entry.name for entry in dataclasses.fields(TextModelConfig)}

@@ -1,4 +1,4 @@
-"""What was said in a call, as a text model reads it: bounded in tokens, with nothing that was not heard."""
+"""The conversation of a call for a text model: bounded in tokens, without words that were not heard."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_ENTRIES: Final = 1000
-"""Beyond, the oldest are forgotten, those that are no system texts first: a model's context holds fewer."""
+"""Most entries; above it the oldest are dropped, system texts last: a model's context holds fewer."""
 
 MAX_CHARS: Final = 1_048_576
-"""Of all entries; beyond, the oldest are forgotten too: a client writes as many items as it likes."""
+"""Most characters of all entries; above it the oldest are dropped, too."""
 
 BYTES_A_TOKEN: Final = 3
 TOKENS_A_MESSAGE: Final = 4
-"""An estimate on the safe side for English; the text model's own tokenizer is not known here."""
+"""Bytes per token, a cautious estimate for English; the text model's own tokenizer is not known here."""
 
 
 class Role(StrEnum):
-    """Who an entry is from."""
+    """The origin of an entry."""
 
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
     CALL = "call"  # the assistant calls a tool
-    OUTPUT = "output"  # what a tool answered
+    OUTPUT = "output"  # the output of a tool
 
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """One thing said. A reply has its ``words`` with the place of their ends in its sound, in milliseconds.
+    """One entry. A reply has its ``words`` with the time of their ends in its sound, in milliseconds.
 
     ``call_id`` and ``name`` are a tool call's, whose ``text`` are the arguments.
     """
@@ -45,25 +45,25 @@ class HistoryEntry:
 
     @property
     def shown(self) -> str:
-        """What the text model reads."""
+        """The text for the text model."""
         return " ".join(filter(None, (self.text, *(word for word, _ in self.words))))
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has, about."""
+        """Its estimated number of tokens."""
         return TOKENS_A_MESSAGE + len((self.shown + self.name).encode()) // BYTES_A_TOKEN
 
 
 class History:
-    """The entries of one call by their names, in order; ``max_tokens`` of them are read at most."""
+    """The entries of one call by name, in order; the text model gets at most ``max_tokens`` of them."""
 
     def __init__(self, max_tokens: int) -> None:
-        """Begin without any."""
+        """Start without entries."""
         self._max_tokens = max_tokens
         self._entries: OrderedDict[str, HistoryEntry] = OrderedDict()
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is an entry of this name."""
+        """Whether an entry has this name."""
         return name in self._entries
 
     def __getitem__(self, name: str) -> HistoryEntry:
@@ -71,7 +71,7 @@ class History:
         return self._entries[name]
 
     def put(self, name: str, entry: HistoryEntry, *, after: str | None = None) -> None:
-        """Add an entry behind ``after``, at the end where that is None, in front of all where it is ""."""
+        """Add an entry after ``after``; None: at the end; "": in front of all."""
         self._entries[name] = entry
         self._entries.move_to_end(name)
         if after is not None and (not after or after in self._entries):
@@ -85,11 +85,11 @@ class History:
             chars -= len(gone.shown)
 
     def remove(self, name: str) -> None:
-        """Forget an entry, if there is one of this name."""
+        """Delete an entry, if there is one of this name."""
         self._entries.pop(name, None)
 
     def cut(self, name: str, heard_ms: int) -> None:
-        """Of a reply's sound no more than this was heard: later words are forgotten, and one without any."""
+        """Only this much of a reply's sound was heard: delete later words, and the reply without any."""
         entry = self._entries.get(name)
         if entry is None or entry.role is not Role.ASSISTANT:
             return
@@ -98,11 +98,11 @@ class History:
             del self._entries[name]
 
     def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Messages for a text model: ``instructions``, then as many of the latest entries as may be read.
+        """Messages for a text model: ``instructions``, then as many of the latest entries as fit.
 
-        System texts stay whatever their age, and so does the latest other entry. A tool call is read with
-        its output, so one that still runs is not read yet; it stays, and so is read once it is answered.
-        With ``names`` only those entries.
+        System texts stay at any age, and so does the latest other entry. A tool call is included with its
+        output, so an open call is left out; it is kept until it is answered. With ``names`` only these
+        entries.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}
@@ -131,7 +131,7 @@ def _tokens(groups: Sequence[tuple[HistoryEntry, ...]]) -> int:
 
 
 def _as_messages(groups: Sequence[tuple[HistoryEntry, ...]]) -> list[dict[str, Any]]:
-    """Each entry as a message; calls that follow one another are one message, before their outputs."""
+    """Each entry as a message; adjacent calls are one message, before their outputs."""
     messages: list[dict[str, Any]] = []
     for role, those in itertools.groupby(groups, lambda group: group[0].role):
         if role is Role.CALL:

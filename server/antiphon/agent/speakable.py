@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final
 
 MAX_HELD_CHARS: Final = 4096
-"""Of a line that is not complete; beyond, it is read as if it ended."""
+"""Characters of an incomplete line; a longer one is read as if it ended."""
 
 FENCE: Final = "```"
 
@@ -17,29 +17,29 @@ _MARKS: Final = re.compile(r"^\s{0,12}(?:[-*+\u2022]\s+|#{1,6}\s+|>\s?|[-*_=]{3,
 _SPAN: Final = re.compile(r"\*+|~{2,}|`+|(?<!\w)_+|_+(?!\w)|\|")
 _TAG: Final = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _OPEN: Final = re.compile(r"!?\[[^\][]{0,500}(?:\](?:\([^()\s]{0,2000})?)?$|<[^<>]{0,200}$")
-"""The end of a text that may yet turn out to be a link, or a tag."""
+"""The end of a text that may still become a link, or a tag."""
 
 _BREAKS: Final = " \u3001\u3002\uff01\uff0c\uff1f"
-"""A word is complete behind one of these: a space, or what stands for it in Chinese and Japanese."""
+"""A word is complete before one of these: a space, or its equivalent in Chinese and Japanese."""
 
 _SYMBOLS: Final = frozenset({"So", "Sk", "Cs", "Co", "Cn"})
 _JOINERS: Final = frozenset("\u200d\ufe0e\ufe0f\u20e3")
 
 
 class SpeakableText:
-    """The spoken words of one reply, as its text comes."""
+    """The spoken words of one reply, while its text arrives."""
 
     def __init__(self) -> None:
-        """Begin a reply."""
-        self._line = ""  # of the current line what is not spoken yet
+        """Start a reply."""
+        self._line = ""  # unspoken part of the current line
         self._is_code = False
-        self._is_begun = False  # something of the line was given out: its marks are gone
+        self._is_begun = False  # part of the line was returned: its marks are removed
 
     def feed(self, text: str) -> str:
-        """More text; the words that are complete, each followed by a space."""
+        """Add text; returns the complete words, each followed by a space."""
         *lines, last = (self._line + text).split("\n")
         spoken = [self._whole(line) for line in lines]
-        if not self._is_code:  # a link is one word, whatever spaces are in it
+        if not self._is_code:  # a link is one word, with any spaces in it
             last = _TAG.sub(" ", _LINK.sub(r"\1", last))
         self._line = last
         if self._is_code or last.lstrip().startswith("`"):
@@ -59,7 +59,7 @@ class SpeakableText:
         return "".join(spoken)
 
     def finish(self) -> str:
-        """The reply is whole: what is left."""
+        """End the reply; returns the rest."""
         line, self._line = self._line, ""
         return self._whole(line)
 
@@ -83,5 +83,5 @@ class SpeakableText:
 
 
 def _marks_are_over(part: str) -> bool:
-    """Whether the begin of a line is seen as far as it may be a mark."""
+    """Whether enough of a line's begin is known to recognise a mark."""
     return len(part.split()) > 1 or part.strip()[0].isalnum()

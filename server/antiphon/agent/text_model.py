@@ -1,7 +1,7 @@
 """The client of text models: streamed replies of ``/chat/completions`` endpoints, with fallbacks.
 
-No redirect is followed, and no proxy of the environment is used. Errors name an endpoint by its host and say
-a status, never what its server wrote: that may quote a key.
+No redirect is followed, and no proxy of the environment is used. Errors name an endpoint's host and a status,
+never its server's text, which may quote a key.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from antiphon.errors import TextModelError
 CONNECT_S: Final = 2.0
 FIRST_S: Final = 8.0
 NEXT_S: Final = 8.0
-"""To connect, from the request to the first piece of a reply, and from one piece to the next."""
+"""Seconds to connect, from the request to the first piece of a reply, and from one piece to the next."""
 
 THINK_S: Final = 30.0
-"""From one piece to the next, where events without one come meanwhile: the model thinks."""
+"""Seconds from one piece to the next while events without one arrive: the model reasons."""
 
 TRIES: Final = 2
-"""Of each endpoint, as long as nothing of a reply has come."""
+"""Attempts per endpoint, before any part of a reply has arrived."""
 
 CHECK_S: Final = 2.0
-"""How long an answer to whether an endpoint is there is waited for, and counts for all who ask."""
+"""Seconds for an endpoint's answer whether it is available, and for which it is valid."""
 
 MAX_LIST_BYTES: Final = 1_048_576
-"""Of the list of an endpoint's models."""
+"""Most bytes of the list of an endpoint's models."""
 
 MAX_NAMED_CHARS: Final = 100
-"""Of the name of a model in an error."""
+"""Characters of a model's name in an error."""
 
 REFUSES: Final = frozenset({429, 503})
-"""Statuses of a server that is full: it is not asked again at once, nor within its ``Retry-After``."""
+"""Statuses of a full server: it is not asked again at once, nor within its ``Retry-After``."""
 
 MAX_RETRY_AFTER_S: Final = 60
-"""A longer ``Retry-After`` counts as this."""
+"""Most seconds of a ``Retry-After``; a longer one counts as this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A text model. ``model`` None is the only one there; its key is in the variable ``key_env``."""
+    """A text model. ``model`` None is the server's only one; its key is in the variable ``key_env``."""
 
     url: str
     model: str | None = None
@@ -58,7 +58,7 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """What errors and logs call it."""
+        """Its name in errors and logs."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
@@ -70,7 +70,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """What a text model is to answer; ``tools`` and ``tool_choice`` as its API has them."""
+    """A request to a text model; ``tools`` and ``tool_choice`` in the format of its API."""
 
     messages: Sequence[Mapping[str, Any]]
     max_tokens: int
@@ -96,7 +96,7 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a text model is waited for, in seconds."""
+    """Timeouts of a text model, in seconds."""
 
     connect_s: float = CONNECT_S
     first_s: float = FIRST_S
@@ -106,7 +106,7 @@ class Patience:
 
 @dataclass(slots=True)
 class TextModel:
-    """Text models that are asked in this order; ``running`` replies are under way."""
+    """Text models in the order in which they are asked; ``running`` counts replies in progress."""
 
     endpoints: Sequence[Endpoint]
     patience: Patience = field(default_factory=Patience)
@@ -121,7 +121,7 @@ class TextModel:
         """The pieces of a reply, of the first endpoint that begins one.
 
         Raises:
-            TextModelError: none does, or the one that has begun fails; the last error.
+            TextModelError: none begins, or one that has begun fails; the last error.
         """
         self.running += 1
         try:
@@ -157,7 +157,7 @@ class TextModel:
         """The names of an endpoint's models.
 
         Raises:
-            TextModelError: it does not say.
+            TextModelError: it does not list them.
         """
         limit_s = self.patience.first_s
         try:
@@ -173,7 +173,7 @@ class TextModel:
             raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
 
     async def is_up(self) -> bool:
-        """Whether an endpoint is there; however many ask, the endpoints are asked once in ``CHECK_S``."""
+        """Whether an endpoint is available; for any number of callers, one question in ``CHECK_S``."""
         now_s = asyncio.get_running_loop().time()
         if self._check is None or (self._check.done() and now_s - self._checked_s >= CHECK_S):
             self._check, self._checked_s = asyncio.create_task(self._is_there()), now_s
@@ -190,7 +190,7 @@ class TextModel:
         return False
 
     async def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         if self._check is not None:
             self._check.cancel()
         if self._session is not None:
@@ -230,7 +230,7 @@ class TextModel:
                         before = stream.events
                         if pieces := stream.feed(data):
                             limit_s, what = self.patience.next_s, "continued its reply"
-                            limit.reschedule(None)  # what is done with a piece is no time of the model
+                            limit.reschedule(None)  # the time spent on a piece is not the model's
                             for piece in pieces:
                                 yield piece
                             latest_s = clock() + self.patience.think_s
@@ -259,7 +259,7 @@ class TextModel:
 
 
 def _check(endpoint: Endpoint, response: aiohttp.ClientResponse) -> None:
-    """Check that a server has answered as asked.
+    """Check that a server has answered as required.
 
     Raises:
         TextModelError: it has not.
@@ -279,7 +279,7 @@ def _check(endpoint: Endpoint, response: aiohttp.ClientResponse) -> None:
 
 
 def _gone(endpoint: Endpoint, error: Exception, what: str) -> TextModelError:
-    """The error for a server that is not there, has left, or has not done ``what`` in time."""
+    """The error for a server that is unavailable, has disconnected, or has not done ``what`` in time."""
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
         return TextModelError(f"{endpoint.host} has not {what}", may_pass=True)
     return TextModelError(

@@ -1,7 +1,7 @@
 """When a caller's turn ends, and when a reply may begin, sound, wait or be cut: a pure state machine.
 
-Its clock is the caller's audio: blocks of 10 ms that are loud or not. What a recogniser writes and what
-becomes of a reply are further inputs; each input returns the actions that follow from it, in order.
+Its clock is the caller's audio: blocks of 10 ms that are loud or not. A recogniser's words and the progress
+of a reply are further inputs; each input returns the resulting actions, in order.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final, TypeAlias
 
 BLOCK_MS: Final = 10
 ONSET_MS: Final = 50
-"""Loud without a gap for this time begins speech: a click is shorter."""
+"""Milliseconds of sound without a gap that begin speech: a click is shorter."""
 
 GAP_MS: Final = 80
-"""Quiet for this time is no gap within a word."""
+"""Milliseconds of quiet within a word, at most."""
 
 HOLD_MS: Final = 200
-"""Speech of this length during a reply holds its sound."""
+"""Milliseconds of speech during a reply that hold its sound."""
 
 BACKCHANNEL_MS: Final = 400
-"""Speech of this length during a reply, or a word that is no backchannel, cuts it."""
+"""Milliseconds of speech during a reply that cut it; a word that is no backchannel cuts it, too."""
 
 BACKCHANNELS: Final = frozenset(
     {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
@@ -36,12 +36,12 @@ PAUSE_FRAMES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """How turns are found.
+    """The rules for turns.
 
     ``silence_ms`` of quiet end a turn, and so does a mean probability of a pause above ``pause``.
-    ``suspect_ms`` of quiet begin a request early. With ``is_manual`` only the client ends turns.
-    ``creates``: a turn that ended is answered. ``interrupts``: speech cuts a reply. After ``idle_ms`` in
-    which neither side speaks the text model may speak once; 0: never.
+    ``suspect_ms`` of quiet begin a request early. With ``is_manual`` only the client ends turns. ``creates``:
+    an ended turn is answered. ``interrupts``: speech cuts a reply. After ``idle_ms`` in which neither side
+    speaks the text model may speak once; 0: never.
     """
 
     silence_ms: int = 500
@@ -54,7 +54,7 @@ class TurnRules:
 
 
 class CallerState(StrEnum):
-    """The caller's side."""
+    """The state of the caller."""
 
     QUIET = "quiet"
     SPEAKING = "speaking"
@@ -62,11 +62,11 @@ class CallerState(StrEnum):
 
 
 class ReplyState(StrEnum):
-    """The agent's side."""
+    """The state of the agent."""
 
     NONE = "none"
-    EARLY = "early"  # asked for before the turn was over: not heard, and not in the history
-    THINKING = "thinking"  # asked for, nothing was heard yet
+    EARLY = "early"  # requested before the turn was over: not heard, and not in the history
+    THINKING = "thinking"  # requested, nothing was heard yet
     SPEAKING = "speaking"
     HELD = "held"  # its sound waits: the caller's speech may be a backchannel
 
@@ -80,7 +80,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The caller's turn is over at ``ms``; ``is_manual``: by the client's word."""
+    """The caller's turn ended at ``ms``; ``is_manual``: by the client."""
 
     ms: int
     is_manual: bool = False
@@ -88,7 +88,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class BringOut:
-    """Let the recogniser write what it has heard; :meth:`TurnMachine.brought_out` of this number answers."""
+    """Let the recogniser write all audio so far; :meth:`TurnMachine.brought_out` of this number answers."""
 
     number: int
 
@@ -102,12 +102,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The early reply is the reply."""
+    """Use the early reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The early reply never was."""
+    """Discard the early reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Cut the reply at what was heard; ``by_caller``: by speech, not by the client's word."""
+    """Cut the reply where it was heard; ``by_caller``: by speech, not by the client."""
 
     by_caller: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FallIdle:
-    """Neither side has spoken for a while: ask the text model whether it has something to say."""
+    """Both sides were silent for a while: ask the text model whether to speak."""
 
 
 TurnAction: TypeAlias = (
@@ -138,21 +138,21 @@ TurnAction: TypeAlias = (
 
 
 class TurnMachine:
-    """The turns of one call. ``is_bringing``: the answer to :class:`BringOut` of ``number`` is waited for."""
+    """The turns of one call. ``is_bringing``: :class:`BringOut` of ``number`` is unanswered."""
 
     def __init__(self, rules: TurnRules) -> None:
-        """Begin in silence."""
+        """Start in silence."""
         self.rules = rules
         self.caller, self.reply = CallerState.QUIET, ReplyState.NONE
         self.now_ms = 0
         self._loud_ms = self._quiet_ms = 0  # in a row
-        self._run_ms: int | None = None  # where speech without a pause began
+        self._run_ms: int | None = None  # where continuous speech began
         self._turn_end_ms = 0
-        self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # what the client has taken back, in ms
+        self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # what the client has withdrawn, in ms
         self._has_words = self._is_out = False  # of the turn: words, and whether all of them are written
         self.number = 0
         self.is_bringing = False
-        self._wants = False  # an answer is due once the words are written and the reply before is over
+        self._wants = False  # an answer is due once the words are written and the last reply is over
         self._may_be_empty = False  # and also if there are no words
         self._pauses: deque[float] = deque(maxlen=PAUSE_FRAMES)
         self._idle_ms = 0
@@ -160,11 +160,11 @@ class TurnMachine:
 
     @property
     def has_reply(self) -> bool:
-        """Whether a reply is under way that the caller hears or may hear."""
+        """Whether a reply is in progress that the caller hears or may hear."""
         return self.reply in (ReplyState.THINKING, ReplyState.SPEAKING, ReplyState.HELD)
 
     def change(self, rules: TurnRules) -> list[TurnAction]:
-        """Go by other rules from now on; speech under way is forgotten where turns become manual."""
+        """Use other rules from now on; current speech is dropped if turns become manual."""
         self.rules = rules
         if not rules.is_manual:
             return []
@@ -208,7 +208,7 @@ class TurnMachine:
         return actions
 
     def brought_out(self, number: int) -> list[TurnAction]:
-        """All that was said before the :class:`BringOut` of this number is written."""
+        """All speech before the :class:`BringOut` of this number is written."""
         if number != self.number or not self.is_bringing:
             return []
         self.is_bringing, self._is_out = False, True
@@ -220,30 +220,30 @@ class TurnMachine:
         return self._answer()
 
     def commit(self) -> list[TurnAction]:
-        """The client says that its turn is over."""
+        """The client ends its turn."""
         actions = [*self._drop(), *self._let_go()]
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
 
     def forget(self) -> list[TurnAction]:
-        """The client takes back what was said since the last turn."""
+        """The client withdraws the speech since the last turn."""
         self._forgotten.append((self._turn_end_ms, self.now_ms))
         if self.caller is not CallerState.QUIET:
-            self._has_words &= self._wants  # those of a turn before that is still to be answered
+            self._has_words &= self._wants  # those of an earlier turn that is still to be answered
         return self._drop()
 
     def is_forgotten(self, start_ms: int) -> bool:
-        """Whether a word that began then was taken back."""
+        """Whether a word that began then was withdrawn."""
         return any(begin_ms <= start_ms < end_ms for begin_ms, end_ms in self._forgotten)
 
     def create(self) -> list[TurnAction]:
-        """The client asks for a reply, which comes once all that was committed is written."""
+        """The client requests a reply, which begins once all committed speech is written."""
         actions = self._drop()
         self._wants = self._may_be_empty = True
         return [*actions, *self._answer()]
 
     def cancel(self) -> list[TurnAction]:
-        """The client wants no reply, neither the one under way nor one that is due."""
+        """The client cancels the current reply, or the one that is due."""
         self._wants = False
         return [*self._drop(), *(self._interrupt(by_caller=False) if self.has_reply else [])]
 
@@ -253,7 +253,7 @@ class TurnMachine:
             self.reply = ReplyState.SPEAKING
 
     def over(self) -> list[TurnAction]:
-        """The reply is whole and was heard, or has failed."""
+        """The reply was heard to its end, or has failed."""
         self.reply, self._idle_ms = ReplyState.NONE, 0
         return self._answer()
 
@@ -305,7 +305,7 @@ class TurnMachine:
         return [FallIdle()]
 
     def _begin(self, ms: int) -> list[TurnAction]:
-        """The caller's turn begins; an answer that was due to the turn before waits for this one's end."""
+        """The caller's turn begins; an answer due to the last turn waits for this one's end."""
         self.caller = CallerState.SPEAKING
         self._is_out = self.is_bringing = False
         self._was_idle = False
@@ -318,7 +318,7 @@ class TurnMachine:
         return [BringOut(self.number)]
 
     def _end(self) -> list[TurnAction]:
-        """The turn is over: its reply was asked for, or waits for the last words."""
+        """The turn is over: its reply was requested, or waits for the last words."""
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         self._pauses.clear()
         ended: list[TurnAction] = [TurnEnded(self.now_ms)]
@@ -331,7 +331,7 @@ class TurnMachine:
         return ended if self.is_bringing else [*ended, *self._bring_out()]
 
     def _answer(self) -> list[TurnAction]:
-        """Ask, if an answer is due and nothing is waited for."""
+        """Ask, if an answer is due and nothing is outstanding."""
         is_speaking = self.caller is not CallerState.QUIET
         if not self._wants or self.is_bringing or is_speaking or self.reply is not ReplyState.NONE:
             return []

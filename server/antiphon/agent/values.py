@@ -1,4 +1,4 @@
-"""What an agent is asked for by its client's protocol, and what it tells it."""
+"""The requests of a client's protocol to an agent, and the agent's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphon.arrays import FloatArray
 class AgentSettings:
     """How a call is answered; speech is louder than ``level_dbfs``.
 
-    ``tools`` and ``tool_choice`` are as text models read them. Without ``has_sound`` replies are text only.
+    ``tools`` and ``tool_choice`` are in the text model's format. Without ``has_sound`` replies are text only.
     """
 
     instructions: str = ""
@@ -28,7 +28,7 @@ class AgentSettings:
     level_dbfs: float = -45.0
 
 
-# What a client asks for.
+# Requests of a client.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """The client says that the caller's turn is over, and calls it ``item``."""
+    """End the caller's turn, which gets the id ``item``."""
 
     item: str
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTurn:
-    """What the caller has said since the last turn is not to be read."""
+    """Ignore the caller's speech since the last turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskReply:
-    """Reply now, with ``settings`` of its own; ``tag`` is the asker's.
+    """Reply now, with ``settings`` of its own; ``tag`` is the requester's.
 
-    ``entries`` are read in place of the history where they are given: names of its entries, or entries. A
-    reply that is ``is_apart`` leaves no trace in the history.
+    ``entries`` replace the history where they are given: names of its entries, or entries. A reply that
+    ``is_apart`` leaves no trace in the history.
     """
 
     settings: AgentSettings
@@ -66,7 +66,7 @@ class AskReply:
 
 @dataclass(frozen=True, slots=True)
 class CancelReply:
-    """No more of the reply under way."""
+    """End the current reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PutEntry:
 
 @dataclass(frozen=True, slots=True)
 class RemoveEntry:
-    """Forget an entry."""
+    """Delete an entry."""
 
     item: str
 
@@ -105,12 +105,12 @@ AgentRequest: TypeAlias = (
 )
 
 
-# What an agent tells.
+# Events of an agent.
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """The caller's turn, called ``item``, began at ``ms`` of its audio."""
+    """The caller's turn, with the id ``item``, began at ``ms`` of its audio."""
 
     item: str
     ms: int
@@ -118,7 +118,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStopped:
-    """The caller's turn is over at ``ms``; an agent that cannot hear the end says so by the client's word."""
+    """The caller's turn ended at ``ms``; without speech to detect, where the client ended it."""
 
     ms: int
 
@@ -134,14 +134,14 @@ class WordHeard:
 
 @dataclass(frozen=True, slots=True)
 class AudioHeard:
-    """These samples more were heard, at the recogniser's rate."""
+    """These further samples were processed, at the recogniser's rate."""
 
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnWritten:
-    """The words of the oldest turn are all there."""
+    """All words of the oldest turn are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class ReplyBegan:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWritten:
-    """Words to be spoken were written, each with a space behind it; ``is_whole``: these were the last."""
+    """Words to be spoken were written, each followed by a space; ``is_whole``: these were the last."""
 
     text: str
     is_whole: bool = False
@@ -161,9 +161,10 @@ class ReplyWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """More of what is said, with the spaces between words: as it was heard, where there is sound.
+    """More of the spoken text, with the spaces between words: at the time it was heard, where there is
+    sound.
 
-    The sound before it holds it, in its last ``length_ms``.
+    The last ``length_ms`` of the sound before it contain it.
     """
 
     item: str
@@ -181,7 +182,8 @@ class ReplySound:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """The reply calls a tool; :class:`PutEntry` brings its output, and :class:`AskReply` a reply to that.
+    """The reply calls a tool; :class:`PutEntry` brings its output, and :class:`AskReply` requests a reply
+    to it.
 
     ``pieces`` together are the arguments, as the text model wrote them.
     """
@@ -194,7 +196,7 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class ReplyOver:
-    """The reply is over: whole, or cut by the caller, by the client, at a limit or by an ``error``."""
+    """The reply is over: complete, or cut by the caller, by the client, at a limit or by an ``error``."""
 
     outcome: str
     error: Exception | None = None
