@@ -28,6 +28,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol.chat import parse_chat_query, parse_set
 from antiphon.protocol.events import Sender, check_event
+from antiphon.protocol.live_delegation import read_delegation
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType
 from antiphon.protocol.realtime_session import change as change_session
@@ -110,7 +111,9 @@ def read_tts(data: bytes) -> None:
 def read_live(data: bytes) -> None:
     """An event of OpenAI Live, and the error that answers it."""
     try:
-        event = live.decode(data.decode("utf-8", "replace"))
+        event = live.decode(data.decode("utf-8", "replace"), has_text=True)
+        if isinstance(event, live.Start | live.Update):
+            read_delegation(event.session.delegation)
     except FieldError as error:
         live_events.encode(live_events.error_of(error), "event_1")
         raise

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from antiphon.protocol import events, moshi, resume
+from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, continued
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
@@ -194,6 +195,41 @@ async def test_a_reply_continues_where_its_client_has_heard_it() -> None:
             assert heard == lettered(*words.split())[-len(heard) :]  # what came before may be lost to the cut
             await second.send(events.bye())
         await is_left(server)
+
+
+async def test_a_frame_that_is_cut_within_is_sent_again_and_heard_once() -> None:
+    said, written = word(letters=4)
+    pcm = spoken([*said, *SILENCE])
+    cut_at = 3 * FRAME_SAMPLES + FRAME_SAMPLES // 3
+    async with TextModelServer(says(REPLY)).serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as first:
+            thread = await begun(first)
+            await first.speak(pcm[:cut_at])
+            for _ in range(3):
+                await first.reply()
+            first.cut()
+        async with server.call(AGAIN) as second:
+            await second.ws.send_bytes(thread.claim(0))
+            assert (await second.event("resumed")).fields["input_frame"] == 3
+            await second.speak(pcm[3 * FRAME_SAMPLES :])
+            await text.has_request.wait()
+            await second.send(events.bye())
+        await is_left(server)
+    assert messages_of(text) == [("user", written)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "frame", "found"),
+    [(0, 0, (0, 0, 0)), (250, 0, (250, 50, 2)), (250, 2, (250, 50, 2)), (250, 3, (300, 0, 3))],
+)
+def test_a_client_continues_with_the_first_frame_that_is_not_whole_or_a_later_one(
+    samples: int, frame: int, found: tuple[int, int, int]
+) -> None:
+    assert continued(samples, frame, 100) == found
+
+
+def test_a_client_is_ahead_by_a_bounded_number_of_frames() -> None:
+    assert continued(250, 2**32 - 2, 100) == (100 * (2 + MAX_SKIPPED_FRAMES), 0, 2 + MAX_SKIPPED_FRAMES)
 
 
 async def test_a_connection_that_still_stands_is_replaced_and_tokens_are_good_once() -> None:

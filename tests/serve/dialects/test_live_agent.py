@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ import pytest
 from antiphon.audio.pcm import FloatArray
 from tests.serve.agent_client import SILENCE, SORRY, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
-from tests.serve.harness import Server
+from tests.serve.harness import PATIENCE_S, Server
+from tests.serve.hostile import live_messages
 from tests.serve.live_client import PATH, LiveClient, live_client, watchers_of
 from tests.serve.tts_client import levels
 from tests.support.text_model import Answer, TextModelServer, calls, ending, piece, says
@@ -54,8 +56,9 @@ def transcript(client: LiveClient) -> str:
 
 async def heard(client: LiveClient, *words: str) -> None:
     """Wait until these words are all that was said."""
-    while levels(sound(client), None) != lettered(*words):
-        await client.receive()
+    async with asyncio.timeout(PATIENCE_S):
+        while levels(sound(client), None) != lettered(*words):
+            await client.receive()
 
 
 async def test_a_spoken_turn_gets_sound_and_the_timed_words_of_both_sides() -> None:
@@ -271,3 +274,16 @@ async def test_an_agent_without_a_row_refuses_and_other_sessions_are_as_before()
         async with live_client(server) as third:
             await third.send("session.start", session={"model": "scribe"})
             assert (await third.error())["code"] == "model_not_found"
+
+
+async def test_hostile_messages_end_no_session() -> None:
+    hostile = live_messages(np.random.default_rng(5))
+    async with talking() as (client, _, _):
+        sent = [it for it in hostile if isinstance(it, str) and "close" not in it and "mute" not in it]
+        for message in sent:
+            await client.ws.send_str(message)
+        said, written = word()
+        await say(client, [*SILENCE, *said])
+        async with asyncio.timeout(PATIENCE_S):
+            await client.until(lambda it: it.get("delta") == f" {written}")
+        assert len(client.of("error")) > len(sent) // 2
