@@ -15,6 +15,7 @@ import msgpack
 
 from tests.compose.callers import Caller, calling, chat, shares, used_rows
 from tests.compose.conftest import Start
+from tests.protocol.test_media_streams import TWILIO
 from tests.support.stack.composefile import services
 from tests.support.stack.process import POLL_S
 from tests.support.stack.stack import START_S, Stack, Worker
@@ -220,3 +221,7 @@ async def test_an_agent_by_its_name_and_by_the_paths_of_unmute(start: Start) -> 
                 await stack.sees("agent", {"127.0.1.1": 0})
                 async with stack.http.ws_connect(f"{url}/unmute/v1/realtime") as second:
                     assert (await second.receive_json())["error"]["type"] == "fatal"
+            await stack.sees("agent", {"127.0.1.1": 2})
+            async with stack.http.ws_connect(f"{url}/m/assistant/twilio") as telephone:
+                await telephone.send_json({**TWILIO, "start": {}})
+                await stack.sees("agent", {"127.0.1.1": 0})  # it has a row of both models

@@ -38,14 +38,14 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The agent's settings. ``session`` is repeated in the answer, ``instructions`` are "" for the agent's
-    own.
+    """The agent's settings. ``session`` is repeated in the answer.
 
-    Of Unmute's characters only ``constant`` has a text; the texts of the others are its backend's.
+    ``instructions`` are "" for the agent's own, None if the event has none. Of Unmute's characters only
+    ``constant`` has a text; the texts of the others are its backend's.
     """
 
     session: Mapping[str, Any]
-    instructions: str = ""
+    instructions: str | None = None
     voice: str | None = None
 
 
@@ -78,9 +78,9 @@ def _update(fields: Fields) -> Update:
     if (instructions := session.optional_object("instructions")) is not None:
         limits = zip(SHOWN, (MAX_NAME_CHARS, MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS), strict=True)
         values = {name: instructions.optional_text(name, max_chars=most) for name, most in limits}
-        text = values["text"] if values["type"] == "constant" else None
+        text = (values["text"] or "") if values["type"] == "constant" else ""
         shown["instructions"] = {name: value for name, value in values.items() if name in instructions}
-    return Update(shown, text or "", voice)
+    return Update(shown, text, voice)
 
 
 _READERS: Final[Mapping[str, Callable[[Fields], ClientEvent]]] = MappingProxyType(

@@ -34,6 +34,14 @@ def test_a_request_behind_a_proxy_is_checked_by_the_address_that_was_signed(url:
         assert not is_signed(other, host, f"/{path}", TOKEN)
 
 
+@pytest.mark.parametrize("query", ["model=tiny", "model=tiny&"])
+def test_a_name_that_a_proxy_has_moved_from_the_path_is_where_it_was_signed(query: str) -> None:
+    value = SIGNED["wss://voice.example.com:8443/m/tiny/twilio/"]
+    assert is_signed(value, "voice.example.com:8443", f"/twilio?{query}", TOKEN)
+    for other in (f"/telnyx?{query}", "/twilio?model=other", f"/twilio?{query}&a=b", "/twilio?model="):
+        assert not is_signed(value, "voice.example.com:8443", other, TOKEN)
+
+
 def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(ConfigError, match=r"twilio_token = '.*token': .*No such file"):

@@ -141,6 +141,23 @@ async def test_a_greeting_takes_the_place_of_the_first_reply() -> None:
         assert text.requests == []
 
 
+async def test_instructions_hold_until_others_are_named() -> None:
+    said = [says("a")] * 4
+    async with browsing(*said, instructions="Be brief.") as (client, text, _):
+        updates: list[dict[str, Any]] = [
+            {"instructions": CONSTANT},
+            {},
+            {"instructions": {"type": "smalltalk"}},
+        ]
+        for update in updates:
+            await client.update(**update)
+            if client.of("response.audio.done"):
+                await client.speak(np.concatenate([speech(8), SILENCE]))
+            await client.event("response.audio.done")
+        read = [messages_of(text, number)[0] for number in range(3)]
+        assert read == [("system", "Be kind."), ("system", "Be kind."), ("system", "Be brief.")]
+
+
 async def test_a_client_without_a_session_update_is_answered_all_the_same() -> None:
     async with browsing(says("yes"), instructions="Be brief.") as (client, text, _):
         await client.speak(np.concatenate([speech(8), SILENCE]))

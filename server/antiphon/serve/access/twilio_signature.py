@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,9 @@ from antiphon.errors import ConfigError
 
 HEADER: Final = "X-Twilio-Signature"
 MIN_CHARS: Final = 16
+
+_MOVED: Final = re.compile(r"/[^?]*\?model=(?P<model>[^&]+)&?")
+"""A path and the query of a proxy that has taken ``/m/NAME`` from its begin."""
 
 
 def read_token(path: Path) -> str:
@@ -37,11 +41,14 @@ def read_token(path: Path) -> str:
 def is_signed(header: str, host: str, raw_path: str, token: str) -> bool:
     """Whether ``header`` is Twilio's signature of a request for ``raw_path`` (with its query) at ``host``.
 
-    A proxy may have removed the encryption, and the configured address may end with a slash or not.
+    A proxy may have removed the encryption, and moved a model's name from the path to the query, as the
+    stack's load balancer does. The configured address may end with a slash or not.
     """
     given = header.encode(errors="surrogateescape")
     path, mark, query = raw_path.partition("?")
-    places = [f"{host}{path.rstrip('/')}{slash}{mark}{query}" for slash in ("", "/")]
+    moved = _MOVED.fullmatch(raw_path)
+    paths = [(path, f"{mark}{query}"), *([(f"/m/{moved['model']}{path}", "")] if moved else [])]
+    places = [f"{host}{path.rstrip('/')}{slash}{rest}" for path, rest in paths for slash in ("", "/")]
     urls = [f"{scheme}://{place}" for scheme in ("wss", "https", "ws", "http") for place in places]
     return any(hmac.compare_digest(given, signature(url, token)) for url in urls)
 

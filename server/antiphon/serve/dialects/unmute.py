@@ -97,8 +97,9 @@ class UnmuteDialect(Dialect[AgentNews]):
         if asked.voice not in (None, self._voice) and not self._is_listening:
             self._voice = asked.voice or ""
             actions.append(ReadPrompt(lambda: self._voice_of(asked.voice)))
-        own = self._agent.settings.instructions
-        self._settings = replace(self._settings, instructions=asked.instructions or own)
+        if asked.instructions is not None:
+            own = self._agent.settings.instructions
+            self._settings = replace(self._settings, instructions=asked.instructions or own)
         actions += [Instruct(Configure(self._settings)), Send(unmute.session_updated(asked.session))]
         if not (self._has_opened or self._agent.greeting):
             actions.append(Instruct(PutEntry("opening", HistoryEntry(Role.USER, OPENING))))
