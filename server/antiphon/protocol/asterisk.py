@@ -19,7 +19,7 @@ from antiphon.errors import ProtocolError
 from antiphon.values import shown
 
 MAX_MESSAGE_BYTES: Final = 16_384
-"""Of audio, a second at 8 kHz, and of a control message; Asterisk sends 20 ms, or some hundred characters."""
+"""Bytes of audio, a second at 8 kHz, and of a control message. Asterisk sends 20 ms at a time."""
 
 MAX_NAME_CHARS: Final = 256
 MAX_FRAME_BYTES: Final = 8_192
@@ -37,12 +37,12 @@ FORMATS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "alaw": ("pcma", 8_000),
     }
 )
-"""Asterisk's name of each format that is read, its codec and its rate."""
+"""Asterisk's name of each accepted format, its codec and its rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaStart:
-    """The first message: a format, and the bytes of a frame of it. Answers are JSON where it is."""
+    """The first message: a format, and the bytes of a frame of it. Answers are JSON if it is."""
 
     channel: str
     codec: str
@@ -76,7 +76,7 @@ def decode(message: bytes | str) -> AsteriskEvent | None:
     """A control message; None for one that needs no answer.
 
     Raises:
-        ProtocolError: it is none, or starts media in another format.
+        ProtocolError: it is invalid, or starts media in another format.
     """
     if isinstance(message, bytes):
         raise ProtocolError(f"a binary message of {len(message)} bytes before MEDIA_START")

@@ -19,7 +19,7 @@ HANG_UP, UUID, DIGIT, FAILED = 0x00, 0x01, 0x03, 0xFF
 RATES: Final[Mapping[int, int]] = MappingProxyType(
     {0x10: 8_000, 0x11: 12_000, 0x12: 16_000, 0x13: 24_000, 0x14: 32_000, 0x15: 44_100, 0x16: 48_000}
 )
-"""The rate of each kind of audio. Those of 96 and 192 kHz are not read."""
+"""The rate of each kind of audio. Those of 96 and 192 kHz are not accepted."""
 
 KINDS: Final = MappingProxyType({rate: kind for kind, rate in RATES.items()})
 
@@ -27,7 +27,7 @@ HEAD_BYTES: Final = 3
 UUID_BYTES: Final = 16
 SAMPLE_BYTES: Final = 2
 MAX_AUDIO_BYTES: Final = 16_384
-"""A second at 8 kHz; Asterisk sends 20 ms a message."""
+"""Bytes: a second at 8 kHz; Asterisk sends 20 ms a message."""
 
 LIMITS: Final[Mapping[int, int]] = MappingProxyType(
     {HANG_UP: 0, UUID: UUID_BYTES, DIGIT: 1, FAILED: 16, **dict.fromkeys(RATES, MAX_AUDIO_BYTES)}
@@ -69,7 +69,7 @@ AudioSocketMessage: TypeAlias = CallNamed | CallerAudio | CallerDigit | CallOver
 
 
 def size_of(data: bytearray) -> int | None:
-    """The bytes of the message at the start of ``data``, None while its head is not whole.
+    """The bytes of the message at the start of ``data``, None while its head is incomplete.
 
     Raises:
         ProtocolError: it is no message, or one that is too long.
@@ -89,7 +89,7 @@ def decode(message: bytes | str) -> AudioSocketMessage:
     """One message.
 
     Raises:
-        ProtocolError: its payload is not what its kind needs.
+        ProtocolError: its payload does not fit its kind.
     """
     whole = message if isinstance(message, bytes) else message.encode()
     kind, payload = whole[0], whole[HEAD_BYTES:]

@@ -1,4 +1,4 @@
-"""Delegation in OpenAI Live: what a session lets a model hand to the client, or to a model with tools.
+"""Delegation in OpenAI Live: the work that a model may hand to the client, or to a model with tools.
 
 With ``client`` the application does the work: the model reports that there is some, and the application
 appends the result. With ``responses`` the session has tools, whose calls and outputs are those of OpenAI's
@@ -18,7 +18,7 @@ from antiphon.protocol.realtime_tools import MAX_OUTPUT_TOKENS, read_choice, rea
 
 
 class Target(StrEnum):
-    """Who does the work; an agent delegates to no decisions."""
+    """The target of the work; an agent delegates to no decisions."""
 
     CLIENT = "client"
     RESPONSES = "responses"
@@ -40,7 +40,7 @@ DELEGATE_TOOL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """What a text model may call, as its API has it; ``target`` None: nothing."""
+    """The tools of a text model in its API's format; ``target`` None: none."""
 
     target: Target | None = None
     tools: Sequence[Mapping[str, Any]] = ()

@@ -135,7 +135,7 @@ class Access:
         return Caller(found, caller.address)
 
     def holder(self, name: str | None, address: str) -> Caller:
-        """A caller whose protocol has no keys: what it does counts as done with the key of this name.
+        """A caller whose protocol has no keys: its sessions and usage count for the key of this name.
 
         Raises:
             KeyRevokedError: the file of keys has no such name.

@@ -83,7 +83,7 @@ class AgentParts:
         """Check that a caller would get a row of each model.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: it would not.
+            ServerFullError, DrainingError, SessionFailedError: there is none.
         """
         for model in (self.stt, self.tts):
             await model.engine.check_room(0.0)
@@ -103,7 +103,7 @@ class Agent(Participant[AgentNews]):
     ) -> None:
         """Prepare for a ``voice``; ``new_id`` names turns and replies, by their kind.
 
-        With ``fills_gaps`` silence stands in for overdue audio of the caller.
+        With ``fills_gaps`` silence replaces overdue audio of the caller.
 
         Raises:
             UnsupportedError: one of its models has no text.
@@ -179,7 +179,7 @@ class Agent(Participant[AgentNews]):
         self._listen(pcm if self._input is None else self._input.arrive(pcm, received_s), received_s)
 
     def _listen(self, pcm: FloatArray, now_s: float) -> None:
-        """Hear this now."""
+        """Process these samples."""
         if not pcm.size:
             return
         self._asr.put(pcm, now_s)

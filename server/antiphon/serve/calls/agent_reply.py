@@ -126,7 +126,7 @@ class Reply:
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
 
     def rewind(self, seconds: float, now_s: float) -> None:
-        """The client, which has played all else by now at most, gets the last ``seconds`` of sound again."""
+        """The client gets the last ``seconds`` of sound again; it has played the rest by now at most."""
         played_s = max(0.0, min(self._played_s(now_s), self._sent_s - seconds))
         if self.is_held:
             self._held_s = now_s

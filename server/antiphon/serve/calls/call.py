@@ -137,10 +137,10 @@ class Call:
         claim: Claim,
         again: Callable[[], tuple[Sequence[Message], Sequence[Action]]],
     ) -> None:
-        """Continue over another connection of the same client; its first messages come from ``again``.
+        """Continue over another connection of the same client; ``again`` returns its first messages.
 
         Raises:
-            ResumeError: it cannot have the call.
+            ResumeError: the call cannot be resumed.
         """
         assert self.local is not None
         self.local.claim(claim, self.caller)
@@ -180,7 +180,7 @@ class Call:
                     self.abandon()
 
     async def _continues(self, transport: Transport) -> bool:
-        """Whether another connection has the call; where this one has broken, one is waited for."""
+        """Whether another connection has the call; after a broken connection, waits for one."""
         local, exchange = self.local, self.exchange
         if local is None or exchange.transport is not transport:
             return exchange.transport not in (None, transport)
@@ -318,7 +318,7 @@ class Call:
 
 
 def find_local(services: Services, token: bytes) -> Call:
-    """The call of this process that a token is good for.
+    """The call of this process that a token is valid for.
 
     Raises:
         ResumeError: there is none.

@@ -83,7 +83,7 @@ async def admit_and_run(
     refusal: Refusal,
     path: str,
 ) -> None:
-    """One call on an open connection, until it is over; ``path`` is for the log of one that is refused."""
+    """One call on an open connection, until it is over; a refused one is logged with its ``path``."""
     try:
         call = await begin(socket)
     except AntiphonError as error:
@@ -96,7 +96,7 @@ async def admit_and_run(
 
 
 async def run_call(call: Call, socket: Socket) -> None:
-    """Hold a call that is admitted, and count its close."""
+    """Hold an admitted call, and count its close."""
     try:
         await call.run(socket)
     finally:

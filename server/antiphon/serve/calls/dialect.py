@@ -106,7 +106,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def due(self, now_s: float) -> Sequence[Message]:
-        """What is to be sent at this time, by a protocol that paces what it sends."""
+        """The messages due at this time, for a protocol that paces its messages."""
         return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:

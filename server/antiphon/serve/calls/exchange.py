@@ -113,12 +113,12 @@ class Exchange:
         try:
             await self._read(transport)
         except Exception as error:  # a boundary: an error of one message ends only its call
-            if transport is self.transport:  # else another connection has the call
+            if transport is self.transport:  # otherwise another connection has the call
                 self._waker.run()  # earlier replies go out before it
                 self._fail(error)
 
     def part(self) -> None:
-        """The connection is gone: nothing is sent until :meth:`go_on`."""
+        """The connection has ended: nothing is sent until :meth:`go_on`."""
         self.transport = None
 
     def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:
@@ -242,7 +242,7 @@ class Exchange:
         if self.participant.is_full:
             await self._wait_for_room(transport)
         if self._is_input_over and not self.dialect.policy.reads_on and not self.is_ending:
-            self._room.clear()  # only the end sets it now
+            self._room.clear()  # from now on only the end sets it
             await transport.wait_for(self._room)
 
     async def _prepare(self, action: Action, transport: Transport) -> None:

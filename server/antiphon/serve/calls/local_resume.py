@@ -1,7 +1,7 @@
-"""How a call outlives its connection whose state is no row's: a voice agent's, in its front end's process.
+"""Resumption of a call whose state is not in a row: a voice agent's, in its front end's process.
 
-The call stays as it is, with its rows, its participant and its dialect, and waits; another connection of its
-client takes it over. The client's side is that of :mod:`antiphon.protocol.resume`.
+The call waits with its rows, its participant and its dialect; another connection of its client continues it.
+The client's side is :mod:`antiphon.protocol.resume`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from antiphon.serve.hosting.services import Services
 
 MAX_UNACKNOWLEDGED: Final = 512
 MAX_UNACKNOWLEDGED_BYTES: Final = 65_536
-"""Messages of a call that are kept; one with more cannot be resumed, as with the engine's calls."""
+"""Most kept messages of a call; one with more cannot be resumed, as with the engine's calls."""
 
 MAX_SKIPPED_FRAMES: Final = 2250
-"""Frames that a client may be ahead of what was heard: three minutes, more than a call waits for it."""
+"""Frames that a client may be ahead of the processed ones: three minutes, more than a call waits for it."""
 
 
 class LocalSequence:
-    """The numbers of a call's messages, and those that its client may lack. ``seq`` is the next number."""
+    """Numbers a call's messages, and keeps those that its client may lack. ``seq`` is the next number."""
 
     def __init__(self) -> None:
         """Begin a call."""
         self.seq, self.kept = 0, b""
-        self.is_whole = True  # none is lost that the client may lack
+        self.is_whole = True  # no message is lost that the client may lack
         self._sent: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
 
     def add(self, data: bytes) -> None:
-        """These bytes are the next numbered message."""
+        """Number these bytes as the next message."""
         self._sent.append((self.seq, data))
         self._bytes += len(data)
         self.seq += 1
@@ -46,7 +46,7 @@ class LocalSequence:
             self.is_whole = False
 
     def drop_until(self, seq: int) -> None:
-        """The client has everything up to this number."""
+        """The client has received everything up to this number."""
         while self._sent and self._sent[0][0] <= seq:
             self._drop()
 
@@ -59,28 +59,28 @@ class LocalSequence:
 
 
 class Recent:
-    """The last frames of sound of a call, as far as they are sent again, by their numbers."""
+    """The last frames of sound of a call that are sent again, by their numbers."""
 
     def __init__(self, frame_ms: float) -> None:
         """Begin without any."""
         self._frames: deque[tuple[int, FloatArray]] = deque(maxlen=max(1, round(resume.REPLAY_MS / frame_ms)))
 
     def add(self, frame: int, pcm: FloatArray) -> None:
-        """This frame is sent now."""
+        """Add a frame that is being sent."""
         self._frames.append((frame, pcm))
 
     def after(self, frame: int) -> tuple[int, list[tuple[int, FloatArray]]]:
-        """How many frames are lost of a client that has all up to this one, and those it gets again."""
+        """How many frames after this one are lost to the client, and the frames that it gets again."""
         again = [(number, pcm) for number, pcm in self._frames if number > frame]
         missed = again[0][0] - frame - 1 if again and frame >= 0 else 0
         return missed, again
 
 
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:
-    """How a call continues that has heard ``samples``, of a client that can send from ``frame`` on.
+    """Continue a call that has processed ``samples``, with a client that can send from ``frame`` on.
 
-    Returns the samples that count as heard, how many of the next ones were heard already, and the frame that
-    the client is to send next.
+    Returns the samples that count as processed, how many of the next ones were processed already, and the
+    next frame for the client to send.
     """
     heard = samples // frame_samples
     if frame <= heard:
@@ -90,7 +90,7 @@ def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, i
 
 
 class LocalResume:
-    """One call's way to another connection of the ``caller``."""
+    """The resumption of one call of the ``caller``."""
 
     def __init__(self, services: Services, caller: Caller) -> None:
         """Begin a call."""
@@ -101,15 +101,15 @@ class LocalResume:
         self._change = asyncio.Event()
 
     def terms(self) -> dict[str, Any]:
-        """How the client resumes the call."""
+        """The terms of resumption for the client."""
         return resume_terms(self._config, self._token)
 
     def has(self, token: bytes) -> bool:
-        """Whether this is the call's token, or the one before, while the client may not have the new one."""
+        """Whether this is the call's token, or the former one, while the client may lack the new one."""
         return any(hmac.compare_digest(token, it) for it in (self._token, self._former) if it)
 
     def confirm(self, seq: int) -> None:
-        """The client has the messages up to this one, and its token."""
+        """The client has received the messages up to this one, and its token."""
         self.sequence.drop_until(seq)
         self._former = b""
 
@@ -117,7 +117,7 @@ class LocalResume:
         """Another connection has the call from now on, with a new token.
 
         Raises:
-            ResumeError: it cannot have it.
+            ResumeError: the call cannot be resumed.
         """
         if caller.name != self._owner:
             raise ResumeError("unknown: this call was begun with another API key")
@@ -131,7 +131,7 @@ class LocalResume:
         self._change.set()
 
     async def wait(self) -> None:
-        """Wait until another connection has the call, or :meth:`leave`, for the window at most."""
+        """Wait until another connection has the call, or :meth:`leave`, at most for the window."""
         self._change.clear()
         try:
             async with asyncio.timeout(self.window_s):
@@ -140,12 +140,12 @@ class LocalResume:
             pass
 
     def leave(self) -> None:
-        """The call ends: nothing is waited for any more."""
+        """The call ends: stop waiting."""
         self._change.set()
 
 
 def local_resume(services: Services, caller: Caller) -> LocalResume | None:
-    """A new call's way to another connection; None where there is none.
+    """The resumption of a new call; None where there is none.
 
     With several front ends the next connection may reach another process, which does not have the call.
     """

@@ -142,7 +142,7 @@ class CallResume:
 
 
 def resume_terms(config: ServerConfig, token: bytes) -> dict[str, Any]:
-    """What a client needs to resume a call."""
+    """The terms of resumption for a client."""
     return {
         "token": resume.token_text(token),
         "window_s": config.engine.resume_window_s,

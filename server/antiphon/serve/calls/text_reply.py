@@ -15,16 +15,16 @@ from antiphon.errors import ServerFullError, TextModelError
 from antiphon.serve.calls.agent import AgentParts
 
 MAX_RUNNING: Final = 16
-"""Replies of one agent at once, spoken ones counted too: each is a request to its text model."""
+"""Most replies of one agent at once, spoken ones included: each is a request to its text model."""
 
 RETRY_S: Final = 5
 
 
 class TextConversation:
-    """What one client has written, and what the agent has answered; ``tokens`` of the text model, so far."""
+    """The texts of one client and the agent's answers; ``tokens`` counts those of the text model."""
 
     def __init__(self, agent: AgentParts, clock: Callable[[], float]) -> None:
-        """Begin without a word."""
+        """Start without texts."""
         self.agent, self._clock = agent, clock
         self.tokens = TokensUsed(0, 0)
         self._history, self._entries = History(agent.max_history_tokens), 0
@@ -34,11 +34,11 @@ class TextConversation:
         self._history.put(str(self._entries), HistoryEntry(role, text))
 
     async def answer(self, text: str) -> AsyncGenerator[str]:
-        """The words of the answer, as they come, each followed by a space.
+        """The words of the answer while they arrive, each followed by a space.
 
         Raises:
-            ServerFullError: the text model answers as many as it may.
-            TextModelError: it fails.
+            ServerFullError: the agent has its most replies in progress.
+            TextModelError: the text model fails.
         """
         agent, metrics = self.agent, self.agent.metrics
         if agent.text_model.running >= MAX_RUNNING:

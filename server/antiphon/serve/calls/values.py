@@ -21,8 +21,8 @@ class Policy:
     ``expects_input``: the first input must arrive within the limit of a handshake; else the client opens its
     microphone first. ``has_answers``: messages have answers, so all but audio wait while the client does not
     read. ``hears``: the dialect follows the participant's input. ``at_once``: the first byte of messages that
-    are handled where they are read. Without ``reads_on`` nothing is read after the end of the input: what
-    follows belongs to another call.
+    are handled where they are read. Without ``reads_on`` nothing is read after the end of the input: later
+    messages belong to another call.
     """
 
     is_live: bool = True

@@ -14,10 +14,10 @@ from antiphon.serve.dialects.telephone import LineAudio, LineClosed, LineEvent, 
 from antiphon.serve.transport.transport import Message
 
 PACKET_S: Final = 0.02
-"""Asterisk passes each message on when it comes, so one is sent each 20 ms."""
+"""Seconds between two messages: Asterisk passes each one on when it arrives."""
 
 MOST_LATE_S: Final = 0.1
-"""A server that was late for longer sends at its pace again, and no burst of all that it owes."""
+"""Seconds; a server that was later continues at its pace, without a burst of all overdue audio."""
 
 
 class AudioSocketLine(TelephoneLine):
@@ -53,7 +53,7 @@ class AudioSocketLine(TelephoneLine):
         return ()
 
     def due(self, now_s: float) -> Sequence[Message]:
-        """Packets whose time has come."""
+        """The packets that are due."""
         messages: list[Message] = []
         if self._next_s < now_s - MOST_LATE_S:
             self._next_s = now_s

@@ -34,7 +34,7 @@ from antiphon.serve.transport.transport import Message
 NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 
 NEWS: Final = frozenset({"heard", "tool", "interrupted"})
-"""Events that have to arrive."""
+"""Events that must arrive."""
 
 
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
@@ -89,7 +89,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     def resumed(
         self, request: ChatRequest, claim: resuming.Claim
     ) -> tuple[Sequence[Message], Sequence[Action]]:
-        """Another connection of the client continues the call, in the format that this ``request`` names."""
+        """Another connection of the client continues the call, in the format of this ``request``."""
         assert self._resume is not None
         self.request = request
         self.renew_codecs()
@@ -109,7 +109,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         return [*self.event(event), *self._resume.sequence.after(claim.seq), *audio], [Instruct(again)]
 
     def encode(self, event: moshi.Message) -> Sequence[Message]:
-        """A message; text, and events that have to arrive, are numbered in a call that can be resumed."""
+        """A message; text, and events that must arrive, are numbered in a resumable call."""
         data = moshi.encode(event)
         is_news = isinstance(event, moshi.Text) or (isinstance(event, moshi.Event) and event.type in NEWS)
         if self._resume is not None and is_news:

@@ -63,7 +63,7 @@ class Numbers(Protocol):
     kept: bytes
 
     def add(self, data: bytes) -> None:
-        """These bytes are the next numbered message."""
+        """Number these bytes as the next message."""
 
 
 class LiveClient(ABC):

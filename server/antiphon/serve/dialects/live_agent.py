@@ -43,7 +43,7 @@ from antiphon.serve.dialects.realtime_agent import entry_of
 from antiphon.serve.transport.transport import Message
 
 LATE_FRAMES: Final = 2
-"""Of a reply whose next sound is not there: silence takes its place."""
+"""Seconds without the next sound of a reply after which silence takes its place."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "developer": Role.SYSTEM,
@@ -52,14 +52,14 @@ ROLES: Final[Mapping[str, Role]] = {
 }
 
 MAX_DELEGATIONS: Final = 64
-"""Delegations that wait for the client; beyond, the oldest is forgotten."""
+"""Most delegations that wait for the client; above it the oldest is dropped."""
 
 
 class Delegated:
     """The tool calls of one reply, as a response of the Responses API; ``response`` is its id."""
 
     def __init__(self, delegation: str, response: str) -> None:
-        """Begin without a call."""
+        """Start without a call."""
         self.delegation, self.response = delegation, response
         self._events = self._items = 0
 
@@ -70,7 +70,7 @@ class Delegated:
         return events.ResponseEvent(told, self.delegation)
 
     def shown(self, status: str) -> dict[str, Any]:
-        """The response, without its output, which has events of its own."""
+        """The response, without its output, which is sent in events of its own."""
         return {"id": self.response, "object": "response", "status": status, "output": []}
 
     def tool_call(self, call: ToolCalled) -> list[events.ResponseEvent]:
@@ -90,7 +90,7 @@ class Delegated:
 
 
 class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
-    """One session of an agent, with these ``settings``; ``new_id`` names what is in its history."""
+    """One session of an agent, with these ``settings``; ``new_id`` names its entries in the history."""
 
     policy = Policy(expects_input=False, has_answers=True)
     has_text = True
@@ -103,7 +103,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         notices: Sequence[events.Info] = (),
         resume: LocalResume | None = None,
     ) -> None:
-        """Prepare. ``notices`` say what of the wishes has no effect.
+        """Prepare. ``notices`` report fields without effect.
 
         Raises:
             FieldError: a tool that is no function.
@@ -119,17 +119,17 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         self._is_sounding = self._has_text = False
         self._reply_frame = 0  # the first of the reply's sound
         self._waiting: dict[str, str] = {}  # calls of the text model, by the delegation to the client
-        self._responses: Delegated | None = None  # what is delegated to Responses in this reply
+        self._responses: Delegated | None = None  # delegated to Responses in this reply
         self._delegation = read_delegation(start.session.delegation)
         self.settings = self._settings(self.config, self._delegation)
 
     def new_id(self, kind: str) -> str:
-        """A name that no other thing of the session has; ``kind`` is a word for what it is."""
+        """An id that is unique in the session; ``kind`` is its prefix."""
         return f"{kind}_{next(self._ids)}"
 
     @property
     def history(self) -> list[PutEntry]:
-        """The conversation before this session."""
+        """The conversation that the client had before this session."""
         told = [HistoryEntry(ROLES[it.role], it.text) for it in self.config.history]
         return [PutEntry(self.new_id("item"), entry) for entry in told]
 
@@ -150,7 +150,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
             parallel_tool_calls=delegation.parallel_tool_calls,
         )
 
-    # What comes in.
+    # From the client.
 
     def change(self, change: SessionChange) -> Sequence[Action]:
         before, after = self.config.delegation or {}, change.delegation
@@ -181,7 +181,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return (Instruct(PutEntry(self.new_id("item"), entry)),)
 
     def _append(self, event: live.AppendText) -> Sequence[Action]:
-        """Text of the application: the result of what was delegated, or context; commentary is spoken of."""
+        """Text of the application: the result of a delegation, or context; commentary is spoken."""
         delegation, call_id = event.delegation_id, None
         if delegation is not None:
             if delegation not in self._waiting:
@@ -199,7 +199,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
             *((Instruct(AskReply(self.settings)),) if is_spoken else ()),
         )
 
-    # What goes out.
+    # To the client.
 
     def greeting(self, facts: HelloFacts) -> Sequence[Message]:
         terms = None
@@ -277,7 +277,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return self.written(events.OutputAudio(b"".join(self._encoder.encode(pcm)), frame=number))
 
     def _delegated(self, call: ToolCalled) -> list[events.ServerEvent]:
-        """The work that a call of the text model stands for."""
+        """The work that a call of the text model represents."""
         if self._delegation.target is Target.CLIENT:
             if call.name != DELEGATE:
                 return []

@@ -332,7 +332,7 @@ def _rules(detection: Detection | None, own: TurnRules) -> TurnRules:
 
 
 def entry_of(item: str | WrittenItem) -> str | HistoryEntry:
-    """An item as the history has it; an id stays one."""
+    """An item as a history entry; its id is kept."""
     if isinstance(item, str):
         return item
     return HistoryEntry(ROLES[item.role], item.text, call_id=item.call_id, name=item.name)

@@ -80,7 +80,7 @@ class TelephoneLine(ABC):
 
     @abstractmethod
     def feed(self, message: Message) -> LineEvent | None:
-        """What a message of the telephone means; None for one without a meaning for a server.
+        """The meaning of a message of the telephone; None for one without a meaning for a server.
 
         Raises:
             ProtocolError: it does not belong to the protocol.
@@ -108,7 +108,7 @@ class TelephoneLine(ABC):
 
 
 class TelephoneClient(ABC):
-    """What the dialects of telephone calls share, each of which is a dialect too: the telephone's side.
+    """The common part of the dialects of telephone calls: the telephone's side.
 
     ``decode`` makes samples of the caller's audio.
     """
@@ -200,8 +200,8 @@ class TelephoneDialect(TelephoneClient, Dialect[FrameReply]):
 class AgentTelephoneDialect(TelephoneClient, Dialect[AgentNews]):
     """One telephone call with a voice agent.
 
-    A mark behind each piece of a reply says how much of it the telephone has played. Where the line sends
-    marks back, an interrupted reply keeps in the history no word behind the last mark that came.
+    A mark after each piece of a reply reports how much of it the telephone has played. If the line returns
+    marks, the history of an interrupted reply ends with the last returned mark.
     """
 
     def __init__(self, line: TelephoneLine, agent: AgentParts) -> None:

@@ -42,11 +42,11 @@ from antiphon.serve.transport.transport import Message
 FORMAT: Final = "ogg"
 
 OPENING: Final = "Hello."
-"""What the text model answers at first: some answer to nothing but what a user has said."""
+"""The first text for the text model: some models answer only to a user's text."""
 
 
 class UnmuteDialect(Dialect[AgentNews]):
-    """One session of an agent; its first ``session.update`` may name a voice, and asks for a reply."""
+    """One session of an agent; its first ``session.update`` may name a voice, and requests a reply."""
 
     policy = Policy(expects_input=False, has_answers=True)
 
@@ -81,7 +81,7 @@ class UnmuteDialect(Dialect[AgentNews]):
         return ()
 
     def _hear(self) -> Sequence[Action]:
-        """Decode one step of what came."""
+        """Decode one step of the audio."""
         self.has_more = False
         try:
             pcm = self._decoder.step()
@@ -149,7 +149,7 @@ class UnmuteDialect(Dialect[AgentNews]):
         self._is_new = False
 
     def _write(self, text: str, *, is_whole: bool) -> list[Event]:
-        """What the text model has written; a space is in front of each word but the first."""
+        """Text of the text model; a space precedes each word but the first."""
         words = " ".join(text.split())
         if words:
             delta = f" {words}" if self._written else words

@@ -1,7 +1,7 @@
 """Wyoming's requests: a recording to words, and a text to speech; nothing is dropped.
 
-A connection carries one after the other. So a request's own ends are events, and nothing behind them is read
-before it is over.
+A connection carries one after the other. So events end a request, and nothing after them is read before it is
+over.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from antiphon.serve.transport.transport import Message
 CODEC: Final = "pcm_s16le"
 
 STEP_CHARS: Final = 1024
-"""Of a piece of a text that are read at once, in a third of a millisecond."""
+"""Characters of a piece of a text that are read at once, in a third of a millisecond."""
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The event of an error; the connection ends behind it."""
+    """The event of an error; the connection ends after it."""
     form = wire_form(error)
     return (wire.encode("error", {"text": str(error), "code": form.code}),), form.close
 
 
 class WyomingRequest:
-    """What the dialects of both requests share, each of which is a dialect too."""
+    """The common part of the dialects of both requests."""
 
     def encode(self, event: wire.Ping) -> Sequence[Message]:
         return (wire.encode("pong", {"text": event.text}),)
@@ -50,7 +50,7 @@ class WyomingRequest:
 
 
 class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
-    """Audio in, the words one by one, and in the end all of them."""
+    """Audio in, the words one by one, and at the end all of them."""
 
     policy = Policy(is_live=False, reads_on=False)
 
@@ -124,7 +124,7 @@ class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
                 return (PushWords(self._words.finish()), EndInput())
             case wire.Ping() as ping:
                 return (Send(ping),)
-        return ()  # a whole text follows the pieces of the same, for servers that read no pieces
+        return ()  # clients send the whole text after its pieces, for servers that read no pieces
 
     def _read(self) -> Sequence[Action]:
         """Read one step of a piece."""

@@ -14,13 +14,13 @@ from antiphon.tcp_port import TcpPort
 
 SERVICE: Final = "_wyoming._tcp.local."
 GROUP: Final = ("224.0.0.251", 5353)
-"""Where mDNS is heard; a socket that is connected to it knows this machine's address, and sends nothing."""
+"""The address of mDNS; a socket connected to it knows this machine's address, and sends nothing."""
 
 ANY: Final = ("0.0.0.0", "::")
 
 
 class Announcement:
-    """The ports that mDNS names, of those of a server; ``options`` are those of zeroconf.
+    """The ports of a server that mDNS announces; ``options`` are those of zeroconf.
 
     ``names`` are the services' once it is ``made``.
     """
@@ -40,7 +40,7 @@ class Announcement:
 
     @contextlib.asynccontextmanager
     async def made_after(self, opened: asyncio.Event) -> AsyncIterator[None]:
-        """Announce the ports once they are open, until this ends."""
+        """Announce the ports once they are open, for the block."""
         announcing = asyncio.create_task(self._announce(opened))
         try:
             yield
@@ -65,7 +65,7 @@ class Announcement:
                 Log().info("port announced", service=info.name, address=addresses[0])
             self.made.set()
             await asyncio.Event().wait()
-        except Exception as error:  # a boundary: the server serves, whatever is wrong with its network
+        except Exception as error:  # a boundary: the server serves despite any error of its network
             Log().error("port not announced", error=type(error).__name__, reason=str(error))
         finally:
             if network is not None:
@@ -73,7 +73,7 @@ class Announcement:
 
 
 def address_of(host: str) -> str:
-    """The address that others reach ``host`` at: for any address of this machine, that of its network.
+    """The address at which others reach ``host``; for all addresses of this machine, its network's.
 
     Raises:
         OSError: there is no network.

@@ -54,7 +54,7 @@ HEAD_S: Final = 1.0
 
 
 Handling: TypeAlias = web.RequestHandler | TcpConnection
-"""What serves one connection."""
+"""The server of one connection."""
 
 
 class Connections:

@@ -81,10 +81,10 @@ class Services:
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
         """The agent of this name; without a name the first, if no model talks; else None.
 
-        ``is_needed``: without a name it is the first, whatever else talks.
+        ``is_needed``: without a name it is the first, even if a model talks.
 
         Raises:
-            UnknownModelError: one is needed, and there is none.
+            UnknownModelError: an agent is needed, and there is none.
         """
         if name is None and (is_needed or self.models.default_of(LIVE_KINDS) is None):
             found = next(iter(self.agents.values()), None)

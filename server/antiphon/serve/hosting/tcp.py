@@ -1,4 +1,4 @@
-"""Connections of TCP ports whose protocols are no HTTP, from their acceptance to their end."""
+"""Connections of TCP ports without HTTP, from their acceptance to their end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.tcp_port import TcpPort
 
 KEEPALIVE_S: Final = 30
-"""Of a connection that is silent until the system asks for its peer, four times in all: the protocols have no
-pings that clients must answer."""
+"""Seconds of silence until the system probes the peer, four times in all: the protocols have no pings that
+clients must answer.
+"""
 
 
 class TcpServer:
     """The TCP ports of a front end; ``connections`` are open."""
 
     def __init__(self, services: Services, ports: Sequence[TcpPort]) -> None:
-        """Prepare to serve ``ports``, which others listen on."""
+        """Prepare to serve ``ports``, which other code listens on."""
         self.connections: set[TcpConnection] = set()
         self._services = services
         self._ports = {
@@ -37,7 +38,9 @@ class TcpServer:
     def accept(
         self, connection: socket.socket, on_message: Callable[[TcpConnection], None]
     ) -> TcpConnection | None:
-        """What serves a connection, and calls ``on_message`` with its first message; None for other ports."""
+        """The server of one connection, which calls ``on_message`` with its first message; None for other
+        ports.
+        """
         found = self._ports.get(connection.getsockname()[1]) if self._ports else None
         return None if found is None else TcpConnection(self, self._services, *found, on_message)
 
@@ -85,26 +88,26 @@ class TcpConnection(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._run(self._socket))
 
     def data_received(self, data: bytes) -> None:
-        """The network brought something."""
+        """Take bytes from the network."""
         assert self._socket is not None
         self._socket.feed_data(data)
         if self._reader.has_read:
             self._on_message(self)
 
     def eof_received(self) -> None:
-        """The client has left, as it may at any time."""
+        """The client has disconnected, which it may do at any time."""
         assert self._socket is not None
         self._socket.close_code = self._socket.close_code or CloseCode.NORMAL
         self._socket.feed_eof()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """It is over."""
+        """The connection has ended."""
         self._server.connections.discard(self)
         if self._socket is not None:
             self._socket.feed_eof()
 
     def cut(self) -> asyncio.Task[None] | None:
-        """End it at once."""
+        """Cut the connection."""
         if self._task is not None:
             self._task.cancel()
         if self.transport is not None:
@@ -124,7 +127,7 @@ class TcpConnection(asyncio.Protocol):
                     "session refused", of=kind, path=protocol, error=kind, reason=str(error)
                 )
                 await refuse(own, services.metrics, error, self._route.refusal)
-            except Exception as error:  # a boundary: what goes wrong with one connection ends only that
+            except Exception as error:  # a boundary: an error of one connection ends only that one
                 services.log.error("connection failed", path=protocol, exc_info=error)
             finally:
                 cast("asyncio.Transport", self.transport).close()

@@ -23,7 +23,7 @@ class MemoryCollector(Collector):
     """Reads the memory of the process and of its device."""
 
     def collect(self) -> Iterable[Metric]:
-        """The process's bytes and limit, and each device's."""
+        """Bytes and limit of the process, and of each device."""
         yield read_family("process_memory_bytes", process_bytes())
         yield read_family("memory_limit_bytes", host_bytes())
         yield from _device_memory()

@@ -1,8 +1,8 @@
 """Asterisk: ``/asterisk``, its channel over a WebSocket, and AudioSocket on a TCP port.
 
 Asterisk connects. On the WebSocket the model, the voice and the instructions come in the query, and the key
-too (``auth_id``). AudioSocket has nothing of that: the address of the port names the model and the voice. A
-refused call is hung up.
+too (``auth_id``). AudioSocket has neither: the address of the port names the model and the voice. The server
+hangs up a refused call.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, c
 
 
 def make_audiosocket(services: Services, port: TcpPort) -> Serve:
-    """What serves a port.
+    """The server of a port.
 
     Raises:
-        UnknownModelError: no model that talks, and no agent, has the name in its address.
+        UnknownModelError: no talking model, and no agent, has the name in its address.
     """
     if services.agent_for(port.model) is None:
         services.models.find(port.model, LIVE_KINDS)

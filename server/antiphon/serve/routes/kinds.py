@@ -38,7 +38,7 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
 )
 
 AGENT_ROUTES = (unmute.REALTIME,)
-"""Where voice agents alone answer."""
+"""The routes on which only voice agents answer."""
 
 TCP_ROUTES: Mapping[TcpProtocol, TcpRoute] = MappingProxyType(
     {TcpProtocol.WYOMING: wyoming.ROUTE, TcpProtocol.AUDIOSOCKET: asterisk.AUDIOSOCKET}

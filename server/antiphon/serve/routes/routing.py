@@ -118,7 +118,7 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 def add_routes(
     app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]], of_agents: Sequence[Route] = ()
 ) -> None:
-    """Register every route of a table of kinds, and those on which agents alone answer.
+    """Register every route of a table of kinds, and those on which only agents answer.
 
     A route of several kinds is registered once for all of them.
 

@@ -1,4 +1,4 @@
-"""The table of protocols on TCP ports of their own, and what all of their calls pass."""
+"""The table of protocols on TCP ports of their own, and the checks of all their calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from antiphon.serve.transport.stream import SizeOf
 from antiphon.tcp_port import TcpPort
 
 Serve: TypeAlias = Callable[[Socket, Caller], Awaitable[None]]
-"""Serves one connection until its client leaves or its call is over. A SessionError, or whatever else is
-wrong with what the client sends, is answered by the protocol's refusal, and ends it."""
+"""Serves one connection until its client disconnects or its call is over. A SessionError, or another error
+of the client's data, is answered by the protocol's refusal, and ends it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpRoute:
-    """One protocol: where its messages end, how its clients are refused, and what serves a port."""
+    """One protocol: how its messages end, how its clients are refused, and the server of a port."""
 
     size_of: SizeOf
     refusal: Refusal
@@ -31,10 +32,10 @@ class TcpRoute:
 
 @contextlib.asynccontextmanager
 async def held(services: Services, caller: Caller) -> AsyncIterator[None]:
-    """One more call of a caller, for as long as this lasts.
+    """Count one more call of a caller for the block.
 
     Raises:
-        SessionLimitError, UsageLimitError, KeyRevokedError: it may have none.
+        SessionLimitError, UsageLimitError, KeyRevokedError: a limit is reached, or the key is invalid.
     """
     await services.access.admit(caller)
     async with services.access.ledger.hold(caller, rows=services.models.rows):

@@ -1,7 +1,7 @@
-"""``/unmute/v1/...``: Kyutai's Unmute, for its own front end and clients; voice agents alone answer.
+"""``/unmute/v1/...``: Kyutai's Unmute, for its own front end and clients; only voice agents answer.
 
-Under a base path of their own, since its ``/v1/realtime`` and ``/v1/voices`` have the names of other
-protocols here. ``?model=`` or ``/m/NAME`` names one of several agents.
+The base path is its own, since its ``/v1/realtime`` and ``/v1/voices`` have the names of other protocols
+here. ``?model=`` or ``/m/NAME`` names one of several agents.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def handle_unmute(
     agent = services.agent_for(named_model(request), is_needed=True)
     await check_upgrade(request, agent.stt, wait_s=0.0)
     if ELSEWHERE in request.headers:
-        await agent.check_room()  # a proxy reads a status, and no event after the upgrade
+        await agent.check_room()  # a proxy reads a status, but no event after the upgrade
 
     async def begin(_socket: Socket) -> Call:
         dialect = UnmuteDialect(agent, voice_of=partial(voice_of_agent, agent, services=services))
@@ -68,7 +68,7 @@ REALTIME = Route("GET", f"{BASE}/realtime", handle_unmute, refuse_in(lambda _: r
 async def list_voices(
     request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices of an agent, its own first: an array. One of a synthesiser without names has the agent's."""
+    """The voices of an agent, its own first, as an array. A synthesiser without names has the agent's."""
     agent = _agent_of(request, services)
     names = [] if agent.tts.speakers is None else agent.tts.speakers.names()
     ordered = sorted(names, key=lambda name: name != agent.voice)
@@ -86,7 +86,7 @@ async def list_voices(
 
 
 async def health(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
-    """Whether the parts of an agent are up; ``ok`` where all are. Voices are cloned elsewhere."""
+    """Whether the parts of an agent work; ``ok`` where all do. Voices are cloned elsewhere."""
     agent = _agent_of(request, services)
     engines = (await services.status.health()).models
     up = {

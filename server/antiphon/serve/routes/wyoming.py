@@ -1,7 +1,7 @@
 """Wyoming on a TCP port: speech to text, text to speech, and agents that answer in text.
 
-A connection carries requests, one after the other. What is served is described from memory. An error is an
-event ``error``, and ends the connection: Home Assistant waits for nothing else.
+A connection carries requests, one after the other. The list of services is made once. An error is an event
+``error``, and ends the connection: Home Assistant waits for nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from antiphon.tcp_port import TcpPort
 
 
 class WyomingPort:
-    """What one port serves: all recognisers, the voices of all synthesisers, and the first agent."""
+    """The services of one port: all recognisers, the voices of all synthesisers, and the first agent."""
 
     def __init__(self, services: Services) -> None:
         """Describe it."""
@@ -107,7 +107,7 @@ class WyomingPort:
         )
 
     def _find(self, name: str | None, caller: Caller, kind: PipelineKind) -> ServedModel:
-        """The model of this name, or of one that nothing has here the first: clients keep names of others."""
+        """The model of this name, or the first for an unknown name: clients keep names of others."""
         models = self._services.models
         is_known = name is not None and models.named(name, (kind,)) is not None
         return self._services.model_for(name if is_known else None, caller, (kind,))
@@ -128,7 +128,7 @@ class WyomingPort:
     async def _answer(
         self, socket: Socket, caller: Caller, conversation: TextConversation, text: str
     ) -> None:
-        """What an agent answers to what was written, word by word, and in the end whole."""
+        """An agent's answer to a text, word by word, and at the end whole."""
         if not text.strip():
             raise ProtocolError("the event transcript has no words")
         said, before, agent = "", conversation.tokens, conversation.agent
@@ -153,7 +153,7 @@ class WyomingPort:
 
 
 def voices_of(services: Services) -> Mapping[str, tuple[ServedModel, str | None]]:
-    """Each voice of the synthesisers by its name here; one that an earlier model has too gets its model's."""
+    """Each voice of the synthesisers by its name here; a repeated name gets its model's."""
     found: dict[str, tuple[ServedModel, str | None]] = {}
     for model in services.models:
         if model.kind is PipelineKind.TTS:

@@ -284,7 +284,7 @@ class Socket:
         return message
 
     def unread(self, message: Message) -> None:
-        """The next message that is received is this one, which was received before."""
+        """Make a message that was received already the next one."""
         self._ahead.appendleft(message)
         self.ahead_bytes += _kept_bytes(message)
 

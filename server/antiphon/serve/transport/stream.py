@@ -10,16 +10,17 @@ from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.frames import BINARY, FrameError
 
 SizeOf: TypeAlias = Callable[[bytearray], int | None]
-"""The bytes of the message that some bytes begin with; None until more are there.
+"""The bytes of the first message in some bytes; None until more arrive.
 
-It raises a ProtocolError for what begins none, or one that is too long.
+It raises a ProtocolError for bytes that begin no message, or one that is too long.
 """
 
 
 class StreamReader:
     """Assembles one connection's messages. ``is_empty``: the next byte begins a message.
 
-    ``farewell`` is the message that ends a connection, where the protocol has one. ``has_read`` a whole one.
+    ``farewell`` is the message that ends a connection, where the protocol has one. ``has_read``: a whole
+    message was read.
     """
 
     has_read = False
@@ -32,15 +33,15 @@ class StreamReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of a message is here."""
+        """Whether no part of a message is buffered."""
         return not self._data
 
     def feed(self, data: bytes) -> None:
-        """Take what the network brought; :meth:`next` gives what it completes."""
+        """Add bytes from the network; :meth:`next` returns the messages that they complete."""
         self._data += data
 
     def next(self) -> tuple[int, bytes] | None:
-        """The next message, as a WebSocket's reader gives it; None until more is fed.
+        """The next message, as a WebSocket's reader returns it; None until more is fed.
 
         Raises:
             FrameError: the peer broke the protocol; nothing more is read.
