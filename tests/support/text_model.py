@@ -1,7 +1,11 @@
-"""A text model for tests: a server of ``/chat/completions`` that streams what a script says, with faults."""
+"""A text model for tests: a server of ``/chat/completions`` that streams what a script says, with faults.
+
+Usage: python -m tests.support.text_model --port PORT    the same answer to everything
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import socket
@@ -146,17 +150,29 @@ class TextModelServer:
         await response.write(b"data: [DONE]\n\n")
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[TextModelServer]:
-        """Serve on a free port of this machine."""
+    async def serve(self, port: int = 0) -> AsyncIterator[TextModelServer]:
+        """Serve on a port of this machine, by default a free one."""
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, "127.0.0.1", port)
             await site.start()
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
             yield self
         finally:
             await runner.cleanup()
+
+
+async def main() -> None:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser(description="Serve one answer to everything.")
+    parser.add_argument("--port", type=int, required=True)
+    async with TextModelServer(usual=says("hello nice to meet you")).serve(parser.parse_args().port):
+        await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

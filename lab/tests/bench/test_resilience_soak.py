@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from lab.bench.hostile_messages import mutated
-from lab.bench.resilience_soak import Sample, plot, slope_of, soak
+from lab.bench.resilience_soak import soak
+from lab.bench.soak import Sample, plot, slope_of
 
 
 def samples(mib: NDArray[np.float64]) -> list[Sample]:

@@ -1,0 +1,32 @@
+"""A server with a voice agent, in a process of its own, for benchmarks whose text model is in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lab.bench.harness import RunningServer, running_server, serve_command
+
+
+@asynccontextmanager
+async def agent_server(llm: str, *options: str, slots: int) -> AsyncIterator[tuple[RunningServer, Path]]:
+    """The server with the agent ``assistant``, and its log; ``options`` name its models.
+
+    This process's loop runs on while it starts, since it asks the text model.
+
+    Raises:
+        BenchError: it did not start.
+    """
+    most = ("--slots", str(slots), "--max-sessions-per-address", str(4 * slots))
+    command = serve_command(*options, *most, "--agent", "assistant", "--llm", llm)
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "server.log"
+        manager = running_server(command, log)
+        server = await asyncio.to_thread(manager.__enter__)
+        try:
+            yield server, log
+        finally:
+            await asyncio.to_thread(manager.__exit__, None, None, None)
