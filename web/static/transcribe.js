@@ -58,6 +58,11 @@ export class Transcribe {
 
   begin() {
     this._button.addEventListener("click", () => void this._pressed());
+    // What this browser cannot play has no player.
+    this._playback.addEventListener("error", () => {
+      this._forgetPlayback();
+      this.show();
+    });
     this._file.addEventListener("change", () => this._file.files?.[0] && void this._read(this._file.files[0]));
     for (const name of ["dragover", "dragleave", "drop"]) {
       document.addEventListener(name, (event) => {

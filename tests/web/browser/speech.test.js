@@ -43,6 +43,7 @@ test("a server without a talker shows what it has, and writes down a recording",
   assert.match(srt.bytes.toString(), /^1\n00:00:0\d,\d\d\d --> 00:00:0\d,\d\d\d\n\S/);
   await page.setInputFiles("#file", { name: "no.wav", mimeType: "audio/wav", buffer: Buffer.from("no sound") });
   await says(page, /This did not work\./);
+  await page.waitForSelector("#listen-playback", { state: "hidden" });
   assert.deepEqual(complaints.filter((it) => !it.includes("400")), []);
   await close();
 });
