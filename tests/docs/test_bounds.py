@@ -115,6 +115,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "serve/calls/local_resume.py::MAX_UNACKNOWLEDGED_BYTES": (
         "serve/calls/test_agent_resume.py::call_with_too_much_unacknowledged",
     ),
+    "protocol/unmute.py::MAX_LOG_CHARS": ("protocol/test_unmute.py::repeated_is_bounded",),
     "max_hand_overs": ("serve/routes/test_hand_over_routes.py::no_call_or_too_much",),
     "hand_over_timeout_s": ("engine/test_handing_over.py::cannot_have_stays",),
     "max_upload_bytes": ("serve/routes/test_upload.py::too_many_bytes",),

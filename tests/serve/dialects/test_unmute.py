@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.pcm import FloatArray
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.agent_client import agent_serving, is_left, messages_of
 from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
@@ -233,6 +235,21 @@ async def test_a_server_without_an_agent_says_so(path: str) -> None:
             assert (error["type"], error["code"]) == ("fatal", "model_not_found")
             assert isinstance(closed := await client.receive(), Closed)
             assert closed.code == 1008
+
+
+async def test_a_key_is_asked_for_except_for_health(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(format_key(KeyEntry("page", digest_of("a key"))) + "\n")
+    async with TextModelServer().serve() as text, agent_serving(text, api_keys=str(keys)) as server:
+        assert (await server.get("/unmute/v1/health"))[0] == 200
+        for headers, status in (({}, 401), ({"x-api-key": "a key"}, 200)):
+            async with server.http.get(server.url("/unmute/v1/voices"), headers=headers) as answer:
+                assert answer.status == status
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="401"):
+            await server.http.ws_connect(server.url(PATH, "ws"))
+        async with server.http.ws_connect(server.url(PATH, "ws"), headers={"x-api-key": "a key"}) as ws:
+            await Browser(ws).update()
+        await is_left(server)
 
 
 async def test_a_full_server_says_so() -> None:
