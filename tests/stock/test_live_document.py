@@ -19,5 +19,7 @@ def test_refusals_are_quoted(words: str) -> None:
 
 
 def test_every_event_is_in_a_table() -> None:
-    events = {*live.READERS, *live_events.TYPES.values()}
+    kinds = ("instructions", "thinking", "commentary")
+    sent = {name.format(kind=kind) for name in live_events.TYPES.values() for kind in kinds}
+    events = {*live.READERS, *sent}
     assert not [event for event in events if f"`{event}`" not in TEXT]
