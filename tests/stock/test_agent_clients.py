@@ -1,4 +1,4 @@
-"""Stock clients of OpenAI Realtime, unchanged, with a voice agent that has null models and a script."""
+"""Stock clients of OpenAI Realtime and Live, unchanged, with an agent of null models and a script."""
 
 from __future__ import annotations
 
@@ -91,3 +91,21 @@ async def test_pipecat_uses_a_tool_interrupts_and_asks_again(tmp_path: Path) -> 
         assert met["answers"].count(SHORT) >= 3
         assert messages_of(text, 0) == [("user", "Hello.")]
         assert [it["role"] for it in text.requests[1]["messages"]] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("client", ["openai", "pipecat", "livekit"])
+async def test_a_client_of_live_asks_and_interrupts(
+    client: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = "an extraordinary coincidence happened in Mesopotamia"
+    async with met_by(client, f"{client}_live.py", tmp_path, *[says(reply)] * 3) as (met, text):
+        assert met["errors"] == met.get("warnings", []) == []
+        assert met["answer"].endswith(reply)
+        assert met["transcript"].count(reply) == 2  # between them one was cut
+        said = [content for role, content in messages_of(text) if role == "assistant"]
+        assert said[0] == reply
+        assert all(reply.startswith(it) and it != reply for it in said[1:])
+        assert [role for role, _ in messages_of(text)].count("user") == 3
+        loud = "".join("x" if level else " " for level in met["audio"]).split()
+        assert len(loud) == 3
+    assert not [it for it in caplog.records if it.levelname in ("WARNING", "ERROR")]

@@ -50,8 +50,8 @@ class Delegation:
     instructions: str = ""
 
 
-def read_delegation(values: Mapping[str, Any] | None) -> Delegation:
-    """The delegation of a session.
+def read_delegation(values: Mapping[str, Any] | None, event_id: str | None = None) -> Delegation:
+    """The delegation of a session, which the event of this id names.
 
     Raises:
         FieldError: a tool that is no function, or a field that cannot be used.
@@ -61,7 +61,7 @@ def read_delegation(values: Mapping[str, Any] | None) -> Delegation:
         return Delegation(Target.CLIENT, (DELEGATE_TOOL,))
     if values is None or kind != Target.RESPONSES:
         return Delegation()
-    own = Fields(values, "session.delegation").optional_object("responses")
+    own = Fields(values, "session.delegation", event_id).optional_object("responses")
     if own is None:
         return Delegation(Target.RESPONSES)
     limit = own.count("max_output_tokens", low=0, high=MAX_OUTPUT_TOKENS, default=0)

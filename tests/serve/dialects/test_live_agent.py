@@ -199,10 +199,11 @@ async def test_an_update_changes_the_delegation_and_keeps_what_it_does_not_name(
         await client.event("session.updated")
         shown = (await client.event("session.updated"))["session"]["delegation"]["responses"]
         assert shown == {**RESPONSES["responses"], "tool_choice": "none"}
-        await client.send(
-            "session.update", session={"delegation": {**RESPONSES, "responses": {"tools": [{}]}}}
-        )
-        assert "session.delegation.responses.tools[0].type is missing" in (await client.error())["message"]
+        wrong = {"delegation": {**RESPONSES, "responses": {"tools": [{}]}}}
+        await client.send("session.update", session=wrong, event_id="mine")
+        error = await client.error()
+        assert "session.delegation.responses.tools[0].type is missing" in error["message"]
+        assert error["client_event_id"] == "mine"
         await say(client, word()[0])
         await heard(client, "one")
         assert (len(text.requests[0]["tools"]), text.requests[0]["tool_choice"]) == (1, "none")

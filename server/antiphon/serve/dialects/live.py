@@ -127,7 +127,7 @@ class LiveClient(ABC):
             case live.Update():
                 self.audio.renew()
                 self._keep()
-                actions = self.change(event.session)
+                actions = self.change(event.session, event.event_id)
                 return (*actions, Send(events.SessionUpdated(self.shown(), event.event_id)))
             case live.Close():
                 self._close_asked = self._close_asked or event
@@ -147,8 +147,8 @@ class LiveClient(ABC):
                 words = f"type is {event.type}, which the model {self._name} cannot follow"
                 raise refusal(words, "unsupported_event", event.event_id)
 
-    def change(self, change: SessionChange) -> Sequence[Action]:
-        """Apply a ``session.update``.
+    def change(self, change: SessionChange, event_id: str | None) -> Sequence[Action]:
+        """Apply a ``session.update`` of this id.
 
         Raises:
             FieldError: a field is invalid, and nothing has changed.

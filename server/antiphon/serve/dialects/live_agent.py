@@ -120,7 +120,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         self._reply_frame = 0  # the first of the reply's sound
         self._waiting: dict[str, str] = {}  # calls of the text model, by the delegation to the client
         self._responses: Delegated | None = None  # delegated to Responses in this reply
-        self._delegation = read_delegation(start.session.delegation)
+        self._delegation = read_delegation(start.session.delegation, start.event_id)
         self.settings = self._settings(self.config, self._delegation)
 
     def new_id(self, kind: str) -> str:
@@ -152,15 +152,15 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
 
     # From the client.
 
-    def change(self, change: SessionChange) -> Sequence[Action]:
+    def change(self, change: SessionChange, event_id: str | None) -> Sequence[Action]:
         before, after = self.config.delegation or {}, change.delegation
         if after is not None and before.get("type") == after.get("type"):
             kept = {**(before.get("responses") or {}), **(after.get("responses") or {})}
             change = replace(change, delegation={**before, **after, **({"responses": kept} if kept else {})})
         if change.delegation is not None:
-            delegation = read_delegation(change.delegation)
+            delegation = read_delegation(change.delegation, event_id)
             self.settings, self._delegation = self._settings(self.config, delegation), delegation
-        super().change(change)
+        super().change(change, event_id)
         return (Instruct(Configure(self.settings)),)
 
     def acknowledged(self, seq: int) -> Sequence[Action]:
