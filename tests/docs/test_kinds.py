@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
-from antiphon.serve.routes.kinds import ROUTES
+from antiphon.serve.routes.kinds import AGENT_ROUTES, ROUTES
+from antiphon.serve.routes.realtime import PATH as REALTIME
 from tests.repo.tracked import ROOT
 
 
@@ -21,6 +24,14 @@ def test_the_engines_page_has_every_kind() -> None:
     assert [line for line in section.splitlines() if line.startswith("| `")] == [
         row(it) for it in PipelineKind
     ]
+
+
+def test_the_engines_page_has_the_paths_of_agents() -> None:
+    routes = [route for routes in (*ROUTES.values(), AGENT_ROUTES) for route in routes]
+    paths = {route.path for route in routes if route.has_agents and "{" not in route.path}
+    page = (ROOT / "docs" / "engine.md").read_text()
+    paragraph = page.partition("A [voice agent](agent.md) has no kind")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(/[^`]+)`", paragraph)) == paths | {REALTIME}  # which looks for agents itself
 
 
 def test_a_kind_is_its_name_wherever_it_goes() -> None:
