@@ -175,6 +175,9 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         "agent_text_seconds": _histogram(
             _FIRST_AUDIO_S, "From a request to the agent's text model to its first piece.", "agent"
         ),
+        "agent_first_text_seconds": _histogram(
+            _FIRST_AUDIO_S, "From the end of the caller's turn to the first text of the reply to it.", "agent"
+        ),
         "agent_sound_seconds": _histogram(
             _FIRST_AUDIO_S, "From the end of the caller's turn to the agent's first sound.", "agent"
         ),

@@ -409,7 +409,8 @@ async def test_an_agent_is_listed_measured_and_its_tokens_are_recorded(tmp_path:
         metrics = (await server.get("/metrics"))[1]
         assert 'antiphon_agent_replies_total{agent="assistant",outcome="completed"} 1.0' in metrics
         assert 'antiphon_agent_tokens_total{agent="assistant",direction="in"} 11.0' in metrics
-        assert 'antiphon_agent_sound_seconds_count{agent="assistant"} 1.0' in metrics
+        for part in ("text", "first_text", "sound", "flush"):
+            assert f'antiphon_agent_{part}_seconds_count{{agent="assistant"}} 1.0' in metrics
     (record,) = map(json.loads, usage.read_text().splitlines())
     assert (record["model"], record["tokens_in"], record["tokens_out"]) == ("assistant", 11, 2)
     assert record["seconds_out"] > 0.4

@@ -375,6 +375,10 @@ class Agent(Participant[AgentNews]):
 
     def _follow(self, reply: Reply, now_s: float, *, may_take: bool) -> None:
         """Take the new parts of the reply, and record what was said."""
+        if reply.has_text and not (reply.is_early or reply.is_measured):
+            reply.is_measured = True
+            if not math.isnan(self._ended_s):
+                self.parts.metrics.written(now_s - self._ended_s)
         had_sound = reply.has_sound
         for news in reply.advance(now_s, may_take=may_take):
             if isinstance(news, ReplyText) and reply.is_kept and reply.item not in self._history:

@@ -51,7 +51,8 @@ class Reply:
 
     With ``is_early`` it sends nothing until :meth:`release`. ``voice`` speaks it, which must be idle; None
     makes it text only. ``item`` and ``entry`` are its place in the history, if it ``is_kept``. At ``due_s``
-    :meth:`advance` has sound to send.
+    :meth:`advance` has sound to send. ``has_text``: its first text has come; ``is_measured``: its time is
+    recorded.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Reply:
         self.item, self.entry = new_id("item"), HistoryEntry(Role.ASSISTANT)
         self.is_kept = asked is None or not asked.is_apart
         self.due_s = math.inf
+        self.has_text = self.is_measured = False
         self._voice, self._sorry, self._new_id, self._wake = voice, sorry, new_id, wake
         self._pieces: deque[Piece] = deque()
         self._words = SpeakableText()
@@ -88,6 +90,7 @@ class Reply:
             async with contextlib.aclosing(source) as pieces:
                 async for piece in pieces:
                     self._pieces.append(piece)
+                    self.has_text |= isinstance(piece, TextPiece)
                     self._wake()
         except TextModelError as error:
             Log(__name__).warning("the text model failed", reason=str(error))

@@ -46,6 +46,7 @@ class AgentMetrics:
     def __init__(self, families: MetricFamilies, agent: str) -> None:
         """Register under the label ``agent``."""
         self._text = families.get(Histogram, "agent_text_seconds").labels(agent)
+        self._first_text = families.get(Histogram, "agent_first_text_seconds").labels(agent)
         self._sound = families.get(Histogram, "agent_sound_seconds").labels(agent)
         self._flush = families.get(Histogram, "agent_flush_seconds").labels(agent)
         replies, tokens = families.get(Counter, "agent_replies"), families.get(Counter, "agent_tokens")
@@ -59,6 +60,10 @@ class AgentMetrics:
     def asked(self, seconds: float) -> None:
         """Record the delay of the text model's first token."""
         self._text.observe(seconds)
+
+    def written(self, seconds: float) -> None:
+        """Record the delay of a reply's first text."""
+        self._first_text.observe(seconds)
 
     def sounded(self, seconds: float) -> None:
         """Record the delay of a reply's first sound."""
