@@ -118,3 +118,8 @@ WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
 def wire_form(error: AntiphonError) -> WireForm:
     """The row of an error's class, or of the nearest base that has one."""
     return next(WIRE_FORMS[kind] for kind in type(error).__mro__ if kind in WIRE_FORMS)
+
+
+def close_only(error: AntiphonError) -> tuple[tuple[()], int]:
+    """No message, and the close code: the refusal of a protocol without a message for an error."""
+    return (), wire_form(error).close

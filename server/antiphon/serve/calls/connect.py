@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, SessionTimeoutError
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.services import Services
@@ -19,6 +20,19 @@ from antiphon.serve.transport.upgrade import open_socket
 
 Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
 """The message for a client that gets no call, and the close code."""
+
+
+async def next_message(socket: Socket, timeout_s: float, what: str) -> Message | None:
+    """The client's next message; None when it has disconnected. ``what`` it is comes in the error.
+
+    Raises:
+        SessionTimeoutError: no message arrived.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await socket.receive_any()
+    except TimeoutError:
+        raise SessionTimeoutError(f"no {what} for {timeout_s:g} s") from None
 
 
 async def admit_then_upgrade(

@@ -64,10 +64,6 @@ class AudioSocketLine(TelephoneLine):
         self.due_s = self._next_s if len(self._waiting) >= self._packet_bytes else math.inf
         return messages
 
-    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """The protocol has no message for an error; the connection ends with a hang-up."""
-        return (), wire_form(error).close
-
 
 class AsteriskLine(TelephoneLine):
     """One call of Asterisk's channel over a WebSocket, after the message ``start``; Asterisk paces it."""

@@ -16,7 +16,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spelling import Unspoken
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon.protocol.kyutai_tts import SpeechFormat, Spoken
-from antiphon.protocol.wire_errors import wire_form
+from antiphon.protocol.wire_errors import close_only, wire_form
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.synthesiser import Piece
 from antiphon.serve.calls.transcriber import AsrNews
@@ -29,11 +29,6 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """The text for a full server: Kyutai's own, since its clients may look for it."""
     form = wire_form(error)
     return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
-
-
-def bare_refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """Formats of plain audio have no messages."""
-    return (), wire_form(error).close
 
 
 class AsrDialect(Dialect[AsrNews]):
@@ -149,7 +144,7 @@ class TtsDialect(Dialect[Piece]):
         return self._packed(self._encoder.finish()), self._unspoken.error() if is_void else None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        return refusal(error) if self._format.is_packed else bare_refusal(error)
+        return refusal(error) if self._format.is_packed else close_only(error)
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
         self._encoder.close()

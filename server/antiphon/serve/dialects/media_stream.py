@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon.audio.codecs import WireFormat
-from antiphon.errors import AntiphonError, ProtocolError
+from antiphon.errors import ProtocolError
 from antiphon.protocol import media_streams as wire
-from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.dialects.telephone import LineAudio, LineClosed, LineEvent, LineMark, TelephoneLine
 from antiphon.serve.transport.transport import Message
 
@@ -45,10 +44,6 @@ class MediaStreamLine(TelephoneLine):
 
     def clear(self) -> Sequence[Message]:
         return (wire.encode_clear(self._start),)
-
-    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """The protocol has no message for an error: the close is the only sign."""
-        return (), wire_form(error).close
 
 
 class Chunks:

@@ -28,6 +28,7 @@ from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply
+from antiphon.protocol.wire_errors import close_only
 from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.values import Action, Close, HelloFacts, Instruct, PushAudio
@@ -102,9 +103,9 @@ class TelephoneLine(ABC):
         """Messages that are due."""
         return ()
 
-    @abstractmethod
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """Messages and the close code of an error."""
+        """Messages and the close code of an error; without a message, the end of the connection tells it."""
+        return close_only(error)
 
 
 class TelephoneClient(ABC):

@@ -7,19 +7,18 @@ hangs up a refused call.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
+from antiphon.errors import AntiphonError, ProtocolError
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol import asterisk, audiosocket
-from antiphon.protocol.wire_errors import wire_form
+from antiphon.protocol.wire_errors import close_only, wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
-from antiphon.serve.calls.connect import run_call, upgrade_then_admit
+from antiphon.serve.calls.connect import next_message, run_call, upgrade_then_admit
 from antiphon.serve.dialects.asterisk import AsteriskLine, AudioSocketLine
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -42,7 +41,7 @@ async def handle_asterisk(
     await check_upgrade(request, model, wait_s=0.0)
 
     async def begin(socket: Socket) -> Call | None:
-        message = await first_message(socket, services.config.limits.handshake_timeout_s, "MEDIA_START")
+        message = await next_message(socket, services.config.limits.handshake_timeout_s, "MEDIA_START")
         if message is None:
             return None
         start = socket.timed(asterisk.decode, message)
@@ -69,24 +68,6 @@ def hung_up(error: AntiphonError) -> tuple[Sequence[Message], int]:
     return ("HANGUP",), wire_form(error).close
 
 
-def cut_off(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """AudioSocket has no message for an error: the connection ends with a hang-up."""
-    return (), wire_form(error).close
-
-
-async def first_message(socket: Socket, timeout_s: float, what: str) -> Message | None:
-    """The next message; None when the peer has disconnected.
-
-    Raises:
-        SessionTimeoutError: no message arrived.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await socket.receive_any()
-    except TimeoutError:
-        raise SessionTimeoutError(f"no {what} for {timeout_s:g} s") from None
-
-
 async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, caller: Caller) -> None:
     """One call of AudioSocket; it begins with the first audio, whose rate it keeps.
 
@@ -94,7 +75,7 @@ async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, c
         AntiphonError: it cannot begin.
     """
     timeout_s, name = services.config.limits.handshake_timeout_s, ""
-    while (message := await first_message(socket, timeout_s, "audio")) is not None:
+    while (message := await next_message(socket, timeout_s, "audio")) is not None:
         match socket.timed(audiosocket.decode, message):
             case audiosocket.CallNamed(name):
                 pass
@@ -124,4 +105,4 @@ def make_audiosocket(services: Services, port: TcpPort) -> Serve:
 
 
 ROUTES = (Route("GET", "/asterisk", handle_asterisk, refuse_in(lambda _: hung_up), has_agents=True),)
-AUDIOSOCKET = TcpRoute(audiosocket.size_of, cut_off, make_audiosocket, audiosocket.FAREWELL)
+AUDIOSOCKET = TcpRoute(audiosocket.size_of, close_only, make_audiosocket, audiosocket.FAREWELL)

@@ -6,14 +6,13 @@ A wrong key, a foreign origin and too many sessions are refused before the upgra
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, FieldError, ResumeError, SessionTimeoutError
+from antiphon.errors import AntiphonError, FieldError, ResumeError
 from antiphon.models.prompt import Prompt, takes_persona
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol import live
@@ -26,7 +25,7 @@ from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.agent import Agent, AgentParts
 from antiphon.serve.calls.call import Call, find_local
 from antiphon.serve.calls.captions import Captions
-from antiphon.serve.calls.connect import upgrade_then_admit
+from antiphon.serve.calls.connect import next_message, upgrade_then_admit
 from antiphon.serve.calls.local_resume import local_resume
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
@@ -98,12 +97,7 @@ async def _first_event(
     is_again = mode is ResumeMode.AGAIN
     name, kind = ("session.resume", live.ResumeSession) if is_again else ("session.start", live.Start)
     timeout_s = min(timeout_s, CLAIM_S) if is_again else timeout_s
-    try:
-        async with asyncio.timeout(timeout_s):
-            message = await socket.receive_any()
-    except TimeoutError:
-        raise SessionTimeoutError(f"no {name} for {timeout_s:g} s") from None
-    if message is None:
+    if (message := await next_message(socket, timeout_s, name)) is None:
         return None
     event = socket.timed(live.decode, message)
     if not isinstance(event, live.Start | live.ResumeSession) or not isinstance(event, kind):

@@ -9,15 +9,14 @@ reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
+from antiphon.errors import ProtocolError, SessionTimeoutError
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol import media_streams as wire
-from antiphon.protocol.wire_errors import wire_form
+from antiphon.protocol.wire_errors import close_only
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.twilio_signature import HEADER, is_signed
 from antiphon.serve.calls.call import Call
@@ -30,7 +29,6 @@ from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.prompts import participant_of, prompt_of_session
 from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.socket import Socket
-from antiphon.serve.transport.transport import Message
 
 
 async def handle_twilio(
@@ -71,16 +69,11 @@ async def handle_stream(
             return await _begin(services, named_model(request), start, known)
 
         return await upgrade_then_admit(
-            request, services, model.metrics, begin, refusal, max_message_bytes=wire.MAX_MESSAGE_BYTES
+            request, services, model.metrics, begin, close_only, max_message_bytes=wire.MAX_MESSAGE_BYTES
         )
 
 
-def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The close code of an error; the protocol has no message for it."""
-    return (), wire_form(error).close
-
-
-refuse_call = refuse_in(lambda _: refusal)
+refuse_call = refuse_in(lambda _: close_only)
 
 ROUTES = (
     Route("GET", "/twilio", handle_twilio, refuse_call, has_agents=True, shows_key_later=True),

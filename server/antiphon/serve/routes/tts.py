@@ -18,11 +18,12 @@ from antiphon.errors import CheckpointError, ProtocolError, SessionFailedError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import kyutai_tts
 from antiphon.protocol.kyutai_tts import TtsQuery
+from antiphon.protocol.wire_errors import close_only
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.call import Call
 from antiphon.serve.calls.connect import Refusal, admit_then_upgrade, upgrade_to_refuse
 from antiphon.serve.calls.synthesiser import Synthesiser
-from antiphon.serve.dialects.kyutai import TtsDialect, bare_refusal, refusal
+from antiphon.serve.dialects.kyutai import TtsDialect, refusal
 from antiphon.serve.dialects.speech_body import SpeechBody
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
@@ -109,7 +110,7 @@ def words_of(request: web.Request) -> Refusal:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=limits.max_wait_s)
     except ProtocolError:
         speech = TtsQuery()
-    return refusal if speech.format.is_packed else bare_refusal
+    return refusal if speech.format.is_packed else close_only
 
 
 async def handle_post(

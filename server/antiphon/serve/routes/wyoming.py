@@ -6,17 +6,16 @@ A connection carries requests, one after the other. The list of services is made
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.errors import ProtocolError, SessionTimeoutError, TextModelError, UnknownModelError
+from antiphon.errors import ProtocolError, TextModelError, UnknownModelError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import wyoming as wire
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.access.usage import UsageRecord
 from antiphon.serve.calls.call import Call
-from antiphon.serve.calls.connect import run_call
+from antiphon.serve.calls.connect import next_message, run_call
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.participant import Participant
 from antiphon.serve.calls.synthesiser import Synthesiser
@@ -60,12 +59,7 @@ class WyomingPort:
         limit_s, model = limits.handshake_timeout_s, None
         conversation = None if self._agent is None else TextConversation(self._agent, self._services.clock)
         while True:
-            try:
-                async with asyncio.timeout(limit_s):
-                    message = await socket.receive_any()
-            except TimeoutError:
-                raise SessionTimeoutError(f"no event for {limit_s:g} s") from None
-            if message is None:
+            if (message := await next_message(socket, limit_s, "event")) is None:
                 return
             limit_s = limits.quiet_timeout_s
             match socket.timed(wire.decode, message):
