@@ -11,8 +11,10 @@ import aiohttp
 import numpy as np
 import pytest
 
+from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
 from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, continued
+from antiphon.serve.hosting.front_end import drain
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
@@ -286,7 +288,7 @@ async def test_a_server_that_drains_ends_a_call_without_a_connection_and_announc
     async with TextModelServer().serve() as text, agent_serving(text) as server:
         async with server.call(QUERY) as gone, server.call(QUERY) as here:
             await begun(gone)
-            await begun(here)
+            thread = await begun(here)
             gone.cut()
             await server.eventually(lambda: sum(it.exchange.transport is None for it in server.calls) == 1)
             for call in server.calls:
@@ -294,7 +296,22 @@ async def test_a_server_that_drains_ends_a_call_without_a_connection_and_announc
             await here.event("draining")
             await server.eventually(lambda: len(server.calls) == 1)
             assert not any(it.can_move for it in server.calls)
+            assert (await answer_to(server, thread.claim(0)))["reason"] == "draining"
+            here.cut()  # and nothing waits for its client
         await is_left(server)
+
+
+async def test_a_call_is_not_handed_over_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with TextModelServer().serve() as text, agent_serving(text) as server, server.call(QUERY) as client:
+        await begun(client)
+        await drain(server.app, 0.2, is_cut=lambda: False, log=Log("test"), target="http://127.0.0.1:9")
+        deadline = (await client.event("draining")).fields
+        assert deadline == {"deadline_s": 0.2}
+        assert (await client.closed()).code == 1001
+        await is_left(server)
+    (kept,) = [vars(it)["fields"] for it in caplog.records if it.message == "call not handed over"]
+    assert kept["reason"] == "an agent's conversation is in no row, and stays"
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MAX_UNACKNOWLEDGED", 2), ("MAX_UNACKNOWLEDGED_BYTES", 40)])

@@ -185,7 +185,7 @@ class Call:
         if local is None or exchange.transport is not transport:
             return exchange.transport not in (None, transport)
         may_wait = exchange.is_ready and not (exchange.is_ending or exchange.is_closing)
-        if not (may_wait and transport.was_cut and local.sequence.is_whole):
+        if not (may_wait and transport.was_cut and local.is_open and local.sequence.is_whole):
             return False
         exchange.part()
         exchange.log.info("session detached", window_s=local.window_s)
@@ -301,7 +301,10 @@ class Call:
     def announce_draining(self, deadline_s: float) -> None:
         """Send the client the time that the call may continue; a draining server resumes no call."""
         is_detached = self._resume is not None and self._resume.is_detached
-        if is_detached or (self.local is not None and self.exchange.transport is None):
+        if self.local is not None:
+            self.local.leave()
+            is_detached = self.exchange.transport is None
+        if is_detached:
             self.end(DrainingError("the server is leaving"))
         else:
             self.exchange.send(self.dialect.draining(deadline_s))

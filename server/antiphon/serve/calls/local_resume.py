@@ -99,6 +99,7 @@ class LocalResume:
         self._config, self._owner = services.config, caller.name
         self._token, self._former = resume.new_token(), b""
         self._change = asyncio.Event()
+        self.is_open = True  # another connection may have the call
 
     def terms(self) -> dict[str, Any]:
         """The terms of resumption for the client."""
@@ -119,6 +120,8 @@ class LocalResume:
         Raises:
             ResumeError: the call cannot be resumed.
         """
+        if not self.is_open:
+            raise ResumeError("draining: the server is leaving")
         if caller.name != self._owner:
             raise ResumeError("unknown: this call was begun with another API key")
         if claim.seq >= self.sequence.seq:
@@ -140,7 +143,8 @@ class LocalResume:
             pass
 
     def leave(self) -> None:
-        """The call ends: stop waiting."""
+        """The call ends, or the server shuts down: no connection can have it any more."""
+        self.is_open = False
         self._change.set()
 
 
