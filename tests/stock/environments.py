@@ -27,6 +27,8 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
         "livekit-plugins-openai==1.8.9",
         "livekit-plugins-nvidia[personaplex]==1.8.9",
     ),
+    "json speech": ("gradium==0.6.4",),
+    "livekit json speech": ("livekit-plugins-gradium==1.8.9",),
     "wyoming": ("wyoming[http]==1.10.2",),
 }
 """What is installed; nothing of ours is in these environments."""
@@ -42,7 +44,7 @@ def python_of(name: str) -> Path:
     """The interpreter of an environment, which is made if it is not there."""
     asked = REQUIREMENTS[name]
     version = hashlib.sha256("\n".join((sys.version, *asked)).encode()).hexdigest()[:12]
-    folder = Path(sys.prefix) / "stock" / f"{name}-{version}"
+    folder = Path(sys.prefix) / "stock" / f"{name.replace(' ', '-')}-{version}"
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():

@@ -28,6 +28,7 @@ from antiphon.errors import AntiphonError
 from antiphon.limits import Limits
 from antiphon.protocol import (
     asterisk,
+    json_speech,
     kyutai,
     kyutai_tts,
     live,
@@ -147,6 +148,10 @@ def cases() -> Iterator[Case]:
         yield Case("asterisk", shape, asterisk.decode, text.replace("type", "event", 1)[:size])
     words = "MEDIA_START " + "a:b " * (size // 4 - 4)
     yield Case("asterisk", "words", asterisk.decode, words)
+    for shape, text in json_texts(json_speech.MAX_MESSAGE_CHARS, "audio"):
+        yield Case("json speech", shape, json_speech.decode, text[: json_speech.MAX_MESSAGE_CHARS])
+    sound = base64.b64encode(bytes(json_speech.MAX_AUDIO_BYTES)).decode()
+    yield Case("json speech", "audio", json_speech.decode, f'{{"type":"audio","audio":"{sound}"}}')
     for shape, text in json_texts(wyoming.MAX_JSON_BYTES, "x"):
         body = text.encode()[: wyoming.MAX_JSON_BYTES]
         line = f'{{"type":"synthesize-chunk","data_length":{len(body)}}}\n'.encode()

@@ -7,12 +7,14 @@ import json
 from dataclasses import asdict
 from urllib.parse import parse_qsl
 
-from antiphon.errors import AntiphonError, FieldError, ProtocolError
+from antiphon.audio.wav_input import WavDecoder
+from antiphon.errors import AntiphonError, AudioError, FieldError, ProtocolError
 from antiphon.limits import Limits
 from antiphon.models.sampling import SamplingParameters
 from antiphon.protocol import (
     asterisk,
     audiosocket,
+    json_speech,
     kyutai,
     kyutai_tts,
     live,
@@ -137,6 +139,16 @@ def read_asterisk(data: bytes) -> None:
     event = asterisk.decode(data.decode("utf-8", "replace"))
     if isinstance(event, asterisk.MediaStart):
         asterisk.encode(event, "MARK_MEDIA", "1 80")
+
+
+def read_json_speech(data: bytes) -> None:
+    """A message of the JSON speech dialect, and the WAV in it."""
+    message = json_speech.decode(data.decode("utf-8", "replace"))
+    if isinstance(message, json_speech.SpeechAudio):
+        decoder = WavDecoder(24_000)
+        decoder.put(message.data)
+        while decoder.step() is not None:
+            pass
 
 
 def read_wyoming(data: bytes) -> None:
@@ -281,6 +293,7 @@ TARGETS = {
     "media_stream": Target(read_media_stream, (ProtocolError,)),
     "asterisk": Target(read_asterisk, (ProtocolError,)),
     "audiosocket": Target(read_audiosocket, (ProtocolError,)),
+    "json_speech": Target(read_json_speech, (ProtocolError, AudioError)),
     "wyoming": Target(read_wyoming, (ProtocolError,)),
     "realtime": Target(read_realtime, (ProtocolError,)),
     "translation": Target(read_translation, (FieldError,)),

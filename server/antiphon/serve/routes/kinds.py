@@ -13,6 +13,7 @@ from antiphon.serve.routes import (
     asr,
     asterisk,
     chat,
+    json_speech,
     live,
     openai_speech,
     openai_transcription,
@@ -32,8 +33,13 @@ ROUTES: Mapping[PipelineKind, tuple[Route, ...]] = MappingProxyType(
     {
         PipelineKind.CODEC: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *PHONES),
         PipelineKind.DUPLEX: (*chat.ROUTES, *live.ROUTES, *realtime.TALKER_ROUTES, *PHONES),
-        PipelineKind.STT: (*asr.ROUTES, *openai_transcription.ROUTES, *realtime.LISTENER_ROUTES),
-        PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES),
+        PipelineKind.STT: (
+            *asr.ROUTES,
+            *openai_transcription.ROUTES,
+            *realtime.LISTENER_ROUTES,
+            *json_speech.ASR_ROUTES,
+        ),
+        PipelineKind.TTS: (*tts.ROUTES, *openai_speech.ROUTES, *json_speech.TTS_ROUTES),
     }
 )
 

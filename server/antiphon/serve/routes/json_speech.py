@@ -1,0 +1,119 @@
+"""``/api/speech/asr`` and ``/api/speech/tts``: the JSON speech dialect over a WebSocket.
+
+The first message, ``setup``, names the model, the voice and the format; names that nothing has here stand for
+the first model and its first voice, since the clients have names of their own. Its clients read errors as
+messages, so a refused request is upgraded, answered with ``error``, and closed with its code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from antiphon.errors import ProtocolError, SessionTimeoutError
+from antiphon.protocol import json_speech as wire
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.calls.call import Call
+from antiphon.serve.calls.connect import admit_and_run, upgrade_then_admit
+from antiphon.serve.calls.synthesiser import Synthesiser
+from antiphon.serve.calls.transcriber import Transcriber
+from antiphon.serve.dialects.json_speech import JsonAsrDialect, JsonTtsDialect, refusal
+from antiphon.serve.hosting.served import ServedModel
+from antiphon.serve.hosting.services import Services
+from antiphon.serve.routes.routing import Route, check_upgrade, refuse_in
+from antiphon.serve.routes.tts import voice_of
+from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.upgrade import open_socket
+
+
+async def handle_asr(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """One transcript, for as long as its connection lasts.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    await check_upgrade(request, model, wait_s=0.0)
+
+    async def begin(socket: Socket) -> Call | None:
+        setup = await next_setup(socket, services.config.limits.handshake_timeout_s)
+        if setup is None:
+            return None
+        chosen = find_model(services, setup.model, model, caller)
+        dialect = JsonAsrDialect(setup, chosen)
+        call = Call(services, chosen, dialect, Transcriber(chosen, services.clock), caller=caller)
+        await call.admit(route="speech asr", format=setup.form)
+        return call
+
+    return await upgrade_then_admit(
+        request, services, model.metrics, begin, refusal, max_message_bytes=wire.MAX_MESSAGE_CHARS
+    )
+
+
+async def handle_tts(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """The requests of one connection, one after the other: one, or as many as the client asks for.
+
+    Raises:
+        web.HTTPException, SessionError: refused before the upgrade.
+    """
+    await check_upgrade(request, model, wait_s=0.0)
+    limits = services.config.limits
+    socket, response = await open_socket(
+        request, limits, services.clock, max_message_bytes=wire.MAX_MESSAGE_CHARS
+    )
+
+    async def begin(socket: Socket) -> Call | None:
+        socket.keeps_open = False
+        setup = await next_setup(socket, limits.quiet_timeout_s)
+        if setup is None:
+            return None
+        socket.keeps_open = setup.keeps_open
+        chosen = find_model(services, setup.model, model, caller)
+        dialect = JsonTtsDialect(setup, chosen, socket.unread)
+        voice = await voice_of(chosen, setup.voice, services)
+        speaker = Synthesiser(chosen, services.clock, voice.prompt)
+        call = Call(services, chosen, dialect, speaker, caller=caller)
+        await call.admit(route="speech tts", format=setup.form)
+        return call
+
+    with model.metrics.sockets.track_inprogress():
+        while True:
+            await admit_and_run(socket, services, model.metrics, begin, refusal, request.path)
+            if socket.has_ended or not socket.keeps_open:
+                return response
+
+
+def find_model(services: Services, name: str | None, usual: ServedModel, caller: Caller) -> ServedModel:
+    """The model of this name and the kind of the ``usual`` one, which stands for every other name."""
+    known = None if name is None else services.models.named(name, (usual.kind,))
+    if known is None or known.kind is not usual.kind:
+        return usual
+    return services.model_for(known.name, caller, (usual.kind,))
+
+
+async def next_setup(socket: Socket, timeout_s: float) -> wire.SpeechSetup | None:
+    """The message that begins a request; None when the peer has disconnected.
+
+    Raises:
+        ProtocolError: there is audio before it.
+        SessionTimeoutError: no message arrived.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (message := await socket.receive_any()) is not None:
+                match socket.timed(wire.decode, message):
+                    case wire.SpeechSetup() as setup:
+                        return setup
+                    case wire.SpeechAudio():
+                        raise ProtocolError("audio before setup")
+    except TimeoutError:
+        raise SessionTimeoutError(f"no setup for {timeout_s:g} s") from None
+    return None
+
+
+ASR_ROUTES = (Route("GET", wire.ASR_PATH, handle_asr, refuse_in(lambda _: refusal)),)
+TTS_ROUTES = (Route("GET", wire.TTS_PATH, handle_tts, refuse_in(lambda _: refusal)),)
