@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import socket
 import sys
@@ -153,7 +154,7 @@ async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[
         await plain.learn()
 
         def losses() -> tuple[float, int]:
-            recent = plain.tally.latency_ms[-RECENT:]
+            recent = [it for it in plain.tally.latency_ms[-RECENT:] if not math.isnan(it)]
             return (float(np.percentile(recent, 99)) if recent else 0.0), plain.tally.counts.lost
 
         watch = Watch(server.url, server.processes, losses, lambda: f"{talks}, {plain.tally.outcomes}")

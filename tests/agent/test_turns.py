@@ -102,9 +102,9 @@ def test_a_noise_without_a_word_is_not_answered() -> None:
 def test_speech_holds_the_sound_and_cuts_it_once_it_is_no_backchannel() -> None:
     turns = TurnMachine(RULES)
     asked(turns)
-    assert voice(turns, 190) == []
+    assert voice(turns, 150) == []
     assert voice(turns, 10) == [Hold()]
-    assert voice(turns, 200) == []
+    assert voice(turns, 240) == []
     start_ms = turns.now_ms - 400
     assert voice(turns, 10) == [SpeechBegan(start_ms), Interrupt()]
 
@@ -118,13 +118,24 @@ def test_a_backchannel_lets_the_reply_continue_where_it_was_held() -> None:
     assert turns.reply is ReplyState.SPEAKING
 
 
+def test_a_word_that_is_written_after_the_silence_behind_it_ends_its_turn_without_more_audio() -> None:
+    turns = TurnMachine(RULES)
+    asked(turns)
+    voice(turns, 100)
+    quiet(turns, 600)
+    start_ms = turns.now_ms - 700
+    ended = [TurnEnded(turns.now_ms), BringOut(turns.number + 1)]
+    assert turns.word("stop", start_ms) == [SpeechBegan(start_ms), Interrupt(), *ended]
+    assert turns.brought_out(turns.number) == [Ask()]
+
+
 def test_a_short_word_that_is_no_backchannel_cuts_the_reply() -> None:
     turns = TurnMachine(RULES)
     asked(turns)
     voice(turns, 150)
     quiet(turns, 400)
     start_ms = turns.now_ms - 550
-    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt()]
+    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt(), BringOut(turns.number)]
 
 
 def test_a_late_word_of_the_turn_before_cuts_nothing() -> None:

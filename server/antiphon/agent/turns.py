@@ -19,8 +19,8 @@ ONSET_MS: Final = 50
 GAP_MS: Final = 80
 """Milliseconds of quiet within a word, at most."""
 
-HOLD_MS: Final = 200
-"""Milliseconds of speech during a reply that hold its sound."""
+HOLD_MS: Final = 160
+"""Milliseconds of speech during a reply that hold its sound; a client has at most 160 ms of it by then."""
 
 BACKCHANNEL_MS: Final = 400
 """Milliseconds of speech during a reply that cut it; a word that is no backchannel cuts it, too."""
@@ -205,7 +205,7 @@ class TurnMachine:
         else:
             actions = self._begin(start_ms)
         self._has_words = True
-        return actions
+        return [*actions, *self._follow_silence()]  # it may be written long after it was said
 
     def brought_out(self, number: int) -> list[TurnAction]:
         """All speech before the :class:`BringOut` of this number is written."""

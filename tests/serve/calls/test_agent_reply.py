@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece
 from antiphon.agent.history import History
-from antiphon.agent.values import ReplySound
+from antiphon.agent.values import ReplyOver, ReplySound
 from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.agent_reply import LEAD_S, Reply
 
@@ -26,7 +27,11 @@ class Voice:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.ready = chance, list[Any]()
-        self.frames, self.is_done = 0, False
+        self.frames, self.is_ended = 0, False
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_ended and not self.ready
 
     def read(self, words: str) -> Iterator[int]:
         for word in words.split():
@@ -37,7 +42,7 @@ class Voice:
         yield len(words)
 
     def finish(self, now_s: float) -> None:
-        pass
+        self.is_ended = True
 
     def advance(self, now_s: float, *, may_take: bool) -> list[Any]:
         count = self.chance.choice((0, 0, 1, 3)) if may_take else 0
@@ -61,11 +66,10 @@ async def saying(words: int) -> AsyncGenerator[Piece]:
     yield ReplyEnded()
 
 
-async def cut_once(seed: int) -> int:
-    """One reply, held and continued at random, and cut; how many words of it were kept."""
-    chance, client = random.Random(seed), Client()
+async def begun(words: int, chance: random.Random) -> Reply:
+    """A reply whose text is all there."""
     reply = Reply(
-        saying(30),
+        saying(words),
         cast("Any", Voice(chance)),
         asked=None,
         is_early=False,
@@ -75,6 +79,13 @@ async def cut_once(seed: int) -> int:
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    return reply
+
+
+async def cut_once(seed: int) -> int:
+    """One reply, held and continued at random, and cut; how many words of it were kept."""
+    chance, client = random.Random(seed), Client()
+    reply = await begun(30, chance)
     until_s = chance.uniform(0.0, 6.0)
     while client.now_s < until_s:
         client.pass_time(client.now_s + chance.uniform(0.001, 0.1))
@@ -104,3 +115,19 @@ async def cut_once(seed: int) -> int:
 async def test_no_word_is_kept_of_two_hundred_replies_that_was_not_heard() -> None:
     kept = [await cut_once(seed) for seed in range(200)]
     assert sum(kept) > 400
+
+
+async def test_a_reply_is_over_when_it_was_heard() -> None:
+    for seed in range(50):
+        chance, client = random.Random(seed), Client()
+        reply = await begun(3, chance)
+        is_over = False
+        while not is_over:
+            step_s = chance.uniform(0.001, 0.1)
+            client.pass_time(min(client.now_s + step_s, max(reply.due_s, client.now_s + 0.001)))
+            for news in reply.advance(client.now_s, may_take=True):
+                is_over |= isinstance(news, ReplyOver)
+                if isinstance(news, ReplySound):
+                    client.received_s += news.pcm.size / RATE
+        assert client.played_s == pytest.approx(client.received_s, abs=1e-6), seed
+        assert client.received_s > 0.0

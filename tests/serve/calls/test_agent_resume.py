@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
+from antiphon.serve.calls.agent_reply import LEAD_S
 from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, continued
 from antiphon.serve.hosting.front_end import drain
 from antiphon_client.thread import CallThread
@@ -88,6 +89,7 @@ class CutCaller:
                 if self.is_answered:
                     if self.turns == len(self._words):
                         return True
+                    await asyncio.sleep(LEAD_S)  # its last sound is played: before, speech would cut it
                     self._speak()
                 while is_open and self._next < len(self._frames):
                     self._next += 1
@@ -377,6 +379,7 @@ async def test_a_live_session_continues_over_another_connection() -> None:
             assert numbers == list(range(len(numbers)))
             frames = [it["frame"] for it in (*first.events, *second.events) if "frame" in it]
             assert frames == list(range(frames[-1] + 1))
+            await asyncio.sleep(LEAD_S)  # its last sound is played: before, speech would cut it
             await second.speak(spoken([*word(40)[0], *SILENCE]))
             await second.until(lambda it: it.get("delta") == " two")
             await second.send("session.acknowledge", seq=second.seq)

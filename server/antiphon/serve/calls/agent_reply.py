@@ -163,8 +163,7 @@ class Reply:
         if self._voice is not None:
             self._ready.extend(self._voice.advance(now_s, may_take=len(self._ready) < MAX_READY))
         news += self._tell(now_s, may_take=may_take)
-        is_said = self._is_read and not self._ready and (self._voice is None or self._voice.is_done)
-        if is_said:
+        if self._is_heard(now_s):
             if self._error is None and not self._is_cut:  # else the arguments may be incomplete
                 news += self._calls.values()
             outcome = FAILED if self._error is not None else CUT if self._is_cut else COMPLETED
@@ -231,6 +230,15 @@ class Reply:
             self._sent_s = upto_s
             news.append(ReplySound(self.item, piece))
         return news
+
+    def _is_heard(self, now_s: float) -> bool:
+        """Whether it is whole, and its sound was heard: speech before that may cut its last word."""
+        if not self._is_read or self._ready or not (self._voice is None or self._voice.is_done):
+            return False
+        left_s = self._sent_s - self._played_s(now_s) if self.has_sound else 0.0
+        if left_s > 0.0:
+            self.due_s = math.inf if self.is_held else now_s + left_s
+        return left_s <= 0.0
 
     def _written(self, piece: Spoken) -> ReplyText:
         if self._voice is None:
