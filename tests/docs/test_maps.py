@@ -66,6 +66,13 @@ def test_every_decision_has_a_status_and_the_usual_headings() -> None:
         assert len(" ".join(prose).split()) <= MOST_WORDS, f"{path.name}: a decision is a page at most"
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = (ROOT / "site" / "index.md").read_text().splitlines()
+    pages = [path.relative_to(ROOT) for path in tracked_files() if path.suffix == ".md"]
+    shown = [page for page in pages if page.parts[0] == "docs" and page.parts[1] != "adr"]
+    assert [page.as_posix() for page in shown if page.with_suffix("").as_posix() not in listed] == []
+
+
 def test_every_verb_has_a_help_text() -> None:
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
