@@ -198,8 +198,8 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         ),
         # Sockets and HTTP.
         "refused_requests": _counter("Requests refused before the upgrade.", "model", "status"),
-        "closed_sockets": _counter("WebSockets closed, by close code.", "model", "code"),
-        "open_sockets": _gauge("WebSockets open now.", "model"),
+        "closed_sockets": _counter("WebSockets and calls over TCP closed, by close code.", "model", "code"),
+        "open_sockets": _gauge("WebSockets and TCP connections open now.", "model"),
         "failed_connections": _counter("Connections that failed because of their peer.", "kind"),
         "turned_away_connections": _counter(
             "Connections closed unserved: the address had or opened as many as it may, or too many waited."

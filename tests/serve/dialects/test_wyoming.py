@@ -100,8 +100,8 @@ async def test_a_recording_is_written_down_word_by_word_and_the_connection_stays
 ) -> None:
     tokens, texts = sentence(5)
     async with at_home() as (server, port), home(port) as client:
-        for _ in range(2):
-            client.send("transcribe", {"name": "whisper", "language": "en"})
+        for name in ("whisper", "speaker", "scribe"):  # of nothing, of a synthesiser, its own
+            client.send("transcribe", {"name": name, "language": "en"})
             client.send("audio-start", form)
             client.speak(spoken(tokens), form)
             client.send("audio-stop")

@@ -102,8 +102,8 @@ class WyomingPort:
 
     def _find(self, name: str | None, caller: Caller, kind: PipelineKind) -> ServedModel:
         """The model of this name, or the first for an unknown name: clients keep names of others."""
-        models = self._services.models
-        is_known = name is not None and models.named(name, (kind,)) is not None
+        known = None if name is None else self._services.models.named(name, (kind,))
+        is_known = known is not None and known.kind is kind
         return self._services.model_for(name if is_known else None, caller, (kind,))
 
     async def _call(
