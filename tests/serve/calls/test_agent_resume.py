@@ -13,8 +13,7 @@ import pytest
 
 from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
-from antiphon.serve.calls.agent_reply import LEAD_S
-from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, continued
+from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, Recent, continued
 from antiphon.serve.hosting.front_end import drain
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
@@ -37,6 +36,7 @@ class CutCaller:
         self._thread = CallThread()
         self._frames: list[bytes] = []
         self._next = self._received = 0
+        self._session = ""
         self.text: list[str] = []
         self.heard: list[str] = []
         self.sound: dict[int, list[np.ndarray[Any, np.dtype[np.float32]]]] = {}
@@ -89,7 +89,7 @@ class CutCaller:
                 if self.is_answered:
                     if self.turns == len(self._words):
                         return True
-                    await asyncio.sleep(LEAD_S)  # its last sound is played: before, speech would cut it
+                    await self._server.eventually(self._is_heard)  # before, speech would cut the last word
                     self._speak()
                 while is_open and self._next < len(self._frames):
                     self._next += 1
@@ -97,6 +97,11 @@ class CutCaller:
                 if is_open and (ack := self._thread.ack(asyncio.get_running_loop().time())) is not None:
                     await ws.send_bytes(ack)
         raise AssertionError(f"the server has closed with {ws.close_code}")
+
+    def _is_heard(self) -> bool:
+        """Whether the server takes the last sound for played."""
+        (call,) = [it for it in self._server.calls if it.participant.id == self._session]
+        return call.participant.is_idle
 
     def _take(self, data: bytes) -> bool:
         """Follow a message; whether it says that the call has begun, or continues."""
@@ -108,6 +113,8 @@ class CutCaller:
         match message:
             case moshi.Text(text):
                 self.text.append(text)
+            case moshi.Event("ready", fields):
+                self._session = fields["session"]
             case moshi.Event("heard", fields):
                 self.heard.append(fields["text"])
             case moshi.StampedAudio(frame):
@@ -234,6 +241,40 @@ def test_a_client_continues_with_the_first_frame_that_is_not_whole_or_a_later_on
 
 def test_a_client_is_ahead_by_a_bounded_number_of_frames() -> None:
     assert continued(250, 2**32 - 2, 100) == (100 * (2 + MAX_SKIPPED_FRAMES), 0, 2 + MAX_SKIPPED_FRAMES)
+
+
+async def test_sound_of_a_reply_that_was_cut_is_not_sent_again() -> None:
+    endless = Answer([piece("on and on and ")], stays=True)
+    async with TextModelServer(endless).serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as first:
+            thread = await begun(first)
+            await first.speak(spoken([*word()[0], *SILENCE]))
+            await first.until(lambda it: isinstance(it, moshi.StampedAudio) and any(it.data))
+            await first.send(moshi.Event("flush"))
+            await text.is_idle.wait()
+            first.cut()
+        async with server.call(AGAIN) as second:
+            await second.ws.send_bytes(thread.claim(0))
+            told = (await second.event("resumed")).fields
+            await second.speak(spoken([*SILENCE, *SILENCE]))
+            for _ in SILENCE:
+                stamp, pcm = await second.reply()
+                assert stamp.frame >= told["replay_from"]
+                assert not pcm.any()
+            await second.send(events.bye())
+        await is_left(server)
+
+
+def test_a_client_gets_again_what_it_lacks_of_the_last_frames() -> None:
+    recent, pcm = Recent(80.0), np.zeros(1, np.float32)
+    assert recent.after(-1, 0) == (0, 0, [])
+    for frame in range(20):
+        recent.add(frame, pcm)
+    assert recent.after(16, 20) == (17, 0, [(frame, pcm) for frame in (17, 18, 19)])
+    assert recent.after(9, 20)[:2] == (15, 5)
+    assert recent.after(-1, 20)[:2] == (15, 0)  # a client that has none may have heard none
+    recent.clear()
+    assert recent.after(9, 20) == (20, 10, [])
 
 
 async def test_a_connection_that_still_stands_is_replaced_and_tokens_are_good_once() -> None:
@@ -379,7 +420,7 @@ async def test_a_live_session_continues_over_another_connection() -> None:
             assert numbers == list(range(len(numbers)))
             frames = [it["frame"] for it in (*first.events, *second.events) if "frame" in it]
             assert frames == list(range(frames[-1] + 1))
-            await asyncio.sleep(LEAD_S)  # its last sound is played: before, speech would cut it
+            await server.eventually(lambda: server.calls[0].participant.is_idle)
             await second.speak(spoken([*word(40)[0], *SILENCE]))
             await second.until(lambda it: it.get("delta") == " two")
             await second.send("session.acknowledge", seq=second.seq)

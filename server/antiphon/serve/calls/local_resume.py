@@ -69,11 +69,18 @@ class Recent:
         """Add a frame that is being sent."""
         self._frames.append((frame, pcm))
 
-    def after(self, frame: int) -> tuple[int, list[tuple[int, FloatArray]]]:
-        """How many frames after this one are lost to the client, and the frames that it gets again."""
+    def clear(self) -> None:
+        """Send none of these again: the reply was cut."""
+        self._frames.clear()
+
+    def after(self, frame: int, following: int) -> tuple[int, int, list[tuple[int, FloatArray]]]:
+        """The frames after this one that a client gets again; ``following`` is the next new frame.
+
+        Returns the first frame that it gets, the number of frames lost to it, and the frames.
+        """
         again = [(number, pcm) for number, pcm in self._frames if number > frame]
-        missed = again[0][0] - frame - 1 if again and frame >= 0 else 0
-        return missed, again
+        first = again[0][0] if again else following
+        return first, max(0, first - frame - 1) if frame >= 0 else 0, again
 
 
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:

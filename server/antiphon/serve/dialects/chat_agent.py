@@ -73,6 +73,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     def flush(self) -> Sequence[Action]:
         """Discard the rest of the current reply."""
         self._is_unwanted, self._is_sounding = self._has_reply, False
+        self._recent.clear()
         cut = [Send(self._cut())] if self.request.extended else []
         return (Instruct(CancelReply()), *cut)
 
@@ -92,15 +93,17 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         """Another connection of the client continues the call, in the format of this ``request``."""
         assert self._resume is not None
         self.request = request
+        self._decoder.close()
+        self.encoder.close()
         self.renew_codecs()
         terms, input_frame = self._resume.terms(), self.skip_to(claim.input_frame)
-        missed, frames = self._recent.after(claim.frame)
+        first, missed, frames = self._recent.after(claim.frame, self._said_samples // self._said_frame)
         event = events.resumed(
             session=self._session,
             token=terms["token"],
             input_frame=input_frame,
             missed_frames=missed,
-            replay_from=frames[0][0] if frames else self._said_samples // self._said_frame,
+            replay_from=first,
             worker=terms.get("worker", ""),
         )
         audio = [moshi.encode(it) for frame, pcm in frames for it in self._audio(frame, pcm)]
@@ -138,7 +141,10 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
             case ReplyOver(outcome):
                 self._has_reply = self._is_sounding = self._is_unwanted = False
                 cut = self._cut()
-                return self.event(cut) if outcome == INTERRUPTED else ()
+                if outcome != INTERRUPTED:
+                    return ()
+                self._recent.clear()
+                return self.event(cut)
         return ()
 
     @property

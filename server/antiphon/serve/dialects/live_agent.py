@@ -11,6 +11,7 @@ import numpy as np
 
 from antiphon.agent.history import HistoryEntry, Role
 from antiphon.agent.values import (
+    INTERRUPTED,
     AgentNews,
     AgentSettings,
     AskReply,
@@ -214,12 +215,12 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         self._set_format(again.session.format)
         self.is_quiet = again.is_muted
         input_frame = self.skip_to(again.claim.input_frame)
-        missed, frames = self._recent.after(again.claim.frame)
+        first, missed, frames = self._recent.after(again.claim.frame, self._frames)
         event = events.SessionResumed(
             self.shown(),
             {**self._resume.terms(), "frame_ms": self._said.frame_ms},
             input_frame=input_frame,
-            replay_from=frames[0][0] if frames else self._frames,
+            replay_from=first,
             missed_frames=missed,
             client_event_id=again.event_id,
         )
@@ -305,5 +306,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
             told.append(self._responses.event("completed", response=self._responses.shown("completed")))
         if isinstance(over.error, AntiphonError):
             told.append(events.error_of(over.error))
+        if over.outcome == INTERRUPTED:
+            self._recent.clear()
         self._responses, self.is_speaking, self._is_sounding = None, False, False
         return [it for event in told for it in self.encode(event)]
