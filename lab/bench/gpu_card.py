@@ -51,7 +51,7 @@ class Task:
     def form(self) -> Form:
         """Weights, keys and values in INT8; bfloat16 on a card."""
         dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
-        return Form(int8_weights=True, int8_kv=True, dtype=dtype)
+        return Form.of(is_int8=True, dtype=dtype)
 
 
 def device() -> torch.device:

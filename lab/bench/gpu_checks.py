@@ -17,7 +17,8 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
 from antiphon.backends.torch.kernels.steps import decode_attention
-from antiphon.backends.torch.modules.attention import KVRing, quantize_tokens
+from antiphon.backends.torch.modules.attention import KVRing
+from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens
 from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.backends.torch.state import State
 from lab.bench.gpu_card import (
@@ -144,8 +145,8 @@ def kernels(task: Task) -> Values:
             found[name] = f"{type(error).__name__}: {error}"
         note({name: found[name]})
 
-    for name, int8 in (("int8", True), ("as it is", False)):
-        check(f"attention, {name}", partial(attention_error, task, int8=int8))
+    for form in KVForm:
+        check(f"attention, {form}", partial(attention_error, task, form))
     shapes = ((96, 48),) if task.is_small else ((4096, 12288), (11264, 4096), (1024, 1024), (1024, 5632))
     for depth, columns in shapes:
         linear = Int8Linear(*quantize_tokens(torch.randn(columns, depth, device=device())))
@@ -162,12 +163,12 @@ def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
     return relative_error(linear_rows(linear, plain_rows(x, linear)), want)
 
 
-def attention_error(task: Task, *, int8: bool) -> float:
+def attention_error(task: Task, form: KVForm) -> float:
     """Decode attention over rings written as the model writes them, against float64 over what they hold."""
     torch.manual_seed(1)
     capacity, heads, dtype = (300, 2, torch.float32) if task.is_small else (3000, 32, torch.bfloat16)
     firsts = [first for first in FIRSTS if first < 300 or not task.is_small]
-    ring = KVRing("ring", heads, capacity, 128, dtype, "position", int8=int8)
+    ring = KVRing("ring", heads, capacity, 128, dtype, "position", form)
     state, rows = State([spec.pooled() for spec in ring.specs()], len(firsts), device()), len(firsts)
     step = state.step(range(rows))
     slots = torch.arange(capacity, device=device()).expand(rows, capacity)

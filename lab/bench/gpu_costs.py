@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import torch
-
 from antiphon.models.costs import H200, GpuCard, Launches, StageCost, TickWork, card_called, codec_cost
 from lab.bench.gpu_models import Form, Size, reads
 
@@ -27,6 +25,9 @@ NODES: Final[Mapping[tuple[str, str], Launches]] = {
 """Kernels by model and stage, counted on the meta device."""
 
 
+INT8: Final = Form.of(is_int8=True)
+
+
 def card_of(name: str) -> GpuCard:
     """The constants for a device of this name; an H200's for any that is not known."""
     return card_called(name) or H200
@@ -36,12 +37,16 @@ def stage_costs(
     size: Size, rows: int, frames: int, card: GpuCard, form: Form | None = None
 ) -> dict[str, StageCost]:
     """Each stage of a tick over ``rows`` rows that have seen ``frames`` frames; without a form in INT8."""
-    form = form or Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
-    name, work = size.name.partition(",")[0], work_of(size, form)
+    return costs_of(size.name.partition(",")[0], work_of(size, form or INT8), rows, frames, card)
+
+
+def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -> dict[str, StageCost]:
+    """The same, of a model's work, which takes a while to add up."""
+    is_int8 = bool(work.int8_weights)
     return {
-        stage: work.model_cost(rows, frames, card, nodes.of(rows, is_int8=form.int8_weights))
+        stage: work.model_cost(rows, frames, card, nodes.of(rows, is_int8=is_int8))
         if stage == "lm"
-        else codec_cost(rows, card, nodes.of(rows, is_int8=form.int8_weights))
+        else codec_cost(rows, card, nodes.of(rows, is_int8=is_int8))
         for (model, stage), nodes in NODES.items()
         if model == name
     }
@@ -66,5 +71,4 @@ def work_of(size: Size, form: Form) -> TickWork:
         steps=lm["dep_q"],
         step_layers=lm["depformer_num_layers"] if lm["dep_q"] else 0,
         int8_weights=int(form.int8_weights),
-        int8_ring=int(form.int8_kv),
     )

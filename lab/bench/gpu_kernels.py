@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
 from triton.backends.compiler import GPUTarget
 
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from lab.bench.gpu_models import Form, published_sizes
 from lab.bench.gpu_trace import distinct, traced
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES
@@ -37,6 +37,9 @@ STACK_BYTES = {"write_window": 32}
 """Of the exact sine and cosine of large angles; nothing else has a stack."""
 PRODUCTS = ("make_and_multiply", "multiply_rows")
 MATRIX, BYTE_LOADS = ("IMMA", "IGMMA"), ("LDS.U8", "LDS.S8", "LDG.E.U8", "LDG.E.S8")
+RING_KIB = (25, 35, 50)
+"""Instructions of a warp for a KiB of ring, by how many of keys and values are packed. An H200, which has the
+fewest for a byte it reads, issues 62 meanwhile."""
 SHORT_TURN = 720
 """Of a product that makes sixteen rows of a depformer: rounding rules there, not weights."""
 
@@ -52,9 +55,11 @@ def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
     if launch.name in PRODUCTS:
         bounds |= _product_bounds(launch, code)
     if launch.name == "attend_limbs":
-        ring_kib = launch.constants["PAGE"] * 2 * (launch.constants["WIDTH"] + 4) / 1024
+        packed = [launch.constants[f"IS_{part}_PACKED"] for part in "KV"]
+        widths = [launch.constants["WIDTH"] / (2 if is_packed else 1) + 4 for is_packed in packed]
+        ring_kib = launch.constants["PAGE"] * sum(widths) / 1024
         bounds |= {
-            "instructions of a KiB of ring": (code.loop.total() / ring_kib, 25),
+            "instructions of a KiB of ring": (code.loop.total() / ring_kib, RING_KIB[sum(packed)]),
             "conversions": (count(code.loop, "HMMA", "I2F.F16", "I2F.BF16", "F2F", *BYTE_LOADS), 0),
             "registers": (code.registers, 102),  # up to which five programs fit a unit
         }
@@ -84,9 +89,9 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
     return bounds
 
 
-def launches_of(models: Sequence[str], rows: Sequence[int], *, is_int8: bool = True) -> list[Launch]:
+def launches_of(models: Sequence[str], rows: Sequence[int], form: Form) -> list[Launch]:
     """One launch for each machine code of the ticks of these models, over so many rows each."""
-    form, sizes = Form(is_int8, is_int8, torch.bfloat16), published_sizes()
+    sizes = published_sizes()
     return distinct(
         stage for model in models for count in rows for stage in traced(sizes[model], form, count).values()
     )
@@ -113,9 +118,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--capability", nargs="+", type=int, default=[90])
     parser.add_argument("--kernel", nargs="+", help="these only; default: all")
+    parser.add_argument("--kv", type=KVForm, choices=KVForm, default=KVForm.INT8, help="keys and values")
     options = parser.parse_args(argv)
     found = 0
-    launches = launches_of(options.model, options.rows)
+    launches = launches_of(options.model, options.rows, Form(int8_weights=True, kv=options.kv))
     for capability in options.capability:
         print(f"compute capability {capability / 10:.1f}")
         for launch in sorted(launches, key=lambda launch: launch.name):

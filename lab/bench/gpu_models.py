@@ -12,6 +12,7 @@ from torch import nn
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.attention import Compute
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
@@ -53,11 +54,16 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How weights and keys and values are kept: in ``dtype``, or INT8."""
+    """How weights are kept, in ``dtype`` or INT8, and keys and values."""
 
     int8_weights: bool
-    int8_kv: bool
-    dtype: torch.dtype
+    kv: KVForm
+    dtype: torch.dtype = torch.bfloat16
+
+    @classmethod
+    def of(cls, *, is_int8: bool, dtype: torch.dtype = torch.bfloat16) -> Form:
+        """All in INT8, or nothing."""
+        return cls(is_int8, KVForm.INT8 if is_int8 else KVForm.COMPUTE, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,7 @@ def empty_modules(
             size.lm,
             steps=size.lm["dep_q"],
             cross_positions=size.cross_positions,
-            compute=Compute(form.dtype, int8_kv=form.int8_kv, attention=attention),
+            compute=Compute(form.dtype, kv=form.kv, attention=attention),
         )
     return mimi, model
 
@@ -186,9 +192,7 @@ def reads(size: Size, form: Form) -> Reads:
     plain = {id(child.weight) for child in model.modules() if isinstance(child, Linear)}
     tables = sum(tensor.nbytes for tensor in model.parameters() if id(tensor) not in plain)
     config = model.transformer.config
-    values = 1 if form.int8_kv else form.dtype.itemsize
-    scale = 4 if form.int8_kv else 0
-    ring = 2 * config.layers * config.kv_heads * (config.head_dim * values + scale)
+    ring = config.layers * config.kv_heads * form.kv.position_bytes(config.head_dim, form.dtype)
     cross = 2 * config.layers * size.cross_positions * config.dim * form.dtype.itemsize
     codec = row_bytes(codec_specs(mimi, size.kind))
     return Reads(

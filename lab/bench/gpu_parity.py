@@ -249,7 +249,7 @@ def two_backends(
     """
     made = []
     for by, where in (("torch", torch.device("cpu")), (attention, device())):
-        mimi, model = empty_modules(size, Form(int8, int8, torch.float32), by)
+        mimi, model = empty_modules(size, Form.of(is_int8=int8, dtype=torch.float32), by)
         for module in (mimi, model):
             fill_randomly(module.to_empty(device="cpu"))
             module.to(where)

@@ -9,19 +9,22 @@ and lasts as ``lab.bench.gpu_costs`` computes. Nothing here was measured.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
-import torch
 
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.pipeline import row_buckets
 from antiphon.engine.sizing import MemoryFacts, most_rows
-from antiphon.models.costs import H100, H200, GpuCard
-from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
+from antiphon.models.costs import CARDS, H100, H200, GpuCard
+from lab.bench.gpu_costs import INT8, NODES, costs_of, stage_costs, tick_ms, work_of
 from lab.bench.gpu_models import Form, Size, published_sizes, reads
 
 FRAME_MS = 80.0
+FORMS = tuple(Form(int8_weights=True, kv=form) for form in KVForm if form.is_rounded)
+LIMITS_MS, FORM_S = (40.0, 80.0), 10.0
+"""Of latency at p99, and the seconds of calls that are simulated for each number."""
 CALLS = (1, 32, 64, 96, 128, 144)
 TICKS = (("moshi-7b", 1), ("moshi-7b", 32), ("moshi-7b", 64), ("moshi-7b", 128), ("stt-1b", 512))
 """Those that the plan "first" of ``lab.bench.gpu_session`` times."""
@@ -30,15 +33,20 @@ LEAST_TICK_MS = 5.0
 """A live tick begins no sooner after the last one began: the engine's own default."""
 
 
-def simulate(size: Size, calls: int, card: GpuCard, *, seconds: float = 60.0) -> tuple[float, float, float]:
+def simulate(
+    size: Size, calls: int, card: GpuCard, *, form: Form = INT8, seconds: float = 60.0
+) -> tuple[float, float, float]:
     """p50 and p99 of frame latency in ms, and the mean rows of a tick."""
-    context = int(size.lm["context"])
+    name, work = size.name.partition(",")[0], work_of(size, form)
 
     @cache
     def lasts_ms(rows: int) -> float:
         bucket = next(bucket for bucket in row_buckets(calls) if bucket >= rows)
-        padding, full = stage_costs(size, bucket, 1, card), stage_costs(size, rows, context, card)
-        rings_ms = full["lm"].bytes_ms - stage_costs(size, rows, 1, card)["lm"].bytes_ms
+        padding, full = (
+            costs_of(name, work, bucket, 1, card),
+            costs_of(name, work, rows, work.context, card),
+        )
+        rings_ms = full["lm"].bytes_ms - costs_of(name, work, rows, 1, card)["lm"].bytes_ms
         return tick_ms(padding, card) + rings_ms
 
     due_ms = np.sort(np.random.default_rng(0).random(calls)) * FRAME_MS
@@ -56,13 +64,32 @@ def simulate(size: Size, calls: int, card: GpuCard, *, seconds: float = 60.0) ->
     return float(p50), float(p99), len(latencies_ms) / ticks
 
 
-INT8 = Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
-
-
 def rows_held(size: Size, form: Form, card: GpuCard) -> int:
     """The rows of ``--slots auto`` by memory, with full rings."""
     cost = reads(size, form)
     return most_rows(MemoryFacts(round(card.memory_bytes), cost.resident_bytes, cost.state_bytes))
+
+
+def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
+    """The most calls that fit at full contexts and whose latency is below a limit at p99."""
+    low, high = 0, rows_held(size, form, card)
+    while low < high:
+        middle = high if not low else (low + high + 1) // 2  # most often memory is the limit
+        is_in_time = simulate(size, middle, card, form=form, seconds=FORM_S)[1] < limit_ms
+        low, high = (middle, high) if is_in_time else (low, middle - 1)
+    return low
+
+
+def form_lines(cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
+    """Moshi 7B by how keys and values are kept: one call, and the calls of each GPU, a line each."""
+    size = published_sizes()["moshi-7b"]
+    for card in cards:
+        cells = []
+        for form in FORMS:
+            one_ms = tick_ms(stage_costs(size, 1, size.lm["context"], card, form), card)
+            limits = (str(calls_within(size, form, card, limit_ms)) for limit_ms in LIMITS_MS)
+            cells.append(f"{one_ms:.1f} | {rows_held(size, form, card)}, {', '.join(limits)}")
+        yield f"| {card.name} | {' | '.join(cells)} |"
 
 
 def call_lines() -> Iterator[str]:
@@ -125,7 +152,7 @@ def runbook_lines() -> Iterator[str]:
 
 def main() -> int:
     """All tables, line by line: a simulation takes seconds."""
-    for lines in (tick_lines(), call_lines(), runbook_lines()):
+    for lines in (tick_lines(), call_lines(), runbook_lines(), form_lines()):
         for line in lines:
             print(line, flush=True)
         print()

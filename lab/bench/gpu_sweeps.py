@@ -12,7 +12,8 @@ from torch import Tensor
 from antiphon.backends.torch.kernels.linear_kernels import multiply_rows
 from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_rows
 from antiphon.backends.torch.kernels.steps import decode_attention
-from antiphon.backends.torch.modules.attention import KVRing, quantize_tokens
+from antiphon.backends.torch.modules.attention import KVRing
+from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens
 from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.backends.torch.state import State
 from antiphon.models.costs import LEAST_ROWS, product_s
@@ -36,7 +37,7 @@ def attention(task: Task) -> Values:
     rows, capacity, heads = (2, 300, 2) if task.is_small else (64, 3000, 32)
     rings = []
     for _ in range(2):  # 1.6 GB each, so that none is in the cache
-        ring = KVRing("ring", heads, capacity, 128, task.form.dtype, "position", int8=True)
+        ring = KVRing("ring", heads, capacity, 128, task.form.dtype, "position", KVForm.INT8)
         state = State([spec.pooled() for spec in ring.specs()], rows, device())
         for name, tensor in state.tensors.items():
             tensor.fill_(0.02) if name.endswith("scale") else tensor.random_(-127, 128)

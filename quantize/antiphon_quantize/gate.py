@@ -35,6 +35,7 @@ examples:
   antiphon gate ./stt-1b ./stt-1b-onnx --backend-a torch --backend-b onnx --audio speech/*.wav
   antiphon gate tiny ./mine --limit 'text kl<=0.01' --limit '* agreement>=0.98' --json verdict.json
   antiphon gate ./tiny ./tiny-int8 --questions ./held-out
+  antiphon gate ./moshiko ./moshiko --backend torch --backend-option-b kv=int4
 
 A is the baseline, B the candidate. B's recipe says what is allowed, and why; --limit wins over it. The exit
 code is 1 if a limit is missed.
@@ -103,10 +104,13 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _parse(argv)
     sides: list[Side] = []
-    for model, asked in ((options.a, options.backend_a), (options.b, options.backend_b)):
+    for model, asked, own in (
+        (options.a, options.backend_a, []),
+        (options.b, options.backend_b, options.backend_option_b),
+    ):
         checkpoint, backend = load_checkpoint(model), asked or options.backend
         backend = resolve_auto(checkpoint) if backend == AUTO else backend
-        sides.append(Side(checkpoint, backend, options_of(backend, options.backend_option)))
+        sides.append(Side(checkpoint, backend, options_of(backend, [*options.backend_option, *own])))
     one, other = sides
     limits = [parse_limit(text) for text in options.limit]
     limits += (
@@ -148,6 +152,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--backend-a", choices=names, help="the backend of A")
     add("--backend-b", choices=names, help="the backend of B")
     add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="as for serve")
+    add("--backend-option-b", action="append", default=[], metavar="NAME=VALUE", help="of B only")
     add("--device", help="device of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
     add(

@@ -448,11 +448,16 @@ def test_each_side_of_the_gate_has_the_options_of_its_backend(monkeypatch: pytes
     monkeypatch.setattr(gate, "judge", judge)
     sides = ["tiny", "tiny", "--backend-a", "torch", "--backend-b", "onnx"]
     given = ["--backend-option=onnx.spin=false", "--backend-option=threads=2"]
+    own = ["--backend-option-b=kv=int4", "--backend-b=torch"]
     with pytest.raises(AudioError, match="judged"):
         gate.main([*sides, *given])
     assert [(side.backend, side.options) for side in seen] == [
         ("torch", {"threads": 2}),
         ("onnx", {"threads": 2, "spin": False}),
     ]
+    with pytest.raises(AudioError, match="judged"):
+        gate.main([*sides, *given, *own])
+    assert seen[2] == seen[0]
+    assert seen[3].options == {"threads": 2, "kv": "int4"}
     with pytest.raises(ConfigError, match="backend onnx has no option 'spinn'; did you mean 'spin'"):
         gate.main([*sides, "--backend-option=onnx.spinn=false"])

@@ -20,6 +20,7 @@ from antiphon.audio.wav import write_wav
 from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import make_backend
 from antiphon.backends.torch.modules.attention import Compute
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.backends.torch.state import State
@@ -83,7 +84,7 @@ def lm_of(checkpoint: Checkpoint) -> LanguageModel:
         checkpoint.file("lm"),
         checkpoint.spec.lm.config,
         steps=checkpoint.spec.lm.dep_q,
-        compute=Compute(int8_kv=options.get("kv") == "int8"),
+        compute=Compute(kv=KVForm(options.get("kv", "compute"))),
     )
     return model.prepare(pack=True, rounds_input=options.get("activations") != "compute")
 

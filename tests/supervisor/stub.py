@@ -42,7 +42,7 @@ class Stub:
                 self.begin(descriptors)
             case messages.Ping():
                 return messages.Pong(0.001 * self.number, is_stuck=f"stuck={self.number}" in self.words)
-            case messages.Leave():
+            case messages.Leave() if "stay" not in self.words:
                 self.done.set()
             case messages.Question():
                 return messages.Body(self.answer(message.what))

@@ -34,7 +34,7 @@ from antiphon.supervisor.children import (
     next_pause_s,
 )
 from antiphon.supervisor.connection_bounds import ConnectionLimits
-from antiphon.supervisor.messages import Message, Ready
+from antiphon.supervisor.messages import Begin, Message, Ready
 from tests.supervisor.running import PATIENCE_S, STUB, Caller, Running, children, supervised
 
 BACK_S = 60.0
@@ -314,6 +314,31 @@ async def test_without_its_engine_the_server_ends() -> None:
         os.kill(engine, signal.SIGKILL)
         assert await running.ends() == 70
     assert children() == []
+
+
+async def test_the_server_ends_though_its_engine_cannot_be_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a driver holds it in the kernel: it stays, the server says so and ends in a bounded time."""
+    monkeypatch.setattr(supervisor, "KILLED_S", 0.3)
+    held: list[Child] = []
+
+    async def start(number: int, hear: Handle[Message]) -> Child:
+        command = [sys.executable, STUB, "engine", "stay"]
+        held.append(await Child.start("engine", command, Begin(number, b""), hear))
+        monkeypatch.setattr(held[0], "kill", lambda: None)
+        return held[0]
+
+    async with supervised(start_engine=start, leave_s=0.3) as running:
+        await running.call()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running.ends() == 0
+    (said,) = [it for it in caplog.records if it.message == "process cannot be killed"]
+    assert said.fields == {"process": "engine", "pid": held[0].pid}  # type: ignore[attr-defined]
+    assert children() == [held[0].pid]
+    held[0].process.kill()
+    await held[0].ended
 
 
 async def test_a_lost_device_lets_the_others_finish_and_is_the_exit_code() -> None:

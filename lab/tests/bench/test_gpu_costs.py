@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from antiphon.backends.torch.executor import tick_work
 from antiphon.backends.torch.generation import Generator
@@ -48,7 +47,7 @@ def test_rings_cost_by_their_age_up_to_the_context() -> None:
 
 
 def test_a_slower_card_and_wider_numbers_take_longer() -> None:
-    form = Form(int8_weights=False, int8_kv=False, dtype=torch.bfloat16)
+    form = Form.of(is_int8=False)
     int8, wide = stage_costs(MOSHI, 64, 3000, H200), stage_costs(MOSHI, 64, 3000, H200, form)
     assert 1.7 < wide["lm"].bytes_ms / int8["lm"].bytes_ms < 2
     slower = replace(H200, copy_bytes_per_s=H200.copy_bytes_per_s / 2, cache_bytes_per_s=1e12)
@@ -86,7 +85,7 @@ def test_a_card_is_known_by_its_name() -> None:
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_what_a_backend_says_of_itself_is_what_shapes_say(name: str, is_int8: bool) -> None:
     """Bytes within 3 %: shared sets of the depformer weigh their mean. Launches within 7 %."""
-    size, form = published_sizes()[name], Form(is_int8, is_int8, torch.bfloat16)
+    size, form = published_sizes()[name], Form.of(is_int8=is_int8)
     mimi, model = empty_modules(size, form)
     generator = Generator(model.prepare(int8=is_int8), lm_spec(size))
     said, wanted = tick_work(size.kind, mimi, generator), work_of(size, form)
@@ -102,7 +101,7 @@ def test_what_a_backend_says_of_itself_is_what_shapes_say(name: str, is_int8: bo
 def test_a_published_model_is_the_size_that_is_measured(published: str, name: str, precision: str) -> None:
     family = next(one for one in load_families().speech if one.name == published)
     is_int8 = precision == "int8"
-    size, form = published_sizes()[name], Form(is_int8, is_int8, torch.bfloat16)
+    size, form = published_sizes()[name], Form.of(is_int8=is_int8)
     held, wanted, work = reads(size, form), work_of(size, form), family.work(precision)
     assert family.row_bytes(precision) == pytest.approx(held.state_bytes, rel=0.011)
     assert family.weight_bytes(precision) + family.codec_bytes == pytest.approx(

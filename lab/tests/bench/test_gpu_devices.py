@@ -55,7 +55,7 @@ def executor_on(
 ) -> Iterator[tuple[TorchFrames, FakeCuda]]:
     """An executor of a duplex model, whose rows share pages with ``overcommit`` above 1."""
     with fake_card(patch) as cuda:
-        mimi, model = empty_modules(SIZE, Form(True, True, torch.bfloat16), "auto", device)
+        mimi, model = empty_modules(SIZE, Form.of(is_int8=True), "auto", device)
         generator = Generator(model.prepare(int8=True), lm_spec(SIZE))
         executor = TorchFrames(model_spec(SIZE), mimi.prepare(), generator, overcommit=overcommit)
         executor.allocate(SLOTS)
@@ -159,7 +159,7 @@ def test_all_that_a_speaking_executor_launches_runs_on_its_own_card(
     size = small_size(published_sizes()["tts-1.6b"])
     spec, lm = replace(model_spec(size), kind=PipelineKind.TTS), lm_spec(size)
     with fake_card(monkeypatch) as cuda:
-        mimi, model = empty_modules(size, Form(True, True, torch.bfloat16), "auto", SECOND)
+        mimi, model = empty_modules(size, Form.of(is_int8=True), "auto", SECOND)
         model.prepare(int8=True)
         dim, positions = size.lm["dim"], size.cross_positions
         with torch.device(SECOND):

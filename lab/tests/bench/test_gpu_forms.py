@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.torch.generation import Generator
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.pipeline import LayoutKind, Pipeline
@@ -79,7 +80,7 @@ def kernels_and_bytes(
     """Kernels of the language model of moshi-7b, all they write, and the refusal."""
     size, refusal = published_sizes()["moshi-7b"], None
     with fake_cuda(), torch.no_grad():
-        mimi, model = empty_modules(size, Form(False, True, torch.bfloat16), "auto", "cuda")
+        mimi, model = empty_modules(size, Form(False, KVForm.INT8), "auto", "cuda")
         with torch.device("cuda"):
             with_form(make, model)
         model.prepare(rounds_input=rounds_input)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from lab.bench import gpu_kernels
 from lab.bench.gpu_kernels import faults, launches_of
+from lab.bench.gpu_models import Form
 from tests.backends.torch.compiled import AMPERE, HOPPER, assert_released_and_acquired
 from tests.backends.torch.fake_cuda import Launch
 from tests.backends.torch.machine_code import count, machine_code
@@ -30,8 +32,13 @@ MAY_FUSE = (
 def launches() -> list[Launch]:
     """One launch of each kernel and shape; what differs in runtime integers alone is not compiled again."""
     found: dict[object, Launch] = {}
-    plain = launches_of(["moshi-7b"], [ROWS[-1]], is_int8=False)
-    for launch in [*launches_of(["moshi-7b"], ROWS), *plain]:
+    plain = launches_of(["moshi-7b"], [ROWS[-1]], Form.of(is_int8=False))
+    packed = [
+        launch
+        for form in (KVForm.INT8_INT4, KVForm.INT4)
+        for launch in launches_of(["moshi-7b"], [1], Form(int8_weights=True, kv=form))
+    ]
+    for launch in [*launches_of(["moshi-7b"], ROWS, Form.of(is_int8=True)), *plain, *packed]:
         shape = {name: value for name, value in launch.constants.items() if name.isupper()}
         found.setdefault((launch.name, str(shape)), launch)
     return list(found.values())
@@ -71,9 +78,13 @@ def test_every_launch_of_a_tick_is_within_bounds(launches: list[Launch], tmp_pat
 
 
 def test_the_largest_kernels_are_within_bounds_on_older_cards(launches: list[Launch], tmp_path: Path) -> None:
-    by_name = {launch.name: launch for launch in launches if launch.name in ON_AMPERE}
-    assert len(by_name) == len(ON_AMPERE)
-    for launch in by_name.values():
+    largest = {
+        (launch.name, launch.constants.get("IS_K_PACKED"), launch.constants.get("IS_V_PACKED")): launch
+        for launch in launches
+        if launch.name in ON_AMPERE
+    }
+    assert len(largest) == len(ON_AMPERE) + 2
+    for launch in largest.values():
         code = machine_code(launch.compiled(AMPERE), tmp_path)
         assert list(faults(launch, code)) == [], launch.name
 

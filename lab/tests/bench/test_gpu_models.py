@@ -19,8 +19,8 @@ from lab.bench.gpu_models import (
 )
 
 CPU = torch.device("cpu")
-COMPUTE = Form(int8_weights=False, int8_kv=False, dtype=torch.bfloat16)
-INT8 = Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
+COMPUTE = Form.of(is_int8=False)
+INT8 = Form.of(is_int8=True)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_int8_reads_half_and_a_full_ring_more_than_an_empty_one() -> None:
 @pytest.mark.parametrize("name", ["moshi-7b", "stt-1b", "tts-1.6b"])
 def test_the_arithmetic_agrees_with_what_is_allocated(name: str) -> None:
     size = small_size(published_sizes()[name])
-    form = Form(int8_weights=True, int8_kv=True, dtype=torch.float32)
+    form = Form.of(is_int8=True, dtype=torch.float32)
     mimi, generator = make_modules(size, form, CPU)
     spec = model_spec(size)
     backend = HostBackend(spec, TorchFrames(spec, mimi, generator), slots=2)

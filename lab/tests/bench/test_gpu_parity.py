@@ -85,7 +85,7 @@ class OthersScales(KVRing):
 
     def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
         values = KVRing.read_part(self, step, run, part, length)
-        if not self.int8:
+        if not self.form.is_rounded:
             return values.roll(1, 1)
         scale = step.ring(f"{self.name}.{part}_scale", run, length)[:, :, :length, None]
         return values / scale.clamp_min(1e-12) * scale.roll(1, 1)
@@ -96,7 +96,7 @@ def with_ring(kind: type[KVRing]) -> Callable[[HostBackend], None]:
         for attention in attentions(backend):
             ring = attention.ring
             attention.ring = kind(
-                ring.name, ring.heads, ring.capacity, ring.head_dim, ring.dtype, ring.position, ring.int8
+                ring.name, ring.heads, ring.capacity, ring.head_dim, ring.dtype, ring.position, ring.form
             )
 
     return plant

@@ -121,7 +121,7 @@ def test_what_is_timed_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mimi_is_timed_as_the_server_runs_it() -> None:
     size, rows = published_sizes()["moshi-7b"], 4
     with fake_cuda(), torch.no_grad():
-        codec, _ = empty_modules(size, Form(True, True, torch.bfloat16), "auto", "cuda")
+        codec, _ = empty_modules(size, Form.of(is_int8=True), "auto", "cuda")
         codec.prepare()
         step = codec_step(codec, State(codec.specs(), rows, "cuda"))
         with Recorder() as encoded:

@@ -43,7 +43,7 @@ def check_operations(name: str, stage: Stage) -> None:
 )
 def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
     size, launches = published_sizes()[name], Counter[str]()
-    for stage_name, stage in traced(size, Form(is_int8, is_int8, torch.bfloat16), rows).items():
+    for stage_name, stage in traced(size, Form.of(is_int8=is_int8), rows).items():
         check_operations(stage_name, stage)
         launches.update(launch.name for launch in stage.launches)
         if stage_name in RARE_STAGES:
@@ -67,7 +67,7 @@ def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
 
 def test_without_kernels_a_tick_stays_on_the_card_too() -> None:
     """Some 20,000 operations a tick: what runs where Triton does not is a way out, no way to serve."""
-    form = Form(int8_weights=True, int8_kv=True, dtype=torch.bfloat16)
+    form = Form.of(is_int8=True)
     for name, stage in traced(published_sizes()["stt-1b"], form, 2, "torch").items():
         check_operations(name, stage)
         assert not stage.launches

@@ -160,7 +160,6 @@ class SpeechFamily:
             steps=0 if dep is None else self.dep_q,
             step_layers=0 if dep is None else dep.layers,
             int8_weights=int(is_int8),
-            int8_ring=int(is_int8),
         )
 
 

@@ -363,8 +363,7 @@ class HostBackend(RowHost[FrameExecutor]):
                 self._begin([row])
                 self.primer.begin(row, prompt)
             progress = self.primer.advance(row)
-        if progress.is_done:
-            self._frames[row] = progress.total
+        self._frames[row] = progress.done  # its age, where a call has to end for want of pages
         return progress
 
 

@@ -201,8 +201,8 @@ class TickWork:
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
     row whatever its age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
-    ``cross_layers`` see a voice, and a depformer of ``steps`` of ``step_layers`` each. ``int8_weights`` and
-    ``int8_ring`` are 1 or 0: a backend reports all of it as numbers (``BackendInfo.work``).
+    ``cross_layers`` see a voice, and a depformer of ``steps`` of ``step_layers`` each. ``int8_weights`` is 1
+    or 0: a backend reports all of it as numbers (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -215,7 +215,6 @@ class TickWork:
     steps: int
     step_layers: int
     int8_weights: int
-    int8_ring: int
 
     def launches(self, rows: int) -> int:
         """Kernels of the language model."""

@@ -95,6 +95,9 @@ TRACE_S = 5.0
 CUT_S = 5.0
 """Seconds for front ends to close the remaining calls at the end of draining."""
 
+KILLED_S = 5.0
+"""Seconds for killed processes to end. One that a driver holds in the kernel may end much later, or never."""
+
 
 class Supervisor:
     """Runs a plan, on the event loop that created it."""
@@ -421,4 +424,8 @@ class Supervisor:
                 await asyncio.wait(ends, timeout=self._plan.leave_s)
             for child in children:
                 child.kill()
-            await asyncio.gather(*(child.ended for child in children))
+            if ends:
+                await asyncio.wait(ends, timeout=KILLED_S)
+            for child in children:
+                if child.is_alive:
+                    self._log.error("process cannot be killed", process=child.name, pid=child.pid)

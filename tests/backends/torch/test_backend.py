@@ -200,7 +200,7 @@ def test_memory_that_stays_out_costs_the_device(duplex: Checkpoint, monkeypatch:
         ({"device": "abacus"}, "no device is called 'abacus'"),
         ({"dtype": "float8"}, "no dtype is called 'float8'; there are: float32, bfloat16"),
         ({"attention": "flash"}, "attention is 'flash'; it can be auto, torch, triton"),
-        ({"kv": "int3"}, "kv is 'int3'; it can be compute or int8"),
+        ({"kv": "int3"}, "kv is 'int3'; it can be compute, int8, int8-int4 or int4"),
         ({"weights": "int4"}, "weights is 'int4'; it can be compute or int8"),
         ({"activations": "int4"}, "activations is 'int4'; it can be compute or int8"),
         ({"slots": 0}, "at least 1 slot, not 0"),
@@ -230,6 +230,9 @@ def test_int8_weights_and_keys_are_smaller_and_are_said(duplex: Checkpoint) -> N
     assert small.info.memory["weights"] < full.info.memory["weights"]
     assert small.state_bytes() < full.state_bytes()
     assert run_alone(small, 0, voice(6, 4))[3].emitted[0]
+    smaller, least = (made(duplex, 2, kv=kv) for kv in ("int8-int4", "int4"))
+    assert (smaller.info.quantization, least.info.quantization) == ("kv-int8-int4", "kv-int4")
+    assert small.state_bytes() > smaller.state_bytes() > least.state_bytes()
 
 
 def test_bfloat16_weights_attend_in_float32_on_a_cpu(stt: Checkpoint) -> None:
@@ -313,7 +316,7 @@ def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoi
     assert any(name.startswith("encoder") for name in names["stt"])
 
 
-@pytest.mark.parametrize("kv", ["compute", "int8"])
+@pytest.mark.parametrize("kv", ["compute", "int8", "int4"])
 def test_a_snapshot_holds_what_is_filled_and_survives_a_way_through_numpy(
     duplex: Checkpoint, kv: str
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.modules.attention import KVRing
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.state import Run, State
 
 SPECS = (
@@ -50,13 +51,15 @@ def test_reset_rows_are_fresh_altogether() -> None:
         assert [is_fresh(state, name, row) for row in range(4)] == [False, True, False, True]
 
 
+@pytest.mark.parametrize("form", [KVForm.INT8, KVForm.INT4])
 @pytest.mark.parametrize("positions", [0, 1, 63, 64, 65, 99, 100, 130, 400])
-def test_a_snapshot_of_values_in_pages_holds_this_session_alone(positions: int) -> None:
+def test_a_snapshot_of_values_in_pages_holds_this_session_alone(positions: int, form: KVForm) -> None:
     """What an earlier session left in the same page stays behind; the row goes on bit by bit."""
-    ring = KVRing("ring", 2, 100, 16, torch.float32, "position", int8=True)
+    ring = KVRing("ring", 2, 100, 16, torch.float32, "position", form)
     specs = [TensorSpec("position", (), torch.int64), *ring.specs()]
     state, other = State(specs, 2), State(specs, 1)
-    assert state.tensors["ring.v"].shape == (2, 2, 2, 16, 64)
+    width = form.width("v", 16)
+    assert state.tensors["ring.v"].shape == (2, 2, 2, width, 64)
     for tensor in (state.tensors["ring.k"], state.tensors["ring.v"]):
         tensor.fill_(77)
     torch.manual_seed(0)
@@ -67,7 +70,7 @@ def test_a_snapshot_of_values_in_pages_holds_this_session_alone(positions: int) 
     state.tensors["position"][1] = positions
     taken = state.snapshot(1)
     filled = min(positions, 100)
-    assert taken["ring.v"].shape == (2, -(-filled // 64), 16, 64)
+    assert taken["ring.v"].shape == (2, -(-filled // 64), width, 64)
     slots = taken["ring.v"].transpose(-1, -2).flatten(1, 2)
     assert positions >= 100 or (slots[:, filled:] == 0).all()
     assert torch.equal(state.snapshot(1)["ring.v"], taken["ring.v"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,21 +36,17 @@ from antiphon.models.costs import TickWork
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
-SCALE_BYTES: Final = 4
-"""Bytes of a head's keys, or values, of one position in INT8."""
-
 
 def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
     """The cost of a tick of a model with its codec, from its modules' shapes and weights."""
     model, sequences = generator.model, generator.sequences
     config, compute = model.transformer.config, model.transformer.compute
     depformer = model.depformer and model.depformer.config
-    element = 1 if compute.int8_kv else model.dtype.itemsize
-    head_bytes = config.head_dim * element + (SCALE_BYTES if compute.int8_kv else 0)
+    position_bytes = compute.kv.position_bytes(config.head_dim, compute.attention_dtype)
     cross = 2 * config.layers * config.cross_positions * config.dim * model.dtype.itemsize
     return TickWork(
         weights_bytes=weight_bytes(mimi) + _read_bytes(model),
-        frame_bytes=sequences * 2 * config.layers * config.kv_heads * head_bytes,
+        frame_bytes=sequences * config.layers * config.kv_heads * position_bytes,
         context=config.context,
         row_bytes=sequences * cross,
         passes=kind.codec_passes,
@@ -59,7 +55,6 @@ def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
         steps=depformer.steps if depformer else 0,
         step_layers=depformer.layers if depformer else 0,
         int8_weights=int(any(isinstance(child, Int8Linear) for child in model.modules())),
-        int8_ring=int(compute.int8_kv),
     )
 
 
@@ -77,13 +72,13 @@ def quantization_of(model: LanguageModel) -> str:
     """The quantised parts of a loaded model: "weights-int8+activations-int8+kv-int8", some of these, or
     "none".
 
-    Weights can be int4 too.
+    Weights can be int4 too, and keys and values int8-int4 or int4.
     """
     parts = [f"weights-{name}" for name in formats_of(model)]
     if any(layer.rounds_input for layer in int8_linears(model)):
         parts.append("activations-int8")
-    if model.transformer.compute.int8_kv:
-        parts.append("kv-int8")
+    if (form := model.transformer.compute.kv).is_rounded:
+        parts.append(f"kv-{form}")
     return "+".join(parts) or "none"
 
 

@@ -11,6 +11,7 @@ from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator, GuidedGenerator
 from antiphon.backends.torch.kernels.fused import ATTENTION, is_fused, missing_for_kernels
 from antiphon.backends.torch.modules.attention import Compute
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.quantised import check_forms
 from antiphon.backends.torch.tts import TorchTts
@@ -27,6 +28,9 @@ from antiphon.models.spec import PipelineKind
 if TYPE_CHECKING:
     from antiphon.models.checkpoint import Checkpoint
 
+
+ROUNDING: Final = ("compute", "int8")
+"""Values of the options ``weights`` and ``activations``."""
 
 MOST_OVERCOMMIT: Final = 8.0
 """The largest overcommit: calls of half a minute fill an eighth of Moshi's window."""
@@ -64,7 +68,7 @@ def load_generator(
     dtype: torch.dtype,
     *,
     int8_weights: bool = False,
-    int8_kv: bool = False,
+    kv: KVForm = KVForm.COMPUTE,
     rounds_input: bool = True,
     attention: str = "auto",
     conditions: Conditions | None = None,
@@ -98,7 +102,7 @@ def load_generator(
             family=spec.family,
             lora=checkpoint.files.get("lora"),
             device=device,
-            compute=Compute(dtype, attention_dtype(device), int8_kv, attention),
+            compute=Compute(dtype, attention_dtype(device), kv, attention),
             cross_positions=0 if speakers is None else speakers.positions,
         )
     model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
@@ -131,9 +135,9 @@ def make(
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
     the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 where the
-    checkpoint is INT8) or "int8". ``activations`` "compute" keeps the inputs of INT8 linears unrounded, which
-    is nearer to the original and slower. ``threads`` is the number of torch's threads on a CPU, process-wide
-    (None: all usable cores but one). ``attention`` chooses the implementation of the language model's frame:
+    checkpoint is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the
+    inputs of INT8 linears unrounded, which is nearer to the original and slower. ``threads`` is
+    the number of torch's threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses the implementation of the language model's frame:
     "triton", our kernels for attention and around it, or "torch"; "auto" is the kernels where they can run.
     ``guidance`` is the strength with which a tts model without a trained coefficient follows its text and
     voice (None: its configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit``
@@ -145,9 +149,13 @@ def make(
         ConfigError: no such device, dtype or other option, or fewer than one slot or thread.
     """
     spec = checkpoint.spec
-    for option, value in (("weights", weights), ("activations", activations), ("kv", kv)):
-        if value not in ("compute", "int8"):
-            raise ConfigError(f"{option} is '{value}'; it can be compute or int8")
+    for option, value, forms in (
+        ("weights", weights, ROUNDING),
+        ("activations", activations, ROUNDING),
+        ("kv", kv, tuple(KVForm)),
+    ):
+        if value not in forms:
+            raise ConfigError(f"{option} is '{value}'; it can be {', '.join(forms[:-1])} or {forms[-1]}")
     if not 1 <= overcommit <= MOST_OVERCOMMIT:
         raise ConfigError(f"overcommit is {overcommit:g}; it can be 1 to {MOST_OVERCOMMIT:g}")
     if spec.lm is None and overcommit > 1:
@@ -173,7 +181,7 @@ def make(
         torch_device,
         lm_dtype,
         int8_weights=weights == "int8",
-        int8_kv=kv == "int8",
+        kv=KVForm(kv),
         rounds_input=activations == "int8",
         attention=attention,
         conditions=conditions,

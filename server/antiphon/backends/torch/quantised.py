@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.modules.attention import quantize_tokens
+from antiphon.backends.torch.modules.kv_forms import quantize_tokens
 from antiphon.backends.torch.modules.layers import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,14 @@ from antiphon.backends.torch.kernels.rows import (
 from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
 from antiphon.backends.torch.kernels.token_kernels import gumbel_noise as noise_of
 from antiphon.backends.torch.kernels.tokens import Draw, chosen_tokens
-from antiphon.backends.torch.modules.attention import Compute, CrossAttention, SelfAttention, quantize_tokens
+from antiphon.backends.torch.modules.attention import (
+    LARGEST,
+    Compute,
+    CrossAttention,
+    SelfAttention,
+    split_heads,
+)
+from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens, unpack_halves
 from antiphon.backends.torch.modules.layers import (
     GatedFeedForward,
     Linear,
@@ -53,13 +61,14 @@ from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parame
 
 FEW: dict[str, Any] = {"n_q": 8, "dep_q": 4, "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1]}
 """Half the streams of a talker: each kernel runs several times, and interpreted each takes long."""
-SHAPES: tuple[tuple[str, dict[str, Any], bool], ...] = (
-    ("moshi", FEW, True),
-    ("moshi-gqa", FEW, False),
-    ("moshi-halves", FEW, True),
-    ("hibiki-2b", {**FEW, "depformer_weights_per_step_schedule": [0, 1, 2, 2]}, False),
-    ("stt", {}, True),
+SHAPES: tuple[tuple[str, dict[str, Any], KVForm], ...] = (
+    ("moshi", FEW, KVForm.INT8),
+    ("moshi-gqa", FEW, KVForm.COMPUTE),
+    ("moshi-halves", FEW, KVForm.INT8_INT4),
+    ("hibiki-2b", {**FEW, "depformer_weights_per_step_schedule": [0, 1, 2, 2]}, KVForm.COMPUTE),
+    ("stt", {}, KVForm.INT4),
 )
+"""And how keys and values are kept; where they are rounded, weights are INT8."""
 
 
 @pytest.fixture(autouse=True)
@@ -305,7 +314,7 @@ def test_a_frame_begins_where_the_last_one_ended(count: int, is_int8: bool) -> N
     ages = state.tensors["t.position"]
     ages.copy_(torch.tensor([3, 0, 2**20 + 1, 74, 5]))
     step, before = state.step([2, NO_ROW, 1, 3]), ages.clone()
-    is_there, compute = step.rows >= 0, Compute(int8_kv=is_int8)
+    is_there, compute = step.rows >= 0, Compute(kv=KVForm.INT8 if is_int8 else KVForm.COMPUTE)
     window = open_window("t", config, compute, step, count, 75)
     positions = (before[step.at][:, None] + torch.arange(count))[is_there]
     assert torch.equal(window.first[is_there], positions[:, 0])
@@ -322,11 +331,11 @@ def test_a_frame_begins_where_the_last_one_ended(count: int, is_int8: bool) -> N
         assert not window.tickets.any()
 
 
-@pytest.mark.parametrize(("is_int8", "is_paged"), [(False, False), (False, True), (True, True)])
-def test_a_place_without_a_row_writes_nothing(is_int8: bool, is_paged: bool) -> None:
+@pytest.mark.parametrize(("form", "is_paged"), [(KVForm.COMPUTE, False), *((form, True) for form in KVForm)])
+def test_a_place_without_a_row_writes_nothing(form: KVForm, is_paged: bool) -> None:
     """Neither keys nor values, wherever they might go; a named row's ring changes in its slot alone."""
     config = TransformerConfig(dim=64, heads=4, layers=1, context=5, feed_forward=64)
-    attention = SelfAttention("t.0", config, Compute(int8_kv=is_int8))
+    attention = SelfAttention("t.0", config, Compute(kv=form))
     specs = attention.ring.specs()
     state = State([spec.pooled() if is_paged else spec for spec in specs], 3)
     if state.table is not None:
@@ -346,6 +355,27 @@ def test_a_place_without_a_row_writes_nothing(is_int8: bool, is_paged: bool) -> 
         assert (written[:, 3] != 77).any(), name
         written[:, 3] = 77
         assert (written == 77).all(), name
+
+
+@pytest.mark.parametrize("form", KVForm)
+def test_keys_and_values_are_written_to_the_bit_as_by_torch(form: KVForm) -> None:
+    """Loud heads, silent ones, and what is bounded first."""
+    config = TransformerConfig(dim=64, heads=4, layers=1, context=70, feed_forward=64)
+    attention = SelfAttention("t.0", config, Compute(kv=form))
+    states = [State([spec.pooled() for spec in attention.ring.specs()], 2) for _ in range(2)]
+    projected = torch.randn(2, 192) * torch.logspace(-3, 3, 192)
+    projected[0, 64:80], projected[1, 130], projected[1, 100] = 0, math.nan, math.inf
+    slots, steps = torch.tensor([[3], [66]]), [state.step([1, 0]) for state in states]
+    window = FrameWindow(slots[:, 0], slots, 70, rotation=None, tickets=None)
+    queries(attention, projected, steps[0], window)
+    k, v = (
+        split_heads(part[:, None].nan_to_num(nan=0.0).clamp(-LARGEST, LARGEST), 16)
+        for part in projected[:, 64:].chunk(2, dim=1)
+    )
+    attention.ring.write(steps[1], slots, k, v)
+    for name, tensor in states[0].tensors.items():
+        assert tensor.count_nonzero()
+        assert torch.equal(tensor, states[1].tensors[name]), name
 
 
 def test_a_voice_is_looked_at_where_it_lies() -> None:
@@ -403,27 +433,25 @@ class Session:
         return out.tokens[is_there], out.hidden[is_there]
 
 
-def with_kernels(pair: LMPair, attention: str, *, is_int8: bool) -> LanguageModel:
+def with_kernels(pair: LMPair, attention: str, form: KVForm) -> LanguageModel:
     """The pair's weights in a model whose attention is as asked for."""
     spec = pair.spec
-    model = LanguageModel(
-        spec.config, steps=spec.dep_q, compute=Compute(attention=attention, int8_kv=is_int8)
-    )
+    model = LanguageModel(spec.config, steps=spec.dep_q, compute=Compute(attention=attention, kv=form))
     model.load_state_dict(pair.ours.model.state_dict())
     model.condition = pair.ours.model.condition
-    return model.prepare(int8=is_int8)
+    return model.prepare(int8=form.is_rounded)
 
 
-@pytest.mark.parametrize(("shape", "changed", "is_int8"), SHAPES)
+@pytest.mark.parametrize(("shape", "changed", "form"), SHAPES)
 def test_a_language_model_says_the_same(
-    tmp_path: Path, shape: str, changed: dict[str, Any], is_int8: bool
+    tmp_path: Path, shape: str, changed: dict[str, Any], form: KVForm
 ) -> None:
     pair = make_lm_pair(tmp_path / shape, shape, dim=64, num_layers=1, **changed)  # heads as kernels need
     plain, kernels = (
-        Session(pair, with_kernels(pair, attention, is_int8=is_int8), 3) for attention in ("torch", "auto")
+        Session(pair, with_kernels(pair, attention, form), 3) for attention in ("torch", "auto")
     )
     assert kernels.is_fused
-    near = 1e-2 if is_int8 else 1e-4  # a key that is rounded the other way is felt
+    near = 1e-2 if form.is_rounded else 1e-4  # a key that is rounded the other way is felt
     random = torch.Generator().manual_seed(1)
     heard = pair.spec.n_q - pair.spec.dep_q
     for tick in range(3):
@@ -436,7 +464,10 @@ def test_a_language_model_says_the_same(
     for row in range(3):  # of which one has its rings in pages
         ours, theirs = (session.state.snapshot(row) for session in (plain, kernels))
         for name, tensor in ours.items():
-            apart = (tensor.double() - theirs[name].double()).abs()
+            other = theirs[name]
+            if form.is_packed(name[-1]) and tensor.dtype == torch.int8:
+                tensor, other = unpack_halves(tensor), unpack_halves(other)
+            apart = (tensor.double() - other.double()).abs()
             assert float(apart.max()) <= (4 if tensor.dtype == torch.int8 else near), name
 
 

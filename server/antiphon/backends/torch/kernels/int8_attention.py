@@ -1,4 +1,4 @@
-"""The Triton kernel of decode attention over an INT8 ring, on integer matrix units only."""
+"""The Triton kernel of decode attention over an INT8 or INT4 ring, on integer matrix units only."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -29,6 +29,16 @@ def as_limbs(values, largest, line):
     low = whole((wide - high) * 254.0)
     low = tl.where((line == 1)[:, None], low[None, :], 0.0)
     return tl.where((line == 0)[:, None], high[None, :], low).to(tl.int8)
+
+
+@triton.jit
+def low_products(rows, packed):
+    """Int8 ``[16, N]`` times the first of two numbers of 4 bits in each int8 ``[M, N]``: int32 ``[16, M]``.
+
+    Only masks: of them LLVM makes operations of four bytes, of shifts it makes one for each byte.
+    """
+    signs = tl.dot(rows, tl.trans(packed & 8), out_dtype=tl.int32)
+    return tl.dot(rows, tl.trans(packed & 7), -signs, out_dtype=tl.int32)
 
 
 @triton.jit
@@ -64,6 +74,8 @@ def attend_limbs(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
     SPLITS: tl.constexpr,
+    IS_K_PACKED: tl.constexpr,
+    IS_V_PACKED: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
     ROUNDED_WIDTH: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
@@ -73,7 +85,9 @@ def attend_limbs(
 
     A query's last split joins all splits; a place's last query rounds all queries, where requested. A place
     has one ticket per query and one more. The query and the softmax weights are two limbs each, in the first
-    two of the sixteen rows that are a matrix unit's least. So no element is converted on its own.
+    two of the sixteen rows that are a matrix unit's least. So no element is converted on its own. Of packed
+    keys or values a byte holds columns c and c + WIDTH / 2: each half is a product of its own, and the factor
+    of 16 goes into a scale.
     """
     split, line_of_q, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both
@@ -93,30 +107,45 @@ def attend_limbs(
     if begin >= filled:
         return
     line, slots = tl.arange(0, 16), tl.arange(0, PAGE)
+    HALF: tl.constexpr = WIDTH // 2  # noqa: N806
+    K_WIDTH: tl.constexpr = HALF if IS_K_PACKED else WIDTH  # noqa: N806
+    V_WIDTH: tl.constexpr = HALF if IS_V_PACKED else WIDTH  # noqa: N806
+    k_column, v_column = tl.arange(0, K_WIDTH), tl.arange(0, V_WIDTH)
     q_at = q_ptr + place * q_row_stride + head * q_head_stride + turn * q_count_stride
-    q = tl.load(q_at + column * q_width_stride).to(tl.float32)
+    q = tl.load(q_at + k_column * q_width_stride).to(tl.float32)
     largest = tl.maximum(tl.max(tl.abs(q), 0), 1e-20)
+    if IS_K_PACKED:
+        second = tl.load(q_at + (HALF + k_column) * q_width_stride).to(tl.float32)
+        largest = tl.maximum(largest, tl.max(tl.abs(second), 0))
+        second_limbs = as_limbs(second, largest, line)
     limbs = as_limbs(q, largest, line)
     unit = tl.where(line == 0, 1.0, tl.where(line == 1, 1.0 / 254.0, 0.0))
-    q_scale = largest * (log2_scale / 127.0)
+    q_scale = largest * (log2_scale / 127.0) * (0.0625 if IS_K_PACKED else 1.0)
+    v_unit = unit * (0.0625 if IS_V_PACKED else 1.0)
 
     kv_heads, kv_head = tl.num_programs(1) // (GROUP * COUNT), head // GROUP
     # All pages of the split at once: an address that depends on a load is not prefetched.
     number = begin // PAGE + tl.arange(0, SPLIT // PAGE)
     pages = tl.load(pages_ptr + row * PAGES + number, mask=number < PAGES, other=0)
-    k_tile = slots[:, None] * WIDTH + column[None, :]
-    v_tile = column[:, None] * PAGE + slots[None, :]
+    k_tile = slots[:, None] * K_WIDTH + k_column[None, :]
+    v_tile = v_column[:, None] * PAGE + slots[None, :]
     newest_slot = (newest % CAPACITY).to(tl.int32)
     highest = tl.full((), -1e30, tl.float32)  # finite, so that a query without visible keys here adds 0
     total = tl.full((), 0.0, tl.float32)
-    mixed = tl.zeros((16, WIDTH), tl.float32)
+    mixed = tl.zeros((16, V_WIDTH), tl.float32)
+    second_mixed = tl.zeros((16, V_WIDTH), tl.float32)  # of packed values
     for start in range(begin, tl.minimum(begin + SPLIT, filled), PAGE):
         slot = start + slots
         is_seen = slot < filled
         page = tl.sum(tl.where(number == start // PAGE, pages, 0), 0)
         held = ((page * kv_heads + kv_head) * PAGE).to(tl.int64)
-        k = tl.load(k_ptr + held * WIDTH + k_tile)  # a whole page is there; unseen slots have weight 0
-        scores = tl.sum(tl.dot(limbs, tl.trans(k), out_dtype=tl.int32).to(tl.float32) * unit[:, None], 0)
+        k = tl.load(k_ptr + held * K_WIDTH + k_tile)  # a whole page is there; unseen slots have weight 0
+        if IS_K_PACKED:
+            products = low_products(limbs, k) * 16
+            products = tl.dot(second_limbs, tl.trans(k & -16), products, out_dtype=tl.int32)
+        else:
+            products = tl.dot(limbs, tl.trans(k), out_dtype=tl.int32)
+        scores = tl.sum(products.to(tl.float32) * unit[:, None], 0)
         scores *= tl.load(k_scale_ptr + held + slots) * q_scale
         v_scale = tl.where(is_seen, tl.load(v_scale_ptr + held + slots), 0.0)
         if COUNT > 1:
@@ -130,16 +159,24 @@ def attend_limbs(
         total = total * shrink + tl.sum(weights, 0)
         weights = weights * v_scale
         heaviest = tl.maximum(tl.max(weights, 0), 1e-20)
-        v = tl.load(v_ptr + held * WIDTH + v_tile)
-        products = tl.dot(as_limbs(weights, heaviest, line), tl.trans(v), out_dtype=tl.int32)
-        mixed = mixed * shrink + products.to(tl.float32) * (unit * (heaviest / 127.0))[:, None]
+        v = tl.load(v_ptr + held * V_WIDTH + v_tile)
+        weight_limbs, weight_unit = as_limbs(weights, heaviest, line), (v_unit * (heaviest / 127.0))[:, None]
+        if IS_V_PACKED:
+            products = tl.dot(weight_limbs, tl.trans(v & -16), out_dtype=tl.int32)
+            second_mixed = second_mixed * shrink + products.to(tl.float32) * weight_unit
+            products = low_products(weight_limbs, v) * 16
+        else:
+            products = tl.dot(weight_limbs, tl.trans(v), out_dtype=tl.int32)
+        mixed = mixed * shrink + products.to(tl.float32) * weight_unit
         highest = higher
 
     first_part = (place * lines + line_of_q) * tl.num_programs(0)
     part = first_part + split
     tl.store(sums_ptr + part, highest)
     tl.store(sums_ptr + sums_stride + part, total)
-    tl.store(parts_ptr + part * WIDTH + column, tl.sum(mixed, 0))
+    tl.store(parts_ptr + part * WIDTH + v_column, tl.sum(mixed, 0))
+    if IS_V_PACKED:
+        tl.store(parts_ptr + part * WIDTH + HALF + v_column, tl.sum(second_mixed, 0))
     used = tl.minimum(tl.cdiv(filled, SPLIT), tl.num_programs(0))
     ticket_at = ticket_ptr + place * (lines + 1)
     if is_last(ticket_at + line_of_q, used):

@@ -55,6 +55,17 @@ def write_window(
 
 
 @triton.jit
+def kept_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
+    """Float32 ``[WIDTH]`` as int8, or two a byte: elements c and c + WIDTH / 2 in ``[WIDTH / 2]``."""
+    kept = rounded(x, step)
+    if IS_PACKED:
+        half = tl.arange(0, 2)[:, None]
+        nibbles = tl.reshape(kept.to(tl.int32) & 15, (2, WIDTH // 2)) << (4 * half)
+        kept = tl.sum(nibbles, 0).to(tl.int8)
+    return kept
+
+
+@triton.jit
 def turn_and_write(
     projected_ptr,
     cos_ptr,
@@ -76,7 +87,9 @@ def turn_and_write(
     WIDTH: tl.constexpr,
     IS_TURNED: tl.constexpr,
     IS_INTERLEAVED: tl.constexpr,
-    IS_INT8: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    IS_K_PACKED: tl.constexpr,
+    IS_V_PACKED: tl.constexpr,
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
@@ -84,7 +97,7 @@ def turn_and_write(
     written. A place has COUNT positions, one after the other.
 
     A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in
-    one piece; an INT8 ring is in pages, its values transposed.
+    one piece; a rounded ring is in pages, its values transposed, in 8 bits or packed in 4.
     """
     head, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     place, turn = line // COUNT, line % COUNT
@@ -121,15 +134,18 @@ def turn_and_write(
     else:
         slot = (row * KV_HEADS + kv_head) * CAPACITY + number
     is_key = head < HEADS + KV_HEADS
-    if IS_INT8:
-        step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
-        kept = rounded(x, step)
+    if IS_ROUNDED:
+        largest = tl.maximum(tl.max(tl.abs(x), 0), 1e-12)
         if is_key:
+            step = tl.div_rn(largest, 7.0 if IS_K_PACKED else 127.0)
             tl.store(k_scale_ptr + slot, step)
-            tl.store(k_ptr + slot * WIDTH + column, kept)
+            k = kept_in(x, step, WIDTH, IS_K_PACKED)
+            tl.store(k_ptr + slot * k.shape[0] + tl.arange(0, k.shape[0]), k)
         else:
+            step = tl.div_rn(largest, 7.0 if IS_V_PACKED else 127.0)
             tl.store(v_scale_ptr + slot, step)
-            tl.store(v_ptr + (held * WIDTH + column) * PAGE + number, kept)
+            v = kept_in(x, step, WIDTH, IS_V_PACKED)
+            tl.store(v_ptr + (held * v.shape[0] + tl.arange(0, v.shape[0])) * PAGE + number, v)
     else:
         if is_key:
             tl.store(k_ptr + slot * WIDTH + column, x.to(dtype))

@@ -118,7 +118,7 @@ def decode_attention(
     log2_scale = math.log2(math.e) / math.sqrt(width)
     of_ring = {"COUNT": count, "CAPACITY": capacity, "WIDTH": width, "SPLIT": split_slots}
     if ring.k_scale is not None:
-        assert ring.pages is not None, "an INT8 ring is in pages"
+        assert ring.pages is not None, "a rounded ring is in pages"
         if tickets is None:
             tickets = new_tickets(places, heads * count, q.device)
         values, scale = (out, sums) if rounded is None else rounded
@@ -126,6 +126,7 @@ def decode_attention(
             q, ring.k, ring.v, ring.k_scale, ring.v_scale, first, rows, pages, parts, sums, tickets, out,
             values, scale, log2_scale, *q.stride(), sums.stride(0), *out.stride()[:3],
             GROUP=heads // kv_heads, PAGES=row_pages, PAGE=PAGE_SLOTS, SPLITS=triton.next_power_of_2(splits),
+            IS_K_PACKED=ring.form.is_packed("k"), IS_V_PACKED=ring.form.is_packed("v"),
             IS_ROUNDED=rounded is not None, ROUNDED_WIDTH=heads * width,
             ROUNDED_BLOCK=triton.next_power_of_2(heads * width), **of_ring, enable_fp_fusion=True,
         )  # fmt: skip
@@ -170,7 +171,7 @@ def open_window(
     first, slots = at.new_empty(places), at.new_empty(places, count)
     turns = torch.empty(2, places if has_turn else 0, 1, count, half, device=at.device)
     queries = config.heads * count + 1
-    tickets = at.new_empty(places, queries, dtype=torch.int32) if compute.int8_kv else None
+    tickets = at.new_empty(places, queries, dtype=torch.int32) if compute.kv.is_rounded else None
     write_window[(places,)](
         step.whole(f"{name}.position"), at, first, slots, turns[0], turns[1],
         slots if tickets is None else tickets, -math.log(config.max_period) * 2 / config.head_dim,
@@ -247,7 +248,9 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
         WIDTH=config.head_dim,
         IS_TURNED=turn is not None,
         IS_INTERLEAVED=turn is not None and turn.interleaved,
-        IS_INT8=ring.k_scale is not None,
+        IS_ROUNDED=ring.form.is_rounded,
+        IS_K_PACKED=ring.form.is_packed("k"),
+        IS_V_PACKED=ring.form.is_packed("v"),
         PAGES=row_pages,
         PAGE=PAGE_SLOTS,
         num_warps=1,

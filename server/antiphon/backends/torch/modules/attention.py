@@ -12,6 +12,13 @@ from torch.nn import functional
 
 from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.modules.kv_forms import (
+    MOST,
+    KVForm,
+    pack_halves,
+    quantize_tokens,
+    unpack_halves,
+)
 from antiphon.backends.torch.modules.layers import (
     GatedFeedForward,
     LayerNorm,
@@ -31,13 +38,15 @@ class RingView:
     """The ring of all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
     With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. An
-    INT8 ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
-    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None.
+    rounded ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
+    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None. What ``form`` packs
+    has D / 2 for D.
     """
 
     k: Tensor
     v: Tensor
     capacity: int
+    form: KVForm = KVForm.COMPUTE
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     pages: Tensor | None = None
@@ -48,11 +57,12 @@ class KVRing:
     """Names and shapes of one layer's ring.
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
-    ``p mod capacity``. The state tensor ``position`` counts them. With ``int8`` they are int8 and
+    ``p mod capacity``. The state tensor ``position`` counts them. Rounded by ``form`` they are int8 and
     ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
     computed when the token is written: a scale fixed in advance fails on audio, whose keys have far outliers.
-    INT8 values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units need the summed
-    axis to be contiguous, which is a head's width for keys, and the slots for values.
+    Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units need the
+    summed axis to be contiguous, which is a head's width for keys, and the slots for values. In INT4 a byte
+    holds elements d and d + D / 2, so D is halved and each token has bytes of its own.
     """
 
     name: str
@@ -61,26 +71,29 @@ class KVRing:
     head_dim: int
     dtype: torch.dtype
     position: str
-    int8: bool = False
+    form: KVForm = KVForm.COMPUTE
 
     def specs(self) -> Iterator[TensorSpec]:
         """The state this ring keeps."""
-        dtype = torch.int8 if self.int8 else self.dtype
+        dtype = torch.int8 if self.form.is_rounded else self.dtype
         for part in ("k", "v"):
-            shape: tuple[int, ...] = (self.heads, self.capacity, self.head_dim)
+            width = self.form.width(part, self.head_dim)
+            shape: tuple[int, ...] = (self.heads, self.capacity, width)
             name, at, page = f"{self.name}.{part}", self.position, 1
-            if self.int8:
+            if self.form.is_rounded:
                 yield TensorSpec(f"{name}_scale", shape[:2], torch.float32, is_kept=True, position=at)
-            if self.int8 and part == "v":
+            if self.form.is_rounded and part == "v":
                 page = PAGE_SLOTS
-                shape = (self.heads, -(-self.capacity // page), self.head_dim, page)
+                shape = (self.heads, -(-self.capacity // page), width, page)
             yield TensorSpec(name, shape, dtype, is_kept=True, position=at, page_slots=page)
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
         for part, values in (("k", k), ("v", v)):
-            if self.int8:
-                values, scale = quantize_tokens(values)
+            if self.form.is_rounded:
+                is_packed = self.form.is_packed(part)
+                values, scale = quantize_tokens(values, MOST[is_packed])
+                values = pack_halves(values) if is_packed else values
                 step.write_slots(f"{self.name}.{part}_scale", slots, scale)
             step.write_slots(f"{self.name}.{part}", slots, values)
 
@@ -92,28 +105,23 @@ class KVRing:
         """The ring of all rows, without a conversion or a copy."""
         k, v = (step.whole(f"{self.name}.{part}") for part in ("k", "v"))
         pages = step.pages(f"{self.name}.k")
-        if not self.int8:
+        if not self.form.is_rounded:
             return RingView(k, v, self.capacity, pages=pages)
         k_scale, v_scale = (step.whole(f"{self.name}.{part}_scale") for part in ("k", "v"))
-        return RingView(k, v, self.capacity, k_scale, v_scale, pages)
+        return RingView(k, v, self.capacity, self.form, k_scale, v_scale, pages)
 
     def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
         """The keys ("k") or values ("v") of :meth:`read`."""
         values = step.ring(f"{self.name}.{part}", run, length)
-        if self.int8 and part == "v":
+        if self.form.is_rounded and part == "v":
             values = values[:, :, : -(-length // PAGE_SLOTS)].transpose(-1, -2).flatten(2, 3)
         values = values[:, :, :length]
-        if not self.int8:
+        if not self.form.is_rounded:
             return values
+        if self.form.is_packed(part):
+            values = unpack_halves(values)
         scale = step.ring(f"{self.name}.{part}_scale", run, length)[:, :, :length, None]
         return (values.float() * scale).to(self.dtype)
-
-
-def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric INT8 over the last axis: ``[..., D]`` to int8 ``[..., D]`` and float32 scales ``[...]``."""
-    wide = values.float()
-    scale = wide.abs().amax(dim=-1).clamp_min(1e-12) / 127.0
-    return torch.round(wide / scale[..., None]).clamp(-127, 127).to(torch.int8), scale
 
 
 VOICE_PARTS = ("cross_k", "cross_v")
@@ -136,7 +144,7 @@ class Compute:
 
     dtype: torch.dtype = torch.float32
     kv_dtype: torch.dtype | None = None
-    int8_kv: bool = False
+    kv: KVForm = KVForm.COMPUTE
     attention: str = "torch"
 
     @property
@@ -213,7 +221,7 @@ class SelfAttention(nn.Module):
             config.head_dim,
             compute.attention_dtype,
             f"{name.rpartition('.')[0]}.position",
-            int8=compute.int8_kv,
+            compute.kv,
         )
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
