@@ -126,7 +126,9 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
     # Two pages a row, of which rows share four fifths.
-    "torch-duplex-pages": lambda folders: model("torch", "moshi", folders, 70, kv="int8", overcommit=1.25),
+    "torch-duplex-pages": lambda folders: model(
+        "torch", "moshi", folders, 70, kv="int8-int4", overcommit=1.25
+    ),
     "torch-stt": lambda folders: model("torch", "stt", folders),
     "torch-tts": lambda folders: model("torch", "tts", folders),
 }

@@ -10,12 +10,12 @@ import pytest
 from antiphon.backends.torch.executor import tick_work
 from antiphon.backends.torch.generation import Generator
 from antiphon.engine.sizing import most_rows
-from antiphon.models.costs import CARDS, H100, H200, card_called
+from antiphon.models.costs import CARDS, H100, H200, L4, card_called
 from antiphon_quantize.advice.families import load_families
 from antiphon_quantize.advice.fit import speech_facts
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, published_sizes, reads
-from lab.bench.gpu_simulation import rows_held, runbook_lines, simulate
+from lab.bench.gpu_simulation import form_lines, rows_held, runbook_lines, simulate
 
 MOSHI = published_sizes()["moshi-7b"]
 
@@ -64,6 +64,12 @@ def test_simulated_calls_wait_between_one_tick_and_two() -> None:
 def test_the_runbook_has_the_table_that_is_computed() -> None:
     text = (Path(__file__).parents[3] / "docs" / "runbooks" / "gpu-session.md").read_text()
     for line in runbook_lines():
+        assert line in text, "python -m lab.bench.gpu_simulation prints what belongs there"
+
+
+def test_the_decision_has_the_table_that_is_computed() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "adr" / "0037-four-bit-keys.md").read_text()
+    for line in form_lines((H100, L4)):
         assert line in text, "python -m lab.bench.gpu_simulation prints what belongs there"
 
 

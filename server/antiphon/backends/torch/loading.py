@@ -136,9 +136,9 @@ def make(
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
     the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 where the
     checkpoint is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the
-    inputs of INT8 linears unrounded, which is nearer to the original and slower. ``threads`` is
-    the number of torch's threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses the implementation of the language model's frame:
-    "triton", our kernels for attention and around it, or "torch"; "auto" is the kernels where they can run.
+    inputs of INT8 linears unrounded, which is nearer to the original and slower. ``threads`` is the
+    number of torch's threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses
+    the implementation of the language model's frame: "triton", our kernels for attention and around it, or "torch"; "auto" is the kernels where they can run.
     ``guidance`` is the strength with which a tts model without a trained coefficient follows its text and
     voice (None: its configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit``
     divides the memory of keys and values that all rows together could fill: rows take pages as they grow, and
