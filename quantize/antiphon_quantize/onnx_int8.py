@@ -31,6 +31,7 @@ from torch.nn import functional
 
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.modules.attention import KVRing, SelfAttention, TransformerLayer, Window
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.mimi import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -118,7 +119,7 @@ class IntegerAttention(SelfAttention):
             super().__init__(ring.name, attention.config, attention.compute)
         self.in_proj, self.out_proj = attention.in_proj, attention.out_proj
         self.ring: IntegerRing = IntegerRing(
-            ring.name, ring.heads, ring.capacity, ring.head_dim, torch.int8, ring.position, int8=True
+            ring.name, ring.heads, ring.capacity, ring.head_dim, torch.int8, ring.position, KVForm.INT8
         )
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:

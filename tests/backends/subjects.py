@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import STAMP_SAMPLES
+from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
@@ -83,6 +84,12 @@ def model(
     )
 
 
+def pages(folders: pytest.TempPathFactory) -> Subject:
+    """Two pages a row, of which rows share four fifths; all that is not in pages wraps in other subjects."""
+    found = model("torch", "moshi", folders, PAGE_SLOTS + 1, kv="int8-int4", overcommit=1.25)
+    return replace(found, wrap_frames=PAGE_SLOTS + CONTEXT)
+
+
 def graphs(kind: str, *, int8_ring_bytes: int | None = None) -> Subject:
     """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
     checkpoint = exported(kind, int8_ring_bytes=int8_ring_bytes)
@@ -125,10 +132,7 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "pocket-tts": pocket,
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
-    # Two pages a row, of which rows share four fifths.
-    "torch-duplex-pages": lambda folders: model(
-        "torch", "moshi", folders, 70, kv="int8-int4", overcommit=1.25
-    ),
+    "torch-duplex-pages": pages,
     "torch-stt": lambda folders: model("torch", "stt", folders),
     "torch-tts": lambda folders: model("torch", "tts", folders),
 }

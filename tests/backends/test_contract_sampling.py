@@ -23,6 +23,10 @@ from tests.backends.contract import (
     speaks_text,
     voice,
 )
+from tests.backends.subjects import SUBJECTS
+
+pytestmark = pytest.mark.parametrize("subject", sorted(set(SUBJECTS) - {"torch-duplex-pages"}), indirect=True)
+"""Pages change no sampler."""
 
 FRAMES = 8
 

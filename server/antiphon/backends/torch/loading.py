@@ -138,7 +138,8 @@ def make(
     checkpoint is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the
     inputs of INT8 linears unrounded, which is nearer to the original and slower. ``threads`` is the
     number of torch's threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses
-    the implementation of the language model's frame: "triton", our kernels for attention and around it, or "torch"; "auto" is the kernels where they can run.
+    the implementation of the language model's frame: "triton", our kernels for attention and around it, or
+    "torch"; "auto" is the kernels where they can run.
     ``guidance`` is the strength with which a tts model without a trained coefficient follows its text and
     voice (None: its configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit``
     divides the memory of keys and values that all rows together could fill: rows take pages as they grow, and

@@ -120,8 +120,8 @@ def test_equals_the_torch_path(
     assert (got[~is_there] == 0).all()
 
 
-@pytest.mark.parametrize("form", KVForm)
-@pytest.mark.parametrize("last", [3, PAGE_SLOTS - 1, PAGE_SLOTS, CAPACITY - 1, 2 * CAPACITY + 5])
+@pytest.mark.parametrize("form", [KVForm.COMPUTE, KVForm.INT8, KVForm.INT4])
+@pytest.mark.parametrize("last", [PAGE_SLOTS - 1, PAGE_SLOTS, 2 * CAPACITY + 5])
 def test_where_pages_lie_changes_no_bit(form: KVForm, last: int) -> None:
     """Of a ring in one piece, of pages in order, and of pages anywhere."""
     first, q = torch.tensor([last, 40]), torch.randn(2, 4, 1, 64)
@@ -144,7 +144,7 @@ def expanded(view: RingView) -> RingView:
 
 
 @pytest.mark.parametrize("form", [KVForm.INT8_INT4, KVForm.INT4])
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(
     firsts=st.lists(st.integers(0, 3 * CAPACITY), min_size=2, max_size=2),
     count=st.sampled_from([1, 2]),
@@ -206,7 +206,7 @@ def by_limbs(q: Tensor, view: RingView, last: int, row: int) -> Tensor:
 
 
 @pytest.mark.parametrize("form", [KVForm.INT8, KVForm.INT8_INT4, KVForm.INT4])
-@pytest.mark.parametrize("last", [0, PAGE_SLOTS - 1, PAGE_SLOTS + 3, 2 * CAPACITY])
+@pytest.mark.parametrize("last", [PAGE_SLOTS - 1, 2 * CAPACITY])
 def test_rounded_rings_give_the_bits_of_the_definition(form: KVForm, last: int) -> None:
     torch.manual_seed(last)
     first, ring = torch.tensor([last, 40]), ring_of(2, 64, form)
