@@ -61,7 +61,7 @@ def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
         bounds |= {
             "instructions of a KiB of ring": (code.loop.total() / ring_kib, RING_KIB[sum(packed)]),
             "conversions": (count(code.loop, "HMMA", "I2F.F16", "I2F.BF16", "F2F", *BYTE_LOADS), 0),
-            # Up to which five programs fit a unit; of packed pages four have more bytes under way than needed.
+            # Up to which five programs fit a unit; of packed pages four read as fast.
             "registers": (code.registers, 128 if sum(packed) else 102),
         }
     yield from (

@@ -44,7 +44,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon": 1600,
         "antiphon.agent": 1000,
         "antiphon.audio": 1700,
-        "antiphon.backends": 9000,
+        "antiphon.backends": 9_200,
         "antiphon.canary": 250,
         "antiphon.engine": 3850,
         "antiphon.ipc": 1950,
