@@ -20,14 +20,14 @@ ASR_PATH: Final = "/api/speech/asr"
 TTS_PATH: Final = "/api/speech/tts"
 
 MAX_MESSAGE_CHARS: Final = 262_144
-"""Four seconds of audio at 24 kHz, and its base64; clients send 80 ms."""
+"""Bytes of four seconds of audio at 24 kHz, and of its base64; clients send 80 ms."""
 
 MAX_AUDIO_BYTES: Final = 131_072
 WAV: Final = "wav"
 """The format of a setup that names none."""
 
 HORIZONS_S: Final = (0.5, 1.0, 2.0, 3.0)
-"""What each probability of a pause is about."""
+"""The length of the pause that each probability is about."""
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -63,14 +63,14 @@ class SpeechText:
 
 @dataclass(frozen=True, slots=True)
 class SpeechFlush:
-    """The transcript of the audio so far is wanted; ``id`` comes back with its end."""
+    """Request the transcript of the audio so far; ``id`` returns with its end."""
 
     id: int | str
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnd:
-    """No more input, of a request where it has a name."""
+    """End the input, of a request where it has a name."""
 
     request: str | None = None
 

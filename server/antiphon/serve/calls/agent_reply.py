@@ -232,7 +232,7 @@ class Reply:
         return news
 
     def _is_heard(self, now_s: float) -> bool:
-        """Whether it is whole, and its sound was heard: speech before that may cut its last word."""
+        """Whether it is complete, and its sound was heard: earlier speech may cut its last word."""
         if not self._is_read or self._ready or not (self._voice is None or self._voice.is_done):
             return False
         left_s = self._sent_s - self._played_s(now_s) if self.has_sound else 0.0

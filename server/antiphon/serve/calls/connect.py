@@ -23,7 +23,7 @@ Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
 
 
 async def next_message(socket: Socket, timeout_s: float, what: str) -> Message | None:
-    """The client's next message; None when it has disconnected. ``what`` it is comes in the error.
+    """The client's next message; None when it has disconnected. The error names it as ``what``.
 
     Raises:
         SessionTimeoutError: no message arrived.

@@ -150,7 +150,7 @@ class LocalResume:
             pass
 
     def leave(self) -> None:
-        """The call ends, or the server shuts down: no connection can have it any more."""
+        """The call ends, or the server shuts down: no connection can resume it any more."""
         self.is_open = False
         self._change.set()
 

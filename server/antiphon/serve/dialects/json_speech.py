@@ -57,7 +57,7 @@ def format_of(name: str, known: Mapping[str, WireFormat]) -> WireFormat:
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The message of an error, and the code of the close behind it."""
+    """The message of an error, and the code of the close after it."""
     code = wire_form(error).close
     return (wire.encode("error", message=str(error), code=int(code)),), code
 

@@ -104,7 +104,9 @@ class TelephoneLine(ABC):
         return ()
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """Messages and the close code of an error; without a message, the end of the connection tells it."""
+        """Messages and the close code of an error; without a message, the end of the connection reports
+        it.
+        """
         return close_only(error)
 
 

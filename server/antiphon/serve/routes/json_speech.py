@@ -1,8 +1,8 @@
 """``/api/speech/asr`` and ``/api/speech/tts``: the JSON speech dialect over a WebSocket.
 
-The first message, ``setup``, names the model, the voice and the format; names that nothing has here stand for
-the first model and its first voice, since the clients have names of their own. Its clients read errors as
-messages, so a refused request is upgraded, answered with ``error``, and closed with its code.
+The first message, ``setup``, names the model, the voice and the format; unknown names stand for the first
+model and its first voice, since clients have names of their own. Its clients read errors as messages, so a
+refused request is upgraded, answered with ``error``, and closed with its code.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def handle_tts(
 
 
 def find_model(services: Services, name: str | None, usual: ServedModel, caller: Caller) -> ServedModel:
-    """The model of this name and the kind of the ``usual`` one, which stands for every other name."""
+    """The model of this name and of the kind of the ``usual`` one, which replaces an unknown name."""
     known = None if name is None else services.models.named(name, (usual.kind,))
     if known is None or known.kind is not usual.kind:
         return usual

@@ -37,10 +37,9 @@ from antiphon.models.architecture import DepformerConfig, TransformerConfig
 class RingView:
     """The ring of all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. An
+    With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. A
     rounded ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
-    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None. What ``form`` packs
-    has D / 2 for D.
+    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None. A packed form has D / 2 for D.
     """
 
     k: Tensor

@@ -1,4 +1,4 @@
-"""How a ring keeps keys and values: as they are, or as whole numbers of 8 or 4 bits with a scale each."""
+"""The formats of keys and values in a ring: unchanged, or integers of 8 or 4 bits with a scale each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 SCALE_BYTES: Final = 4
-"""Of the scale of one head's keys, or values, of one position: a float32."""
+"""Bytes of the scale of one head's keys, or values, of one position: a float32."""
 
 MOST: Final = {False: 127, True: 7}
-"""The largest whole number: of a byte, and of half a byte."""
+"""The largest integer: of a byte, and of half a byte."""
 
 
 class KVForm(StrEnum):
