@@ -6,19 +6,24 @@ import { call, eventually, inState, openBrowser, openPage, says, Server, startAg
 
 /** @type {import("playwright-core").Browser} */
 let browser;
+/** Of one row. @type {Server} */
+let single;
 
-before(async () => void (browser = await openBrowser()));
-after(() => browser?.close());
+before(async () => {
+  [single, browser] = await Promise.all([Server.start("--backend", "null", "--slots", "1"), openBrowser()]);
+});
+after(async () => {
+  await browser?.close();
+  await single?.stop();
+});
 
-test("the queue is shown, place by place, and then a visitor is let in", async (t) => {
-  const server = await Server.start("--backend", "null", "--slots", "1");
-  t.after(() => server.stop());
-  const first = await openPage(browser, server.url);
+test("the queue is shown, place by place, and then a visitor is let in", async () => {
+  const first = await openPage(browser, single.url);
   await call(first.page);
-  const second = await openPage(browser, server.url);
+  const second = await openPage(browser, single.url);
   await second.page.click("#talk");
   await says(second.page, /Waiting: you are next\./);
-  const third = await openPage(browser, server.url);
+  const third = await openPage(browser, single.url);
   await third.page.click("#talk");
   await says(third.page, /Waiting: 1 ahead of you\./);
   await first.page.click("#talk");
@@ -46,15 +51,13 @@ test("a full server without a queue is tried again when it said", async (t) => {
   await second.close();
 });
 
-test("a server that restarts is come back to, and says that the conversation is a new one", async (t) => {
-  const server = await Server.start("--backend", "null", "--slots", "1");
-  t.after(() => server.stop());
-  const { page, close } = await openPage(browser, server.url);
+test("a server that restarts is come back to, and says that the conversation is a new one", async () => {
+  const { page, close } = await openPage(browser, single.url);
   await call(page);
   await talkedFor(page, 2);
-  await server.stop();
+  await single.stop();
   await says(page, /The (connection was lost|server cannot be reached)\. .*Trying again/);
-  await server.start();
+  await single.start();
   await inState(page, "live");
   await says(page, /You are back\..*new conversation/);
   assert.match((await page.textContent("#transcript")) ?? "", /This is a new conversation/);
@@ -63,7 +66,7 @@ test("a server that restarts is come back to, and says that the conversation is 
 
   await page.click("#talk");
   await inState(page, "ended");
-  await server.stop("SIGTERM");
+  await single.stop("SIGTERM");
   await startAgain(page);
   await says(page, /The server cannot be reached\./);
   await page.click("#talk");

@@ -6,17 +6,30 @@ import { call, eventually, freePort, inState, openBrowser, openPage, says, Serve
 
 /** @type {import("playwright-core").Browser} */
 let browser;
+/** Two servers that tests leave as they were, with a row each. @type {Server} */
+let talker;
+/** @type {Server} */
+let silent;
 
-before(async () => void (browser = await openBrowser()));
-after(() => browser?.close());
+before(async () => {
+  const row = ["--slots", "1"];
+  [talker, silent, browser] = await Promise.all([
+    Server.start("--model", "tiny", ...row),
+    Server.start("--backend", "null", ...row),
+    openBrowser(),
+  ]);
+});
+after(async () => {
+  await browser?.close();
+  await talker?.stop();
+  await silent?.stop();
+});
 
 /** @param {import("playwright-core").Page} page */
 const transcript = async (page) => (await page.textContent("#transcript")) ?? "";
 
 test("three questions without a microphone, one at a time, and their answers with names", async (t) => {
-  const server = await Server.start("--model", "tiny", "--slots", "1");
-  t.after(() => server.stop());
-  const { page, complaints, close } = await openPage(browser, server.url);
+  const { page, complaints, close } = await openPage(browser, talker.url);
   assert.match((await page.textContent("#model-line")) ?? "", /^tiny.*A small talker/s);
   const pressedMs = Date.now();
   let right = 0;
@@ -47,9 +60,8 @@ test("three questions without a microphone, one at a time, and their answers wit
 });
 
 test("a server that stands still is shown before the connection is given up", async (t) => {
-  const server = await Server.start("--backend", "null", "--slots", "1");
-  t.after(() => server.stop());
-  const { page, close } = await openPage(browser, server.url);
+  t.after(() => silent.freeze(false));
+  const { page, close } = await openPage(browser, silent.url);
   await call(page);
   await talkedFor(page, 2);
   await page.evaluate(() => {
@@ -59,10 +71,10 @@ test("a server that stands still is shown before the connection is given up", as
     }).observe(/** @type {Node} */ (status), { childList: true, characterData: true, subtree: true });
   });
   const frozenMs = Date.now();
-  server.freeze(true);
+  silent.freeze(true);
   await says(page, /Waiting for the server/);
   const shownMs = Number(await page.getAttribute("body", "data-stalled-ms")) - frozenMs;
-  server.freeze(false);
+  silent.freeze(false);
   t.diagnostic(`shown after ${shownMs} ms`);
   assert.ok(shownMs < 20_000, `${shownMs} ms`); // 700 ms and a look every 200; the rest is for a busy machine
   await says(page, /It is|You are back|behind|slow/);
@@ -89,9 +101,7 @@ test("start again after the server came back with another model", async (t) => {
 });
 
 test("a recording is asked about before the next call replaces it, and saved as Opus or WAV", async (t) => {
-  const server = await Server.start("--backend", "null", "--slots", "1");
-  t.after(() => server.stop());
-  const { page, close } = await openPage(browser, server.url);
+  const { page, close } = await openPage(browser, silent.url);
   await call(page);
   await talkedFor(page, 11);
   await page.click("#talk");
@@ -130,10 +140,8 @@ test("a notice of the server's leaving stands above the page, not in the transcr
   await close();
 });
 
-test("on a phone's side the buttons are in sight, and colours of the system's choice have borders", async (t) => {
-  const server = await Server.start("--model", "tiny", "--slots", "1");
-  t.after(() => server.stop());
-  const { page, close } = await openPage(browser, server.url, { viewport: { width: 844, height: 390 }, forcedColors: "active" });
+test("on a phone's side the buttons are in sight, and colours of the system's choice have borders", async () => {
+  const { page, close } = await openPage(browser, talker.url, { viewport: { width: 844, height: 390 }, forcedColors: "active" });
   for (const state of ["idle", "live"]) {
     if (state === "live") await call(page, ".chip");
     const box = await page.locator("#talk").boundingBox();
