@@ -35,6 +35,9 @@ from antiphon.serve.calls.synthesiser import Synthesiser
 LEAD_S: Final = 0.16
 """Seconds between sending sound and its playback, at most, so that little follows a cut."""
 
+JITTER_S: Final = 0.08
+"""Sound may begin to play at a client later than it seems by this time, and a cut may come to it sooner."""
+
 MAX_READY: Final = 8
 """Pieces of sound taken from the synthesiser before they are due; more wait with its engine."""
 
@@ -136,8 +139,8 @@ class Reply:
         self._began_s = now_s - played_s
 
     def heard_ms(self, now_s: float) -> int:
-        """Seconds of its sound that the caller has certainly heard."""
-        return math.floor(1000 * max(0.0, min(self._sent_s, self._played_s(now_s))))
+        """Milliseconds of its sound that the caller has certainly heard."""
+        return math.floor(1000 * self._heard_s(now_s))
 
     def over(self, outcome: str) -> ReplyOver:
         """End it, and the request."""
@@ -235,10 +238,14 @@ class Reply:
         """Whether it is complete, and its sound was heard: earlier speech may cut its last word."""
         if not self._is_read or self._ready or not (self._voice is None or self._voice.is_done):
             return False
-        left_s = self._sent_s - self._played_s(now_s) if self.has_sound else 0.0
+        left_s = self._sent_s - self._heard_s(now_s)
         if left_s > 0.0:
-            self.due_s = math.inf if self.is_held else now_s + left_s
+            self.due_s = now_s + left_s
         return left_s <= 0.0
+
+    def _heard_s(self, now_s: float) -> float:
+        """Sound that a client has certainly played; while this is held it plays what it has."""
+        return max(0.0, min(self._sent_s, now_s - self._began_s - JITTER_S))
 
     def _written(self, piece: Spoken) -> ReplyText:
         if self._voice is None:
