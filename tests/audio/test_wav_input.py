@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.audio.codec import RESAMPLED_BYTES
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import resample
 from antiphon.audio.wav import encode_wav, streamed_header
@@ -73,3 +74,20 @@ def test_two_channels_are_mixed_and_other_chunks_passed_over() -> None:
 def test_what_is_no_wav_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(AudioError, match=words):
         read(WavDecoder(24_000), data)
+
+
+def test_a_long_message_is_decoded_in_steps_of_a_piece() -> None:
+    decoder = WavDecoder(24_000)
+    decoder.put(streamed_header(8_000) + bytes(131_072))
+    samples = []
+    while (pcm := decoder.step()) is not None:
+        samples.append(pcm.size)
+    assert max(samples) <= RESAMPLED_BYTES // 2 * 3
+    assert sum(samples) == pytest.approx(65_536 * 3, abs=400)
+
+
+@pytest.mark.parametrize(("size", "count"), [(2000, 1000), (0, 1006), (0xFFFFFFFF, 1006)])
+def test_the_samples_end_at_the_size_of_the_header_unless_it_is_unknown(size: int, count: int) -> None:
+    wav = header() + b"data" + struct.pack("<I", size) + bytes(2000) + b"LIST\4\0\0\0\xff\x7f\xff\x7f"
+    for portions in ([wav], [wav[:1000], wav[1000:]], [bytes((byte,)) for byte in wav]):
+        assert read(WavDecoder(24_000), *portions).size == count

@@ -24,6 +24,8 @@ import msgpack
 
 from antiphon.audio.codecs import make_decoder
 from antiphon.audio.ogg import OggDecoder, OggOpusWriter
+from antiphon.audio.wav import streamed_header
+from antiphon.audio.wav_input import MAX_HEAD_BYTES, WavDecoder
 from antiphon.errors import AntiphonError
 from antiphon.limits import Limits
 from antiphon.protocol import (
@@ -218,6 +220,10 @@ def _bytes_cases() -> Iterator[Case]:
         yield Case("a step of Ogg", shape, _step_of_ogg, _ogg_of(packets))
     for shape, data in (("no page", b"O" * size), ("damaged pages", b"OggS\0" * (size // 5))):
         yield Case("a step of Ogg", shape, _step_of_ogg, data)
+    sound = streamed_header(8_000) + bytes(json_speech.MAX_AUDIO_BYTES - 44)
+    yield Case("a step of WAV", "8 kHz", _step_of_wav, sound)
+    chunks = b"RIFF\0\0\0\0WAVE" + b"LIST\0\0\0\0" * (MAX_HEAD_BYTES // 32)
+    yield Case("the head of a WAV", "empty chunks, then single bytes", _head_of_wav, chunks)
 
 
 def _form_cases() -> Iterator[Case]:
@@ -261,6 +267,20 @@ def _step_of_ogg(data: bytes) -> None:
         decoder.step()
     finally:
         decoder.close()
+
+
+def _step_of_wav(data: bytes) -> None:
+    decoder = WavDecoder(24_000)
+    decoder.put(data)
+    decoder.step()
+
+
+def _head_of_wav(data: bytes) -> None:
+    decoder = WavDecoder(24_000)
+    for portion in (data, *(b"\0" for _ in range(50))):
+        decoder.put(portion)
+        while decoder.step() is not None:
+            pass
 
 
 def _ogg_of(packets: Sequence[bytes]) -> bytes:

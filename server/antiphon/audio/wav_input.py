@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Final
 
 import numpy as np
 
 from antiphon.arrays import FloatArray
-from antiphon.audio.codec import Decoder, SampleDecoder
+from antiphon.audio.codec import RESAMPLED_BYTES, Decoder, SampleDecoder
 from antiphon.audio.pcm import float_from_s16le
 from antiphon.errors import AudioError
 
@@ -19,16 +20,24 @@ MAX_HEAD_BYTES: Final = 65_536
 """Up to the first sample; a title or a picture may come before it."""
 
 _PCM, _EXTENSIBLE = 1, 0xFFFE
+_UNKNOWN = (0, 0xFFFFFFFF)  # sizes of samples in a header that was written before them
 
 
 class WavDecoder(Decoder):
-    """A WAV in portions of any size, to samples at ``rate``."""
+    """A WAV in portions of any size, to samples at ``rate``.
+
+    Bytes after the size that the header states are no samples: titles may stand there.
+    """
+
+    piece_bytes = RESAMPLED_BYTES
 
     def __init__(self, rate: int) -> None:
         """Begin before the header."""
         super().__init__()
         self._rate = rate
         self._head, self._rest = bytearray(), b""
+        self._at = 12  # the first chunk that is not passed yet
+        self._left: float = math.inf  # bytes of samples
         self._channels, self._has_begun = 1, False
         self._samples: SampleDecoder | None = None
 
@@ -48,6 +57,8 @@ class WavDecoder(Decoder):
                 return np.zeros(0, np.float32)
             data, self._head, self._has_begun = bytes(self._head[start:]), bytearray(), True
         assert self._samples is not None
+        data = data[: int(min(self._left, len(data)))]
+        self._left -= len(data)
         data = self._rest + data
         end = len(data) - len(data) % (2 * self._channels)
         self._rest = data[end:]
@@ -56,26 +67,26 @@ class WavDecoder(Decoder):
             self._samples.put(samples.mean(axis=1).astype("<i2").tobytes())
         else:
             self._samples.put(data[:end])
-        found: list[FloatArray] = []
-        while (pcm := self._samples.step()) is not None:
-            found.append(pcm)
-        return np.concatenate([np.zeros(0, np.float32), *found])
+        return self._samples.step()
 
     def _read_head(self) -> int | None:
         """Where the samples begin; None until the head is whole."""
         head = self._head
         if not b"RIFF".startswith(head[:4]):
             raise AudioError("no WAV: it does not begin with RIFF")
-        at = 12
-        while len(head) >= at + 8:
+        while len(head) >= self._at + 8:
+            at = self._at
             name, size = bytes(head[at : at + 4]), int.from_bytes(head[at + 4 : at + 8], "little")
             if name == b"data":
                 if self._samples is None:
                     raise AudioError("a WAV whose samples come before their format")
+                self._left = math.inf if size in _UNKNOWN else size
                 return at + 8
-            if name == b"fmt " and len(head) >= at + 24:
+            if name == b"fmt ":
+                if len(head) < at + 24:
+                    break
                 self._read_format(bytes(head[at + 8 : at + 24]))
-            at += 8 + size + size % 2
+            self._at += 8 + size + size % 2
         if len(head) > MAX_HEAD_BYTES:
             raise AudioError(f"a WAV without samples in its first {MAX_HEAD_BYTES} bytes")
         return None
