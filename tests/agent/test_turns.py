@@ -102,9 +102,9 @@ def test_a_noise_without_a_word_is_not_answered() -> None:
 def test_speech_holds_the_sound_and_cuts_it_once_it_is_no_backchannel() -> None:
     turns = TurnMachine(RULES)
     asked(turns)
-    assert voice(turns, 150) == []
+    assert voice(turns, 140) == []
     assert voice(turns, 10) == [Hold()]
-    assert voice(turns, 240) == []
+    assert voice(turns, 250) == []
     start_ms = turns.now_ms - 400
     assert voice(turns, 10) == [SpeechBegan(start_ms), Interrupt()]
 
@@ -159,8 +159,8 @@ def test_speech_cuts_nothing_where_it_is_not_to_and_is_answered_after_the_reply(
 def test_speech_that_outlasts_a_reply_is_a_turn(ending: str) -> None:
     turns = TurnMachine(RULES)
     asked(turns)
-    assert voice(turns, 150) == []
-    start_ms = turns.now_ms - 150
+    assert voice(turns, 140) == []
+    start_ms = turns.now_ms - 140
     if ending == "over":
         assert turns.over() == []
     elif ending == "cancel":

@@ -19,7 +19,7 @@ ONSET_MS: Final = 50
 GAP_MS: Final = 80
 """Milliseconds of quiet within a word, at most."""
 
-HOLD_MS: Final = 160
+HOLD_MS: Final = 150
 """Milliseconds of speech during a reply that hold its sound; a client has at most 160 ms of it by then."""
 
 BACKCHANNEL_MS: Final = 400
