@@ -17,7 +17,9 @@ from antiphon.audio import g711
 from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.audio.wav import encode_wav
+from antiphon.errors import DrainingError
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.hosting.app import close_calls
 from tests.serve.agent_client import SILENCE
 from tests.serve.asr_client import PAUSES, sentence, spoken, transcribing
 from tests.serve.harness import PATIENCE_S, Closed, Server
@@ -190,12 +192,6 @@ async def test_a_full_server_says_so_after_the_setup() -> None:
         assert closed.code == two.messages[0]["code"] == 1013
 
 
-async def test_a_client_without_a_setup_is_closed() -> None:
-    async with transcribing(limits={"handshake_timeout_s": 0.1}) as (server, _), client(server, ASR) as own:
-        assert (await own.closed()).code == 1008
-        assert own.messages[0]["message"] == "no setup for 0.1 s"
-
-
 async def test_a_key_is_asked_for(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(format_key(KeyEntry("alice", digest_of("key of alice"))) + "\n")
@@ -207,3 +203,62 @@ async def test_a_key_is_asked_for(tmp_path: Path) -> None:
         async with server.http.ws_connect(server.url(ASR), headers=headers) as ws:
             await ws.send_json(SETUP)
             assert json.loads(await ws.receive_str())["type"] == "ready"
+
+
+async def spoken_once(own: JsonClient) -> None:
+    """A whole request, after which the connection stays."""
+    await own.send("setup", output_format="pcm_24000", close_ws_on_eos=False)
+    await own.send("text", text="cat")
+    await own.send("end_of_stream")
+    await own.until("end_of_stream")
+
+
+async def test_each_request_of_a_connection_needs_a_valid_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(format_key(KeyEntry("alice", digest_of("key of alice"))) + "\n")
+    async with (
+        speaking(spec=ONE_VOICE, api_keys=str(keys)) as (server, _),
+        server.http.ws_connect(server.url(TTS), headers={"x-api-key": "key of alice"}) as ws,
+    ):
+        own = JsonClient(ws)
+        await spoken_once(own)
+        keys.write_text("")
+        server.services.access.reread_keys()
+        await own.send("setup", close_ws_on_eos=False)
+        assert (await own.closed()).code == 1008
+        assert own.messages[-1]["message"] == "the key 'alice' is no longer valid"
+
+
+async def test_a_connection_between_requests_gets_the_end_of_the_server() -> None:
+    async with speaking(spec=ONE_VOICE) as (server, _), client(server, TTS) as own:
+        await spoken_once(own)
+        await server.eventually(lambda: len(server.services.waiting) == 1)
+        await close_calls(server.app, DrainingError("the server is leaving"))
+        assert await own.closed() == Closed(1001, "the server is leaving")
+        assert (own.messages[-1]["message"], own.messages[-1]["code"]) == ("the server is leaving", 1001)
+        assert not server.services.waiting
+
+
+async def test_a_connection_between_requests_is_pinged_and_ends_without_an_answer() -> None:
+    limits = {"liveness_timeout_s": 1.0}
+    async with (
+        speaking(spec=ONE_VOICE, limits=limits) as (server, _),
+        server.http.ws_connect(server.url(TTS), autoping=False) as ws,
+    ):
+        own = JsonClient(ws)
+        await spoken_once(own)
+        for _ in range(3):  # longer than the limit
+            assert (await ws.receive(PATIENCE_S)).type is aiohttp.WSMsgType.PING
+            await ws.pong()
+        while (message := await ws.receive(PATIENCE_S)).type is aiohttp.WSMsgType.PING:
+            pass
+        assert json.loads(message.data)["message"] == "no sign of life for 1 s, the limit is 1 s"
+        assert (await own.closed()).code == 1008
+
+
+@pytest.mark.parametrize("path", [ASR, TTS])
+async def test_a_client_without_a_setup_is_closed(path: str) -> None:
+    serve = transcribing if path == ASR else speaking
+    async with serve(limits={"handshake_timeout_s": 0.1}) as (server, _), client(server, path) as own:
+        assert (await own.closed()).code == 1008
+        assert own.messages[0]["message"] == "no setup for 0.1 s"

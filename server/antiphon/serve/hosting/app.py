@@ -226,7 +226,12 @@ def _add_page(app: web.Application, root: Path | None) -> None:
 
 
 async def close_calls(app: web.Application, error: AntiphonError) -> None:
-    """End every conversation with an error, all at once, and wait until they are over."""
+    """End every conversation with an error, all at once, and wait until they are over.
+
+    Connections between two calls get the error too, without a wait for them.
+    """
+    for socket in app[SERVICES].waiting:
+        socket.interrupt(error)
     calls = tuple(app[SERVICES].calls)
     for call in calls:
         call.end(error)

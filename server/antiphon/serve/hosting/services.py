@@ -24,6 +24,7 @@ from antiphon.serve.hosting.uploads import Helper, Uploads
 from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.metrics import ServeMetrics
 from antiphon.serve.operator.status import ServerStatus
+from antiphon.serve.transport.socket import Socket
 
 
 @dataclass(slots=True)
@@ -32,11 +33,11 @@ class Services:
 
     ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
     each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
-    when one has ended; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls
-    arriving from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the
-    calls to an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the
-    voice agents by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this
-    one too.
+    when one has ended; ``waiting`` are the connections between two calls; ``provoked`` takes log lines that
+    callers can cause at will. ``arrivals`` are calls arriving from other workers. ``begin_drain`` drains the
+    server, or one engine by its device, and moves the calls to an address. ``canary`` is set while two
+    versions of a model are on trial. ``agents`` are the voice agents by name, each an
+    :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
     """
 
     config: ServerConfig
@@ -55,6 +56,7 @@ class Services:
     tracer: Tracer | None = None
     recorder: CallRecorder | None = None
     calls: set[Any] = field(default_factory=set)
+    waiting: set[Socket] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0

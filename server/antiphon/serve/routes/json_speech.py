@@ -8,6 +8,7 @@ refused request is upgraded, answered with ``error``, and closed with its code.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from aiohttp import web
 
@@ -23,7 +24,9 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.routing import Route, check_upgrade, refuse_in
 from antiphon.serve.routes.tts import voice_of
+from antiphon.serve.transport.liveness import LivenessRules
 from antiphon.serve.transport.socket import Socket
+from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import open_socket
 
 
@@ -38,7 +41,7 @@ async def handle_asr(
     await check_upgrade(request, model, wait_s=0.0)
 
     async def begin(socket: Socket) -> Call | None:
-        setup = await next_setup(socket, services.config.limits.handshake_timeout_s)
+        setup = await next_setup(socket, services, services.config.limits.handshake_timeout_s)
         if setup is None:
             return None
         chosen = find_model(services, setup.model, model, caller)
@@ -67,10 +70,12 @@ async def handle_tts(
     )
 
     async def begin(socket: Socket) -> Call | None:
+        limit_s = limits.quiet_timeout_s if socket.keeps_open else limits.handshake_timeout_s
         socket.keeps_open = False
-        setup = await next_setup(socket, limits.quiet_timeout_s)
+        setup = await next_setup(socket, services, limit_s)
         if setup is None:
             return None
+        await services.access.admit(caller)  # the key may have been revoked, or used up, since the last one
         socket.keeps_open = setup.keeps_open
         chosen = find_model(services, setup.model, model, caller)
         dialect = JsonTtsDialect(setup, chosen, socket.unread)
@@ -95,16 +100,18 @@ def find_model(services: Services, name: str | None, usual: ServedModel, caller:
     return services.model_for(known.name, caller, (usual.kind,))
 
 
-async def next_setup(socket: Socket, timeout_s: float) -> wire.SpeechSetup | None:
+async def next_setup(socket: Socket, services: Services, timeout_s: float) -> wire.SpeechSetup | None:
     """The message that begins a request; None when the peer has disconnected.
 
     Raises:
         ProtocolError: there is audio before it.
-        SessionTimeoutError: no message arrived.
+        SessionTimeoutError: no message arrived, or the peer answers no pings.
+        DrainingError: the server shuts down.
     """
+    services.waiting.add(socket)
     try:
         async with asyncio.timeout(timeout_s):
-            while (message := await socket.receive_any()) is not None:
+            while (message := await _next_alive(socket, services)) is not None:
                 match socket.timed(wire.decode, message):
                     case wire.SpeechSetup() as setup:
                         return setup
@@ -112,7 +119,20 @@ async def next_setup(socket: Socket, timeout_s: float) -> wire.SpeechSetup | Non
                         raise ProtocolError("audio before setup")
     except TimeoutError:
         raise SessionTimeoutError(f"no setup for {timeout_s:g} s") from None
+    finally:
+        services.waiting.discard(socket)
     return None
+
+
+async def _next_alive(socket: Socket, services: Services) -> Message | None:
+    rules = LivenessRules(services.config.limits)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(rules.period_s):
+                return await socket.receive_any()
+        rules.check(services.clock(), socket.silent_s())
+        if rules.wants_ping(socket.silent_s()):
+            socket.ping()
 
 
 ASR_ROUTES = (Route("GET", wire.ASR_PATH, handle_asr, refuse_in(lambda _: refusal)),)

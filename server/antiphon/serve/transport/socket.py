@@ -283,6 +283,11 @@ class Socket:
             self._go_on()
         return message
 
+    def interrupt(self, error: Exception) -> None:
+        """Raise ``error`` in the receiver, before any other message."""
+        self._fault = error
+        self._wake()
+
     def unread(self, message: Message) -> None:
         """Make a message that was received already the next one."""
         self._ahead.appendleft(message)
