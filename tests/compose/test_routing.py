@@ -188,6 +188,10 @@ async def test_text_to_speech_by_its_path_and_told_in_its_own_words_when_full(st
             assert (await stack.get(stack.url + path))[0] == 200
         async with stack.http.post(f"{stack.url}/v1/audio/speech", json={}) as refused:
             assert refused.status == 400, "another service has no model for it: 404"
+        for kind in ("asr", "tts"):
+            await stack.get(f"{stack.url}/api/speech/{kind}")
+        await stack.balancer.says('path="/api/speech/asr" status=503 service=stt-queue ')
+        await stack.balancer.says('path="/api/speech/tts" status=426 service=tts ')
         url = f"{stack.url}/m/tts/api/tts_streaming?format=PcmMessagePack".replace("http", "ws")
         async with stack.http.ws_connect(url) as first, stack.http.ws_connect(url) as second:
             for socket in (first, second):
