@@ -205,7 +205,7 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             "Connections closed unserved: the address had or opened as many as it may, or too many waited."
         ),
         "resource_shortages": _counter(
-            "Times the system gave no file or memory: each second while connections wait, and by request."
+            "Times the system gave no file or memory, to a request or a waiting connection, at each retry."
         ),
         "spooled_upload_bytes": _gauge("Bytes on disk of recordings sent by POST."),
         "spool_refusals": _counter("Recordings refused for want of room on disk."),

@@ -18,9 +18,12 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.tcp_port import TcpPort
 
 KEEPALIVE_S: Final = 30
-"""Seconds of silence until the system probes the peer, four times in all: the protocols have no pings that
-clients must answer.
+"""Seconds of silence until the system probes the peer, and between two probes: the protocols have no pings
+that clients must answer.
 """
+
+KEEPALIVE_PROBES: Final = 3
+"""Probes without an answer, after which the connection ends."""
 
 
 class TcpServer:
@@ -82,7 +85,7 @@ class TcpConnection(asyncio.Protocol):
         if hasattr(socket, "TCP_KEEPIDLE"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
         self._socket = Socket(made, limits, services.clock, self._reader)
         self._server.connections.add(self)
         self._task = asyncio.get_running_loop().create_task(self._run(self._socket))
