@@ -139,7 +139,7 @@ async def ask_models(
         ):
             answer = _object(await response.json()) if response.status == 200 else {}
     except (aiohttp.ClientError, OSError, ValueError):
-        return {}  # the next request reports the failure
+        return {}  # the caller's next request reports the failure
     listed = answer.get("models")
     entries = [_object(entry) for entry in listed] if isinstance(listed, list) else []
     named = [(_text(entry.get("name")), _text(entry.get("kind"))) for entry in entries]

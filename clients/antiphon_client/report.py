@@ -88,9 +88,9 @@ class GeneratorReport:
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
     def lateness(self, frame_ms: float) -> str:
-        """A sentence if the generator itself was late by more than half a frame, else "".
+        """Return a sentence if the load generator was late by more than half a frame, else "".
 
-        Frames that it sends or reads late count as the server's late or lost ones.
+        Frames that the generator sends or reads late appear as late or lost frames of the server.
         """
         times = {"its event loop woke": self.loop_late_ms, "its messages left": self.send_late_ms}
         found = [

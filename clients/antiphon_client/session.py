@@ -205,7 +205,7 @@ class ProbeSession:
             message = clip.messages[number]
             if number >= self._recorded_messages:  # else it was lost with an earlier connection
                 self._recorded_messages = number + 1
-                # Before the call, with its delay: waiting for room in the socket belongs to the latency.
+                # Recorded before send_bytes(): the wait for room in the socket counts as latency.
                 self.recorder.sent(clip.message_samples, now_s, turn.late_s)
             self._bytes_out += len(message)
             await socket.send_bytes(message)

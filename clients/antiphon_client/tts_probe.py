@@ -78,7 +78,7 @@ class TtsRecord:
 
     @property
     def gaps(self) -> int:
-        """Underruns of a player that starts with 80 ms buffered."""
+        """The number of underruns of a player that starts with 80 ms buffered."""
         samples = [piece.size for piece in self.pieces]
         return len(playback_gaps_s(self.arrived_s, samples, sample_rate=SAMPLE_RATE))
 

@@ -135,7 +135,7 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All measures of a candidate, compared with a baseline. Both are given as name and backend."""
+    """All measures of a candidate, compared with a baseline; both fields hold a name and a backend."""
 
     baseline: str
     candidate: str

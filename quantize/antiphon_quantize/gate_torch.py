@@ -127,7 +127,7 @@ TEXTS: Final = (
 
 
 class TtsEvalModel(TorchEvalModel):
-    """See :class:`antiphon_quantize.gate_subject.EvalModel`: no input, speaks :data:`TEXTS`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` that takes no audio and speaks :data:`TEXTS`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take over a new backend of ``checkpoint``.

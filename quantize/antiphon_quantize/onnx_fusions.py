@@ -268,7 +268,7 @@ def fuse_short_attention(graph: GraphProto) -> None:
 
 
 def _attention(view: GraphView, node: NodeProto) -> Attention | None:
-    """The attention whose output, ``[n, 1, H * D]``, this node makes, or None."""
+    """Return the attention whose output ``[n, 1, H * D]`` this node computes, or None."""
     if node.op_type != "Reshape" or len(view.shape(node.output[0]) or ()) != 3:
         return None
     product = view.chain(node.input[0], "Reshape", "Reshape", "MatMul") or view.chain(

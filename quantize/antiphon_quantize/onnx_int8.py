@@ -359,9 +359,9 @@ def attention(
 ) -> Any:
     """Attention of ``[n, H, T, D]`` to ``[n, G, K, D]``; the G heads of keys serve H / G queries each.
 
-    Keys and values are read where they are, and every query is a product of its own: for one row the runtime
-    has a routine that lays nothing out anew. It would leave it for a product into which it has folded the
-    scale; the Reshape between them prevents that (decision 0010).
+    Every query is a separate product, because the runtime multiplies a single row without copying keys and
+    values to another layout. The runtime does not use this routine for a product into which it has folded the
+    scale; the Reshape between them prevents the folding (decision 0010).
     """
     if dropout_p or is_causal:
         raise ValueError("attention with dropout or a causal flag does not occur in these models")

@@ -90,9 +90,10 @@ class TensorFile:
 def writing_tensors(
     path: Path, plan: Mapping[str, TensorInfo], done: Collection[str] = ()
 ) -> Iterator[TensorFile]:
-    """A file of the planned tensors, complete when the block ends without an error.
+    """Open a file for the planned tensors, which is complete when the block ends without an error.
 
-    It is a new one, or, where some tensors are ``done``, the one that was left before, with the same plan.
+    With tensors that are ``done`` already, the file of an interrupted run with the same plan is continued;
+    otherwise a new file is written.
     """
     with path.open("r+b" if done else "wb") as file:
         tensors = TensorFile(file, plan, done)

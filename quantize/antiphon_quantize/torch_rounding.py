@@ -277,7 +277,7 @@ STEPPED = frozenset({"smoothquant-static"})
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A recipe's rounding: ``method`` None takes each weight to the nearest value."""
+    """A recipe's rounding; if ``method`` is None, each weight is rounded to the nearest value."""
 
     format: Format
     nearest: Rounder
@@ -285,7 +285,7 @@ class Rounding:
     recipe: Recipe
 
     def __call__(self, weight: Tensor, rows: Tensor | None) -> Rounded:
-        """Round a matrix; ``rows`` None: without recorded inputs, all inputs count equally."""
+        """Round a matrix; if ``rows`` is None (no recorded inputs), all inputs count equally."""
         if self.method is None:
             return self.nearest(weight)
         if rows is not None:

@@ -270,7 +270,7 @@ def _write_matrix(
     rounding: Rounding,
     rows: RowFiles | None,
 ) -> float:
-    """Write one rounded matrix, and its other tensors. Returns its relative error (norms)."""
+    """Write one rounded matrix with its scales; return its relative error (a ratio of norms)."""
     parts: list[Rounded] = []
     moved, total = 0.0, 0.0
     for linear, part in zip(linears, tensor.chunk(len(linears)), strict=True):

@@ -46,7 +46,7 @@ def _groups(own_groups: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read(file: Path) -> str:
-    """A file's text, or none of it where there is no such file."""
+    """Return the text of a file without outer white space, or "" if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -247,7 +247,7 @@ class SessionFailedError(SessionError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A sentence for an unknown name: the nearest known name, or all of them."""
+    """Return a hint about an unknown name: the nearest known name, or all known names."""
     known = sorted(names)
     close = _closest(name, known)
     return f"did you mean '{close}'?" if close else f"there are: {', '.join(known) or 'none'}"

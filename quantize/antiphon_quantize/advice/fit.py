@@ -87,7 +87,7 @@ class FitRequest:
 
 @dataclass(frozen=True, slots=True)
 class Fit(Generic[F]):
-    """A model in a precision that fits: ``rows`` are the most, with a share of the memory kept free."""
+    """A model that fits in this precision; ``rows`` is the largest number that leaves memory in reserve."""
 
     family: F
     precision: str
@@ -253,6 +253,6 @@ def fits_here(family: AudioFamily, memory: Memory) -> str:
 
 
 def frame_on_cpu_ms(family: SpeechFamily, cores: int) -> float:
-    """A frame of one session in INT4 on this many cores, computed from the bytes that it reads."""
+    """Compute the time of one session's frame in INT4 on this many cores from the bytes that it reads."""
     rate = SHARE_REACHED * min(cores * CORE_BYTES_PER_S, MACHINE_BYTES_PER_S)
     return 1000 * (family.parameters / 2 + family.codec_bytes) / rate

@@ -64,10 +64,10 @@ CPU_IMAGE = (
 
 
 def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
-    """A file that ``docker compose`` reads after compose.yaml (compose.override.yaml automatically).
+    """Return a file that ``docker compose`` reads after compose.yaml.
 
-    Each worker sees one GPU: every GPU has its own service, with the requested sessions. Lists are written
-    as JSON, which YAML is a superset of.
+    Compose reads a file named compose.override.yaml automatically. Every GPU has its own service with the
+    requested sessions, and each worker sees one GPU. Lists are JSON, which is valid YAML.
     """
     kind = fit.family.kind
     model = fit.family.model(request.language)

@@ -88,14 +88,14 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class BringOut:
-    """Let the recogniser write all audio so far; :meth:`TurnMachine.brought_out` of this number answers."""
+    """Flush the recogniser; :meth:`TurnMachine.brought_out` with this number reports that it is done."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the text model; ``is_early``: its reply waits for :class:`Release`, or for :class:`Drop`."""
+    """Ask the text model; if ``is_early``, its reply waits for :class:`Release` or :class:`Drop`."""
 
     is_early: bool = False
 

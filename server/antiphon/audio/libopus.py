@@ -1,8 +1,8 @@
 """The library libopus: its location, and its functions with their C types.
 
-The library comes from the ``av`` wheel, which exists for every platform of the server; without it, from the
-system. It is called through ctypes, which releases the interpreter lock for the time of each call: several
-threads encode and decode at once. See docs/adr/0002-opus-through-libopus.md.
+The library comes from the ``av`` wheel, which exists for every platform of the server, or else from the
+system. ctypes releases the interpreter lock during each call, so several threads can encode and decode at
+once. See docs/adr/0002-opus-through-libopus.md.
 """
 
 from __future__ import annotations

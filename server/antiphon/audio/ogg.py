@@ -270,9 +270,9 @@ def _page_size(buffer: bytes, start: int) -> int | None:
 def _checksum(page: bytes) -> bytes:
     """The four bytes of a page's checksum, computed with those bytes as zero.
 
-    Ogg's CRC takes the most significant bit first and inverts nothing; zlib's CRC uses the same polynomial
-    with the bits reversed, and inverts start and end. The code reverses the bits of every byte, undoes the
-    inversions and reverses the result.
+    Ogg's CRC takes the most significant bit first and does not invert the value. zlib's CRC uses the same
+    polynomial with reversed bits, and inverts the value at the start and at the end. The code reverses the
+    bits of every byte, undoes the inversions and reverses the result.
     """
     mirrored = (page[:22] + b"\0\0\0\0" + page[26:]).translate(_MIRROR)
     return (zlib.crc32(mirrored, 0xFFFF_FFFF) ^ 0xFFFF_FFFF).to_bytes(4, "big").translate(_MIRROR)

@@ -103,7 +103,7 @@ def resample(pcm: FloatArray, source_rate: int, target_rate: int) -> FloatArray:
 
 
 def _filter_table(up: int, down: int, half: int) -> FloatArray:
-    """Filters of all phases, float32 ``[up, 2 * half]``; each sums to one."""
+    """Return the filters of all phases, float32 ``[up, 2 * half]``; each filter sums to 1."""
     cutoff = _CUTOFF * min(1.0, up / down)
     phase = np.arange(up)[:, None] / up
     distance = phase - np.arange(1 - half, half + 1)[None, :]  # from an input sample to the output's moment

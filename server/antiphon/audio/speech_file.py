@@ -22,7 +22,7 @@ from antiphon.errors import AudioError
 
 
 class SampleFile(Encoder):
-    """16-bit samples after a header, which is sent with the first of them."""
+    """Encodes 16-bit samples, and sends the file's header with the first of them."""
 
     def __init__(self, header: Callable[[int], bytes], rate: int, _wire_rate: int) -> None:
         """``header`` returns the header of a file of this rate."""
@@ -34,7 +34,7 @@ class SampleFile(Encoder):
         return [header + s16le_from_float(_checked(pcm))]
 
     def finish(self) -> list[bytes]:
-        """A file without samples is its header."""
+        """Return the header if there were no samples."""
         return self.encode(np.zeros(0, np.float32))
 
 
@@ -106,7 +106,7 @@ FILE_RECIPES: Final[Mapping[str, FileRecipe]] = MappingProxyType(
 
 
 class _Growing:
-    """The bytes that FFmpeg wrote since the last read. It cannot seek, so FFmpeg writes every byte once."""
+    """A file without seek(), so FFmpeg writes every byte once; :meth:`take` returns the new bytes."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -1,9 +1,9 @@
 """The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
 
-A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it;
-from then on only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S
-rows of state and computes those that it is given; the meaning of a tick (which rows are new, which of them
-emit, what an error means) is in :mod:`antiphon.backends.host`.
+A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it,
+and then only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S rows of
+state and computes the rows of a tick. :mod:`antiphon.backends.host` decides which rows are new, which rows
+emit and what an error means.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
@@ -131,8 +131,8 @@ class BackendInfo:
     ``can_prime``: prime is supported. ``memory`` is bytes by purpose ("weights", "state_per_row", "caches",
     the most that prompts and voices kept for later rows take, and for a GPU "total", this process's part of
     it), for admission and the report. ``row_ms`` is each row's addition to a tick, where the backend knows it
-    and the engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU, and ``work`` the
-    cost of a tick: the fields of :class:`antiphon.models.costs.TickWork`, or nothing. ``threads``, after the
+    and the engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the
+    cost of a tick, as the fields of :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the
     warm-up, describes how a tick uses a CPU's threads; empty where that is unknown. ``chooses_threads``:
     :meth:`Resizable.choose_threads` has a choice.
 
@@ -410,12 +410,12 @@ class PromptExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextStep:
-    """One step of a tts model, for k rows.
+    """The inputs of one step of a tts model for k rows.
 
-    ``rows`` is int32 ``[k]``; ``frames`` int64 ``[k]``, the steps each has taken. ``choices`` is int32 ``[k,
-    2]``: a row's input when the model asks for a word, and when it does not. ``is_emitting``, bool ``[k]``,
-    marks rows that are decoded. ``is_silent``: all rows are within their audio delay, so no audio token is
-    computed. ``is_fixed`` as in :class:`Work`.
+    ``rows`` is int32 ``[k]``. ``frames``, int64 ``[k]``, is the number of steps that each row has taken.
+    ``choices``, int32 ``[k, 2]``, holds a row's input if the model asks for a word, and its input otherwise.
+    ``is_emitting``, bool ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio
+    delay, so no audio token is computed. ``is_fixed`` as in :class:`Work`.
     """
 
     rows: IntArray

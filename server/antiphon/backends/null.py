@@ -4,8 +4,8 @@ Codec and duplex models echo the input. A recogniser reads its tokens off the au
 sample is token / 1000 spells that token, and silence is padding. A synthesiser spells its input text in the
 same way, plus the first number of its voice. A stamp at the beginning of each frame of audio records the
 session, the order and the input of the computation. So crosstalk, loss and reordering are visible from the
-outside without a model. One sample carries one bit as +-0.5, which survives 16-bit PCM (and any float path),
-but not Opus.
+outside without a model. One sample carries one bit as +-0.5. This value survives float samples and 16-bit
+PCM, but not Opus.
 
 A step takes ``step_ms``, asleep (as while a GPU works) or holding the interpreter lock (as a careless
 extension does). Faults can be planned by tick, to test the layers above.
@@ -291,7 +291,7 @@ class NullRows(HostArrays):
         self._read(row, inputs)
 
     def _read(self, row: int, inputs: NDArray[Any]) -> None:
-        """Fold each frame of a prompt into the row's history; this takes as long as a step."""
+        """Add each frame of a prompt to the row's history; this takes the time of a step."""
         until_s = self._clock() + self.step_s
         for frame in inputs:
             word = np.array([zlib.crc32(frame.tobytes())], np.uint32)
@@ -338,7 +338,7 @@ class NullRows(HostArrays):
     def _end_tick(
         self, start_s: float, tick: int, rows: IntArray, tokens: IntArray | None = None
     ) -> dict[str, float]:
-        """Wait until the step's time is over; returns its stages' times. Raises a planned StepError."""
+        """Wait for the end of the step; return the stages' times in ms, or raise a planned StepError."""
         stamped_s = self._clock()
         self._wait(start_s + self.step_s + self._faults.slow_ms.get(tick, 0.0) / 1000.0)
         if failed := self._due_failures(tick, rows, tokens):

@@ -322,10 +322,10 @@ class Admission(Generic[C]):
         return bool(self._lengths.measured_s) or self._is_late(now_s)
 
     def _estimate_s(self, ahead: int, now_s: float, lack: str = "") -> int:
-        """Seconds until a caller behind ``ahead`` others gets a row.
+        """Estimate the seconds until a caller behind ``ahead`` others gets a row.
 
-        With S rows in use and sessions of mean length L, one ends every L / S seconds. Any other shortage
-        ends with a session, too.
+        With S rows in use and sessions of mean length L, a session ends every L / S seconds. Other shortages
+        also end when a session ends.
         """
         seconds = 0.0
         if not self._free or lack or self._shortage(None):

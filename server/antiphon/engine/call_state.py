@@ -37,7 +37,7 @@ SCHEMA: Final = 2
 METADATA: Final = "__metadata__"
 
 MAX_HEADER_BYTES: Final = 4 << 20
-"""Bytes of the header, for thousands of tensors and a call's notes; parsing more would stop other threads."""
+"""Largest header, enough for thousands of tensors and a call's notes; parsing more would block threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def _check_numbers(found: LeaseArrays, tokens: int) -> None:
     """Check that an engine or a caller's half may have written every number."""
     (caller, engine), said = _counts(found), found["out_marks"]
     times = np.concatenate([caller.due_s, engine.first_complete_s])
-    whole = {  # the last counter of each side is a time
+    whole = {  # the last counter of each side is a time, not a whole number
         "counters": (np.concatenate([found["caller"][:-1], found["engine"][:-1]]), 0, MOST),
         "frames of replies": (said[:, 0], 0, MOST),
         "runs of padding": (said[:, 1], NOT_PADDING, MOST),

@@ -325,13 +325,13 @@ class Engine:
         return EngineSession(session_id, parameters, samples, send=send, pool=pool, prompt=prompt)
 
     def save(self, session: EngineSession) -> Future[SavedRow]:
-        """The state of a session's row, which takes no step until it is there.
+        """Save the state of a session's row; the row takes no step until the future is done.
 
-        The future raises SessionError where the session has no row, or the engine ends first.
+        The future raises SessionError if the session has no row, or if the engine ends first.
         """
         save = SaveRow(session.lease)
         self.sessions.post(save)
-        if self.loop.is_over:  # the engine thread would not get to it
+        if self.loop.is_over:  # the engine thread has ended and saves nothing
             self.loop.end_saves()
         return save.result
 

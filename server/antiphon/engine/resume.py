@@ -1,13 +1,14 @@
 """Calls that outlive their connections: a detached call keeps its row, and another connection resumes it.
 
-A front end arms a call with the hash of a token, notes every numbered message before it is sent, and detaches
-the call when its connection breaks. The row then takes no step. A front end that presents the token gets a
-lease of its own pool: between two ticks the engine thread copies the old lease into it and gives it the row.
-If the old connection still appears to be open, its front end first releases the session; all its notes have
-arrived by then, and nothing that it does later has an effect.
+A front end makes a call resumable by registering the hash of a token. It stores every numbered message in the
+engine before it sends the message, and detaches the call when its connection breaks. The row then takes no
+step. A front end that presents the token gets a lease from its own pool. Between two ticks the engine thread
+copies the old lease into the new one and attaches the row to it. If the old connection still appears to be
+open, its front end first releases the session. The engine then has all messages of that front end, and
+ignores later ones.
 
-The former token remains valid until the client acknowledges something on its new connection: the answer with
-the new token may be lost with that connection too.
+The former token remains valid until the client acknowledges a message on its new connection, because the
+answer with the new token may be lost with that connection too.
 """
 
 from __future__ import annotations

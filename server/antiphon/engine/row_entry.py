@@ -96,15 +96,16 @@ class FlushPadding:
             self._is_stale = self._is_away
 
     def come_back(self) -> RowAction:
-        """The next tick takes the caller's audio."""
+        """Return the row's action before its next tick takes the caller's audio, and end the padding."""
         action = RowAction.RESTORE if self._is_away else RowAction.NONE
         self._is_away = self._is_stale = False
         return action
 
     def take_into(self, row: FloatArray) -> tuple[RowAction, int]:
-        """The next tick takes a frame of silence, written to ``row [frame_samples]``; returns its run.
+        """Write a frame of silence for the next tick to ``row [frame_samples]``; return the action and run.
 
-        After an interruption since the tick was decided, the silence has the run before: its reply is void.
+        If an interruption arrived since the tick was planned, the silence belongs to the run before, so its
+        reply is discarded.
         """
         run = self.run if self.pending else self.run - 1
         self.pending = max(0, self.pending - 1)

@@ -73,7 +73,7 @@ class Placement:
 class FrameStats:
     """The engine thread's counters by lease; it is their only writer (:class:`EngineCounts`).
 
-    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``, step and wait, the newest at ``taken mod RECENT_TICKS``.
+    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``: step and wait, the newest at ``(taken - 1) % RECENT_TICKS``.
     """
 
     def __init__(self, arena: Arena) -> None:

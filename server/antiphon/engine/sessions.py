@@ -33,13 +33,13 @@ def pages_of(prompt: Prompt | SavedState | None) -> int:
 class EngineSession:
     """One call of an engine; the control thread's.
 
-    ``send`` takes messages for its front end, and never waits. The call of a dead front end is
-    ``is_orphaned``: nothing is sent until another connection resumes it. ``lease`` is its index in the rows'
-    arrays, ``leased`` the one it has, or had before it closed. ``entry`` is changed here only while there is
-    no lease. ``resumable`` is the record of a resumable call; ``has_state``: its row holds state of it.
-    ``is_attached``: the engine thread has its lease. ``came`` are the frames of a call from another worker;
-    ``updates`` were sent to its row. ``pages`` of keys and values are promised to its row: those it will
-    read, and then one.
+    ``send`` takes messages for the session's front end, and never waits. ``is_orphaned`` is true after the
+    front end has died; nothing is sent until another connection resumes the call. ``lease`` is the index in
+    the rows' arrays; ``leased`` keeps it after the session has closed. The control thread changes ``entry``
+    only while there is no lease. ``resumable`` is the record of a resumable call. ``has_state`` is true if
+    the row holds state of this session, ``is_attached`` if the engine thread has the lease. ``came`` is the
+    number of frames of a call from another worker, ``updates`` that of updates sent to the row. ``pages`` is
+    the number of pages of keys and values reserved for the row: those that it will read, then one.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class MemoryLayout:
 
     @property
     def slab_bytes(self) -> int:
-        """Bytes of the counters of one pool, whole pages."""
+        """Bytes of the counters of one pool, rounded up to whole pages."""
         counters = (CallerCounts.ROWS + EngineCounts.ROWS) * self.leases * 8
         return -(-(TURN_BYTES + counters) // PAGE_BYTES) * PAGE_BYTES
 
@@ -96,7 +96,7 @@ def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
     """An upper bound for leases of this shape; ``pools`` as in :class:`antiphon.engine.engine.Engine`."""
     lease = shape.block.itemsize + (CallerCounts.ROWS + EngineCounts.ROWS) * 8
     if pools is None:
-        return RingBytes(0, lease)  # leases of calls that have ended are used again first
+        return RingBytes(0, lease)  # new calls reuse the leases of ended calls
     # leases_of(slots, pools) is at most 1.5 (slots / pools + 1) + 8, of which pages are whole.
     return RingBytes(pools * (-(-19 * lease // 2) + PAGE_BYTES), -(-3 * lease // 2))
 

@@ -163,7 +163,7 @@ class MessageSocket(Generic[M]):
         self._send(0, message, tuple(descriptors))
 
     def ask(self, message: MessageBase) -> asyncio.Future[M]:
-        """Send a question; its answer may never come, but the future fails when the other side is gone."""
+        """Send a question; the future waits for its answer, and fails when the other side has ended."""
         number = next(self._numbers)
         answer: asyncio.Future[M] = self._loop.create_future()
         if not self._is_open:

@@ -79,7 +79,7 @@ class Session:
         self._first_kept = 0  # replies to earlier frames were flushed
         self._has_gap = False  # replies were given up since the last read
         self._is_finished = False
-        self._run = self._padding = self._padding_void = 0  # frames of silence requested, no longer wanted
+        self._run = self._padding = self._padding_void = 0  # interruptions, silent frames
         self._parameters = 0  # changes
         self._words = self._words_void = 0  # sent, and flushed
         self._final: SessionStats | None = None
@@ -273,8 +273,8 @@ class Session:
         """Process ``frames`` frames of silence once all audio is answered, on a copy of the row's state.
 
         Their replies are marked ``is_padding``. Input pushed later is processed as if there had been no
-        silence: replies to silence that were not taken by then never arrive. Where no copy is available
-        (``padding_rows`` are in use), the silence remains in the state.
+        silence; remaining replies to the silence are discarded. If all ``padding_rows`` are in use, no copy
+        is made and the silence remains in the state.
 
         Raises:
             UnsupportedError: the pipeline is live, or takes text.

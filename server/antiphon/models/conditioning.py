@@ -40,7 +40,7 @@ _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 
 
 def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensors in a file, by name: float32, or int64 of whole numbers.
+    """Return the tensors of a file by name, as float32, or int64 for whole numbers.
 
     The format bounds the number of elements by the size of the file; the memory as float32 and int64 is
     bounded too.

@@ -208,8 +208,8 @@ class Manifest:
 
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
     "onnx.encoder") to entries. ``lm`` are the published arguments. ``parameters`` None: count them.
-    ``examples`` are sample questions, and ``voices`` names of its voices by their ids, for people.
-    ``graphs`` are its ONNX files by what they do ("encode", "lm", "depformer", "decode").
+    ``examples`` are sample questions. ``voices`` maps the ids of voices to names that a page can show.
+    ``graphs`` maps stages ("encode", "lm", "depformer", "decode") to the ONNX files.
     """
 
     schema: int = SCHEMA

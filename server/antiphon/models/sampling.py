@@ -39,7 +39,7 @@ class RowParameters:
         """Give a row its parameters.
 
         Raises:
-            UnsupportedError: a repetition penalty over more words than are kept.
+            UnsupportedError: the repetition penalty covers more words than the state keeps.
         """
         p = parameters
         if p.repetition_penalty_context > RECENT_WORDS:

@@ -72,7 +72,7 @@ class LMSpec:
 
     Stream 0 is text, streams ``1 .. dep_q`` are the model's own voice, the remaining ``n_q - dep_q`` are its
     input. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` holds the published LM arguments,
-    corrected where the weights say otherwise: a model is built from them.
+    corrected where the weights differ from them; backends build the model from them.
     """
 
     dim: int

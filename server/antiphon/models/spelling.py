@@ -1,8 +1,8 @@
 """A caller's word in the letters that a synthesiser knows, and the rest that it cannot speak.
 
-A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), quotes
-and dashes made plain, invisible characters left out, figures as English words, accents dropped. The model
-would speak the remaining unknown characters as silence, so they are reported instead.
+A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), quotes and dashes
+made plain, invisible characters left out, figures as English words, accents dropped. The model would speak
+other unknown characters as silence, so the server reports them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Speller:
 
     def is_known(self, word: str, tokens: Sequence[int]) -> bool:
         """Whether a word of these tokens is spoken unchanged."""
-        misread = _MISREAD.search(word)  # a vocabulary without figures or hyphens says "10 0" of "100"
+        misread = _MISREAD.search(word)  # without figures or hyphens a model reads "100" as "10 0"
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
         if not (is_read and self._unsayable.isdisjoint(tokens)):
             return False

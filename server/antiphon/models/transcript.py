@@ -238,7 +238,7 @@ class Transcript:
     def __init__(
         self, timing: SpeechTiming, lm: LMSpec, frame_samples: int, decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """Begin a transcript; ``decode`` makes text of token ids."""
+        """Begin a transcript; ``decode`` turns token ids into text."""
         self.timing = timing
         self._frame_samples = frame_samples
         self._live = _Telling(WordAssembler(timing, decode, lm.text_padding_id, lm.text_end_padding_id))

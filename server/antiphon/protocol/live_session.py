@@ -58,7 +58,7 @@ class InputMessage:
 class SessionConfig:
     """A requested session.
 
-    ``delegation`` and ``triggers`` are kept unchanged for the session object; no model here delegates.
+    ``delegation`` and ``triggers`` are unchanged in the session object. Only an agent applies ``delegation``.
     """
 
     model: str

@@ -102,7 +102,7 @@ class FormReader:
             yield begun
 
     def check_complete(self) -> None:
-        """Check that the whole form was received.
+        """Check that the form is complete.
 
         Raises:
             ProtocolError: the form is incomplete.

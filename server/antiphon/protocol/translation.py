@@ -1,7 +1,7 @@
 """OpenAI's translation sessions over ``/v1/realtime/translations``: audio in one language, out in another.
 
-Derived from the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_translation_*.py``). Audio
-flows both ways all the time, as 16-bit samples of 24 kHz.
+The events follow the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_translation_*.py``).
+Client and server send 16-bit audio at 24 kHz all the time.
 """
 
 from __future__ import annotations

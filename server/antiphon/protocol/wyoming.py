@@ -179,7 +179,7 @@ def size_of(data: bytearray) -> int | None:
 
 
 def decode(message: bytes | str) -> WyomingEvent | None:
-    """One event; None for one without a meaning for a server of speech.
+    """Decode one event; return None for an event that this server ignores.
 
     Raises:
         ProtocolError: it does not belong to this protocol, or its audio has an unsupported form.

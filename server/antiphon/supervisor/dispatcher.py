@@ -174,7 +174,7 @@ class Dispatcher:
         self._timer = self._loop.call_later(seconds, self._resume) if seconds is not None else None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept some connections, or pause; further ones wait in the kernel's queue."""
+        """Accept up to ``ACCEPTED_AT_ONCE`` connections; above the accept rate, pause the listener."""
         new: list[socket.socket] = []
         while len(new) < ACCEPTED_AT_ONCE:
             wait_s = self._queue.bounds.accept_wait_s(self._loop.time())

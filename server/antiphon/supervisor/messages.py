@@ -135,7 +135,7 @@ class Leave(Message, frozen=True):
 
 
 class Lost(Message, frozen=True):
-    """From the engine: a device is lost, for the reason in ``words``."""
+    """From the engine: a device is lost; ``words`` is the reason."""
 
     words: str
 

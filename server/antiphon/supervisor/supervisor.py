@@ -1,7 +1,8 @@
 """The life of a server: engines first, then front ends, and their common end.
 
-They are processes, or tasks of this one. A front end that ends or does not respond is replaced. The end of
-one of several engines (one per device) ends only its calls; the end of the last one ends the server.
+Engines and front ends are processes, or tasks of this process. The supervisor replaces a front end that ends
+or does not respond. If one of several engines (one per device) ends, only its calls end. If the last engine
+ends, the server ends.
 """
 
 from __future__ import annotations
@@ -410,7 +411,7 @@ class Supervisor:
             self._log.info("trace written", file=file)
 
     async def _end_all(self) -> None:
-        """End the front ends and after them the engines; kill what does not end in time."""
+        """End the front ends, then the engines; kill processes that do not end in time."""
         self._is_leaving = True
         self._dispatcher.close()
         for children in (list(self._front_ends.values()), self._engines):

@@ -102,7 +102,7 @@ def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
 
 
 def embed_choice(weights: Weights, config: Mapping[str, Any], name: str, entry: int) -> mx.array:
-    """One entry of a lookup conditioner's table as a vector ``[1, dim]``."""
+    """Return one entry of a lookup conditioner's table as a vector ``[1, dim]``."""
     prefix, width = f"{PROVIDER}.{name}", config["conditioners"][name]["lut"]["dim"]
     chosen = weights.matrix(f"{prefix}.embed", None, width).rows(mx.array([entry]))
     if not weights.has(f"{prefix}.output_proj.weight"):

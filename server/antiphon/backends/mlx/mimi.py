@@ -2,9 +2,9 @@
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Its encoder
 and decoder are SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the
-causal form of Défossez et al. 2022 and 2024. Mimi is published in PyTorch's layout only, for mlx too; names
-agree with those files once ``.conv.conv`` is shortened. Layout is ``[n, positions, channels]``, mlx's own.
-Published weights are ``[out, in, kernel]``.
+causal form of Défossez et al. 2022 and 2024. Mimi's files have PyTorch's layout, ``[out, in, kernel]``, also
+those for mlx; the names here equal theirs with ``.conv.conv`` shortened. Arrays have mlx's layout, ``[n,
+positions, channels]``.
 """
 
 from __future__ import annotations

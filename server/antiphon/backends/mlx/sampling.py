@@ -1,4 +1,4 @@
-"""Sampling per session by the rules of ``docs/sampling.md``: noise from the host, choices on the device.
+"""Samples tokens by the rules of ``docs/sampling.md``: the host draws noise, the device chooses tokens.
 
 The noise does not depend on logits, so the host makes it while the device computes the frame. The host's
 noise is also exact to the last bit: its logarithms need float64, which Apple's GPUs lack.
@@ -152,7 +152,7 @@ class Sampler:
         return mx.array(noise)
 
     def text(self, logits: mx.array, step: Packed, draw: Draw) -> mx.array:
-        """Choose a text token for each row and remember the words: ``[n, V]`` to int32 ``[n]``."""
+        """Choose a text token for each row of ``[n, V]``, and store recent words; returns int32 ``[n]``."""
         column, recent, logits = draw.columns, step.read("lm.recent"), logits.astype(mx.float32)
         if self._has_penalty:
             age = mx.arange(RECENT_WORDS - 1, -1, -1)

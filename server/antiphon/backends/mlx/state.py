@@ -124,13 +124,13 @@ class Packing:
         return len(self.rows)
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """``[m, ...]`` in the order of the named rows to ``[n, ...]``, zeros elsewhere."""
+        """Spread ``values [m, ...]`` of the named rows, in their order, to ``[n, ...]``; others are 0."""
         whole = np.zeros((self.size, *values.shape[1:]), values.dtype)
         whole[self.places] = values
         return whole
 
     def gather(self, values: mx.array) -> NDArray[Any]:
-        """``[n, ...]`` to ``[m, ...]`` in the order of the named rows."""
+        """Return the named rows of ``values [n, ...]``, in their order: ``[m, ...]``."""
         found: NDArray[Any] = np.array(values)[self.places]
         return found
 

@@ -153,7 +153,7 @@ class Choice:
 
 
 def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequence[float]]) -> int | None:
-    """The number of rows from which parts save the most, all numbers weighted equally; None for never."""
+    """Return the number of rows from which parts save most time, or None; all counts weigh equally."""
     found, saved, most = None, 0.0, 0.0
     for count in sorted(parts, reverse=True):
         saved += math.log(median(whole[count]) / median(parts[count]))

@@ -212,7 +212,7 @@ class OnnxRows:
 
 
 class OnnxFrames(OnnxRows, HostArrays):
-    """Codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
+    """Runs codec, duplex and stt models; implements :class:`antiphon.backends.base.FrameExecutor`."""
 
     def run(self, work: Work) -> Result:
         """See :class:`antiphon.backends.base.DeviceRows`."""

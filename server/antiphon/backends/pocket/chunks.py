@@ -90,7 +90,7 @@ class Chunker:
     def _may_join(self) -> bool:
         """Whether the current sentence, or its part up to a comma, may still join the kept text."""
         comma = next((at for at, it in enumerate(self._sentence, 1) if _ends_with(it.text, _COMMAS)), None)
-        begun = self._part(self._sentence[:comma]).tokens - 1  # counted with a full stop, which it may lack
+        begun = self._part(self._sentence[:comma]).tokens - 1  # without the full stop it may lack
         return self._kept_tokens + begun <= self.chunk_tokens
 
     @property

@@ -173,7 +173,7 @@ class TorchRows:
         return torch.zeros_like(buffer, device="cpu", pin_memory=True) if self._runner.on_cuda else buffer
 
     def _release(self) -> None:
-        """Free the rows, and the memory that the device keeps for them."""
+        """Free the memory of the rows, and the device's cache of it."""
         self._runner.forget()
         self._allocation = None
         if self._runner.on_cuda:

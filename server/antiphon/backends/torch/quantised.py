@@ -43,7 +43,7 @@ class Fp8Linear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """Take over a quantised weight; ``dtype`` is that after expansion."""
+        """Hold a quantised weight; ``dtype`` is the dtype of the expanded weight."""
         super().__init__()
         self.dtype = dtype
         self.weight = nn.Parameter(weight, requires_grad=False)

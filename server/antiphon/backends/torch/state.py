@@ -302,11 +302,11 @@ def row_bytes(specs: Iterable[TensorSpec]) -> int:
 
 
 class State:
-    """S rows of named tensors, ``[S, *spec.shape]``, and of those that are not kept one row more.
+    """The state of S rows as named tensors, ``[S, *spec.shape]``; a tensor that is not kept has S + 1 rows.
 
-    That row, the last, belongs to no session: places of a tick without a row read and write it. Pooled rings
-    are pages, ``[pages, *page_shape]``. Each row has the pages of its whole rings; with ``overcommit`` above
-    1, which divides their number, it takes them from ``pool`` as it grows.
+    The last row belongs to no session: places of a tick without a row read and write it. Pooled rings are
+    pages, ``[pages, *page_shape]``. Each row has the pages of its whole rings. An ``overcommit`` above 1
+    divides the number of pages; a row then takes pages from ``pool`` as it grows.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def load_mimi(
 ) -> Mimi:
     """Load a published Mimi file for its first ``codebooks`` levels; Mimi.prepare is still to be called.
 
-    It computes in float32, for any dtype of the file.
+    Mimi computes in float32, whatever the dtype of the file.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.

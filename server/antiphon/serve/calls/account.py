@@ -36,7 +36,7 @@ class Account:
         self._observation: Observation | None = None
 
     def resume(self, session: CallSession, found: Resumption) -> None:
-        """Continue a call of another connection."""
+        """Count only the frames that earlier connections of a resumed call have not recorded."""
         self._first_frame = session.next_frame - found.unrecorded_in
         self._first_reply = session.stats().frames_out + found.replayed
         self._unrecorded_out = found.unrecorded_out

@@ -67,7 +67,7 @@ class Dialect(ABC, Generic[R]):
 
     @abstractmethod
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """The message of an error, and the code of the close that follows if the call ends."""
+        """Return the message for an error, and the close code to use if the error ends the call."""
 
     def text_of(self, reply: FrameReply) -> str:
         """The piece of text of a frame, or ""; its words are counted."""

@@ -195,7 +195,7 @@ class Exchange:
         return "" if self.dialect.has_more else None
 
     def _traced(self, message: Message) -> Sequence[Action]:
-        """The dialect's actions for a message, with a span in the trace for audio."""
+        """Return the dialect's actions for a message, and trace the time if the message has audio."""
         assert self._tracer is not None
         start_s = self._clock()
         actions = self.dialect.feed(message)
@@ -340,7 +340,7 @@ class Exchange:
                 self._begin_close(drain_s, lag_s)
 
     def _begin_close(self, drain_s: float, lag_s: float) -> None:
-        """The client requests the end: the current reply may continue for ``drain_s``, without new audio."""
+        """Begin the end that the client requests; the current reply may continue for ``drain_s``."""
         if self._close_s is None:
             now_s = self._clock()
             self._close_s = now_s + lag_s, now_s + drain_s

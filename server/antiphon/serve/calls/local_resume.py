@@ -109,7 +109,7 @@ class LocalResume:
         self.is_open = True  # another connection may have the call
 
     def terms(self) -> dict[str, Any]:
-        """The terms of resumption for the client."""
+        """Return the token and limits with which the client can resume the call."""
         return resume_terms(self._config, self._token)
 
     def has(self, token: bytes) -> bool:

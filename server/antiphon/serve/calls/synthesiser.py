@@ -59,7 +59,7 @@ class Synthesiser(Participant[Piece]):
         self._word: tuple[str, float] | None = None
 
     def restart(self) -> None:
-        """Discard text that was not synthesised yet, and begin a new text, whose times begin at 0."""
+        """Discard text that was not yet synthesised, and begin a new text with times from 0."""
         self._begin_text()
         if self.session is not None:
             self.session.restart(self._voice)

@@ -61,7 +61,7 @@ def make_agents(
 
 
 async def check_text_models(agents: Mapping[str, AgentParts], log: Log) -> None:
-    """Ask each agent's text model server for its models, and log missing ones; calls may start meanwhile."""
+    """Ask each agent's text model server for its models, and log missing ones, while calls may start."""
     for agent in agents.values():
         for endpoint in agent.text_model.endpoints:
             facts = {"agent": agent.name, "host": endpoint.host}

@@ -52,11 +52,11 @@ class CanaryRouter:
         self._listening: set[asyncio.Task[None]] = set()
 
     def choose(self, model: ServedModel, caller: Caller, *, resumes: bool = False) -> ServedModel:
-        """The version of a call that requests ``model``; one that ``resumes`` is looked for later.
+        """Choose the version for a call that requests ``model``; a call that ``resumes`` gets the stable one.
 
-        A canary that would not admit a call at once gets none; nothing is drawn then, and nothing compared:
-        else all calls of busy moments would be the stable version's. Calls that name the canary itself get
-        it, and are not compared either.
+        While the canary would not admit a call at once, a call gets the stable version and is not compared.
+        Otherwise the stable version would have all calls of busy moments. A call that names the canary gets
+        the canary, and is not compared.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model

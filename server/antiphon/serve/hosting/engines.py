@@ -112,10 +112,10 @@ def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
 
 
 def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkpoint) -> BackendFactory:
-    """Makes an entry's backend with a number of slots.
+    """Return a factory that makes an entry's backend for a number of slots.
 
     Raises:
-        ConfigError: no such backend, or an error of :func:`antiphon.backends.registry.options_of`.
+        ConfigError: there is no such backend, or :func:`antiphon.backends.registry.options_of` fails.
         MissingExtraError: no installed backend can run the model.
     """
     name = backend_of(entry, checkpoint)

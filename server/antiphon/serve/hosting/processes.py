@@ -135,7 +135,7 @@ def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLim
 
 
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
-    """The models, one per line, and the address: the text in the terminal when the server is ready."""
+    """Return the text that the terminal shows when the server is ready: models, one a line, and address."""
     scheme = "https" if config.tls_cert else "http"
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # one that can be opened
     shown = f"[{host}]" if ":" in host else host

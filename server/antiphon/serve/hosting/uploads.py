@@ -85,7 +85,7 @@ class Uploads:
 
 
 class Spool:
-    """The bytes of one recording: in memory while they are few, then in an unnamed file."""
+    """Stores one recording in memory, or in an unnamed file above ``IN_MEMORY_BYTES``."""
 
     def __init__(self, uploads: Uploads) -> None:
         """Start empty."""

@@ -54,7 +54,7 @@ class VoiceFolder:
         return sorted({path.stem for path in self._files()})
 
     def load(self, name: str) -> VoicePrompt:
-        """The voice of this name, with or without its suffix.
+        """Load the voice of this name, with or without its suffix.
 
         Raises:
             ProtocolError: there is no such voice; the message lists the voices.

@@ -112,10 +112,10 @@ async def resume_chat(
     *,
     is_agent: bool,
 ) -> web.StreamResponse:
-    """One WebSocket that resumes a call, for as long as it lasts.
+    """Serve a WebSocket that resumes a call, until it closes.
 
     Raises:
-        web.HTTPException: the request is no WebSocket request.
+        web.HTTPException: the request is not a WebSocket upgrade.
     """
     await check_upgrade(request, model, wait_s=chat.wait_s)
 

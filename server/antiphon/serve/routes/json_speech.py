@@ -33,7 +33,7 @@ from antiphon.serve.transport.upgrade import open_socket
 async def handle_asr(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One transcript, for as long as its connection lasts.
+    """Serve transcripts over a WebSocket until it closes.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.

@@ -88,7 +88,7 @@ ROUTES = (
 async def _first_event(
     socket: Socket, mode: ResumeMode, timeout_s: float
 ) -> live.Start | live.ResumeSession | None:
-    """The event that starts a session, or resumes one; None when the peer has disconnected.
+    """Return the event that starts or resumes a session, or None if the peer has disconnected.
 
     Raises:
         FieldError: it is another event.

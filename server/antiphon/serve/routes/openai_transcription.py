@@ -44,10 +44,10 @@ FORM_BYTES: Final = 1_048_576
 async def handle_form(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One recording, for as long as it takes.
+    """Transcribe one recording from a form.
 
     Raises:
-        web.HTTPException, SessionError: refused, with OpenAI's body.
+        web.HTTPException, SessionError: the request is refused with OpenAI's error body.
     """
     try:
         async with services.access.ledger.hold_upload(caller):

@@ -82,10 +82,10 @@ async def prompt_of_session(
 
 
 def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
-    """A persona from a text and a voice; it takes too long for the event loop.
+    """Make a persona from a text and a voice; call it on a thread, as it would block the event loop.
 
     Raises:
-        ProtocolError, UnsupportedError: no such voice, or a prompt that is too long.
+        ProtocolError, UnsupportedError: there is no such voice, or the prompt is too long.
         AudioError, CheckpointError: a voice's file is broken.
     """
     voice = None

@@ -147,7 +147,7 @@ class HttpBody:
             self.cut()
 
     async def _write_on(self) -> None:
-        """Send the queued bytes, as fast as the client takes them."""
+        """Send queued bytes at the speed at which the client reads."""
         with contextlib.suppress(ConnectionError):  # the client has disconnected
             response: Any = web.StreamResponse(headers=dict(self._headers))
             self._response = response

@@ -13,14 +13,13 @@ from antiphon.backends.torch.kernels.linear_kernels import is_last, round_row
 
 @triton.jit
 def whole(values):
-    """Float32 values of less than 2^22 to the nearest integer, halves to even."""
+    """Round float32 values below 2^22 to the nearest integer, halves to even."""
     return (values + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def as_limbs(values, largest, line):
-    """A row ``[N]`` of up to ``largest`` as int8 ``[16, N]``: line 0 in 127ths of it, line 1 the
-    remainder.
+    """Split a row ``[N]`` of values up to ``largest`` into int8 ``[16, N]``: 127ths in line 0, the rest in 1.
 
     Line 1 counts in 254ths of line 0's unit, so both together have 15 bits; other lines are 0.
     """

@@ -37,9 +37,10 @@ from antiphon.models.architecture import DepformerConfig, TransformerConfig
 class RingView:
     """The ring of all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    With ``pages``, a table int32 ``[S, pages of a row]``, they are pages ``[pages, H, PAGE_SLOTS, D]``. A
-    rounded ring is in pages; its ``v`` is ``[pages, H, D, PAGE_SLOTS]``, and ``k_scale`` and ``v_scale`` are
-    float32 ``[pages, H, PAGE_SLOTS]``; otherwise these are None. A packed form has D / 2 for D.
+    If ``pages`` is a table, int32 ``[S, pages of a row]``, ``k`` and ``v`` hold pages, ``[pages, H,
+    PAGE_SLOTS, D]``. A rounded ring always has pages. Its ``v`` is ``[pages, H, D, PAGE_SLOTS]``; its
+    ``k_scale`` and ``v_scale`` are float32 ``[pages, H, PAGE_SLOTS]``, and None for other rings. Packed forms
+    have D / 2 in place of D.
     """
 
     k: Tensor
@@ -101,7 +102,7 @@ class KVRing:
         return self.read_part(step, run, "k", length), self.read_part(step, run, "v", length)
 
     def view(self, step: PackedStep) -> RingView:
-        """The ring of all rows, without a conversion or a copy."""
+        """Return a view of the ring of all rows; nothing is converted or copied."""
         k, v = (step.whole(f"{self.name}.{part}") for part in ("k", "v"))
         pages = step.pages(f"{self.name}.k")
         if not self.form.is_rounded:

@@ -23,8 +23,8 @@ or within 2 % of it, while the one chosen for a single row takes up to 1.8 times
 class Linear(nn.Module):
     """``y = x W^T (+ b)`` with ``weight [out, in]``.
 
-    On CPU :meth:`pack` converts the weight to oneDNN's layout once: with a handful of rows reading the weight
-    takes all the time, and the packed layout is read more than twice as fast as the plain one.
+    On a CPU :meth:`pack` converts the weight to oneDNN's layout once. With few rows a product takes as long
+    as reading the weight, and the packed layout is read more than twice as fast.
     """
 
     bias: Tensor | None
@@ -91,7 +91,7 @@ def pack_linears(module: nn.Module) -> None:
 
 
 class RMSNorm(nn.Module):
-    """``x * alpha / sqrt(mean(x^2) + eps)``; computed in float32 when ``in_float32``.
+    """Computes ``x * alpha / sqrt(mean(x^2) + eps)``, in float32 if ``in_float32``.
 
     Zhang and Sennrich 2019. ``alpha`` is ``[1, 1, dim]`` as published.
     """
@@ -103,7 +103,7 @@ class RMSNorm(nn.Module):
         self.alpha = nn.Parameter(torch.empty(1, 1, dim, dtype=dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Normalise ``x [n, T, dim]``."""
         wide = x.float() if self.in_float32 else x
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
         return (wide * (self.alpha.to(wide.dtype) * scale)).to(x.dtype)
@@ -120,7 +120,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Normalise ``x [n, T, dim]``."""
         wide = x.float() if self.in_float32 else x
         weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return functional.layer_norm(wide, weight.shape, weight, bias, self.eps).to(x.dtype)

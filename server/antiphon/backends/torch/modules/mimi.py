@@ -213,7 +213,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, channels, T]`` to the same."""
+        """Return ``x [n, channels, T]`` plus the block's output."""
         return x + _run(self.block, x, step)
 
 
