@@ -49,6 +49,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "audio/wav_input.py::MAX_HEAD_BYTES": ("audio/test_wav_input.py::no_wav_is_refused",),
     "protocol/wyoming.py::MAX_JSON_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
     "protocol/wyoming.py::MAX_PAYLOAD_BYTES": ("protocol/test_wyoming.py::refused_before_it_is_kept",),
+    "protocol/wyoming.py::MAX_PING_CHARS": ("protocol/test_wyoming.py::cannot_be_followed_is_named",),
     "serve/calls/text_reply.py::MAX_RUNNING": ("serve/dialects/test_wyoming.py::as_many_as_it_may",),
     "max_voice_bytes": ("serve/hosting/test_limits.py::may_be_larger_where_it_may_hold_a_voice",),
     "max_messages_per_s": ("serve/transport/test_peers.py::flooding_writer_is_slowed",),

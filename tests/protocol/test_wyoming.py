@@ -106,6 +106,7 @@ def test_what_begins_no_event_is_refused_before_it_is_kept(data: bytes, words: s
         (event("synthesize", {}), "the event synthesize lacks 'text'"),
         (event("synthesize", {"text": 1}), "no part of an event"),
         (event("synthesize-chunk", {"text": "x" * 65_537}), "a text of 65537 bytes, the limit is 65536"),
+        (event("ping", {"text": "x" * 257}), "a ping with a text of 257 characters, the limit is 256"),
         (event("audio-start", {**FORM, "rate": 16001}), "rate 16001, width 2, channels 1; read are 8000,"),
         (event("audio-start", {**FORM, "width": 4}), "width 4"),
         (event("audio-start", {**FORM, "channels": 3}), "channels 3; read are .* and 1 to 2 channels"),

@@ -26,6 +26,9 @@ MAX_JSON_BYTES: Final = 2 * MAX_TEXT_BYTES
 MAX_PAYLOAD_BYTES: Final = 262_144
 """Bytes of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
 
+MAX_PING_CHARS: Final = 256
+"""Characters of a ping's text, which its answer repeats."""
+
 MAX_CHANNELS: Final = 2
 SAMPLE_BYTES: Final = 2
 RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
@@ -202,6 +205,8 @@ def _event(kind: str, data: _Data, payload: bytes) -> WyomingEvent | None:
         case "describe":
             return Describe()
         case "ping":
+            if (size := len(data.text or "")) > MAX_PING_CHARS:
+                raise ProtocolError(f"a ping with a text of {size} characters, the limit is {MAX_PING_CHARS}")
             return Ping(data.text)
         case "transcribe":
             return NameModel(data.name or None)

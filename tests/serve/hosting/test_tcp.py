@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from antiphon.serve.transport.socket import READ_AHEAD_BYTES
+from antiphon.serve.hosting.tcp import TcpConnection
+from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from tests.protocol.test_wyoming import event
 from tests.serve.dialects.test_wyoming import AT_24_KHZ, WYOMING, at_home, home
 from tests.serve.harness import PATIENCE_S, socket_of
@@ -15,6 +16,10 @@ from tests.serve.tcp_peer import connected, listening
 from tests.serve.tts_client import speaking
 
 LONG = " ".join(["a"] * 2000)
+
+
+def is_closed(connection: TcpConnection) -> bool:
+    return connection.transport is not None and connection.transport.is_closing()
 
 
 async def test_only_a_whole_message_is_one() -> None:
@@ -46,6 +51,37 @@ async def test_a_client_that_reads_nothing_is_ended_and_keeps_no_memory() -> Non
         await server.eventually(lambda: call.error is not None)
         assert str(call.error) == "the client has read nothing for 0.5 s"
         await server.is_empty()
+
+
+@pytest.mark.parametrize("begin", [b"", event("synthesize-start"), event("audio-start", AT_24_KHZ)])
+async def test_a_client_that_asks_and_reads_nothing_is_ended_and_keeps_no_memory(
+    begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsent, write, opened = [0], Socket._write, list[TcpConnection]()
+
+    def count(socket: Socket, frames: bytes) -> None:
+        write(socket, frames)
+        unsent.append(socket.unsent_bytes)
+
+    monkeypatch.setattr(Socket, "_write", count)
+    limits = {"liveness_timeout_s": 0.5, "max_unsent_bytes": 8192, "max_messages_per_s": 100_000}
+    async with (
+        at_home(limits=limits) as (server, _),
+        listening(server, WYOMING, opened.append) as port,
+        connected(port) as peer,
+    ):
+        peer.writer.write(begin)
+
+        async def flood() -> None:
+            while not peer.writer.is_closing():
+                peer.writer.write(event("ping", {"text": "x" * 256}) * 20)
+                await peer.writer.drain()
+
+        flooding = asyncio.create_task(flood())
+        await server.eventually(lambda: bool(opened) and is_closed(opened[0]))
+        assert max(unsent) < 16_384
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
 
 
 async def test_what_is_sent_before_it_can_be_read_is_bounded() -> None:

@@ -40,10 +40,8 @@ from antiphon.serve.calls.values import (
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.turns import Waker
 from antiphon.serve.media.recording import CallRecording
+from antiphon.serve.transport.socket import RECHECK_S
 from antiphon.serve.transport.transport import Message, Transport
-
-RECHECK_S: Final = 0.02
-"""Seconds between checks of a congested socket: a quarter of a frame."""
 
 MESSAGES_A_TURN: Final = 8
 """Messages of one client read before the others have their turn: a millisecond at most."""
@@ -294,6 +292,7 @@ class Exchange:
         if not self.is_ending:  # otherwise it is never set
             self._room.clear()
             self._needs_room = True
+            self.wake()  # the turn may have ended before the client stopped to read
             await transport.wait_for(self._room)
 
     def _do_all(self, actions: Sequence[Action]) -> None:

@@ -52,7 +52,7 @@ class WyomingRequest:
 class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
     """Audio in, the words one by one, and at the end all of them."""
 
-    policy = Policy(is_live=False, reads_on=False)
+    policy = Policy(is_live=False, has_answers=True, reads_on=False)
 
     def __init__(self, form: wire.AudioForm, model: ServedModel) -> None:
         """Prepare for audio of this form."""
@@ -101,7 +101,7 @@ class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
 class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
     """A text in, whole or in pieces, its speech out."""
 
-    policy = Policy(is_live=False, awaits="text", reads_on=False)
+    policy = Policy(is_live=False, awaits="text", has_answers=True, reads_on=False)
 
     def __init__(self, model: ServedModel, *, is_streamed: bool) -> None:
         """Prepare for a text; one that ``is_streamed`` comes in pieces."""

@@ -59,6 +59,7 @@ class WyomingPort:
         limit_s, model = limits.handshake_timeout_s, None
         conversation = None if self._agent is None else TextConversation(self._agent, self._services.clock)
         while True:
+            await socket.until_read()
             if (message := await next_message(socket, limit_s, "event")) is None:
                 return
             limit_s = limits.quiet_timeout_s

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
+from antiphon.errors import SessionTimeoutError
 from antiphon.limits import Limits
 from antiphon.protocol.close_codes import CloseCode
 from antiphon.serve.transport.frames import (
@@ -48,6 +49,9 @@ COMING_BACK: Final = 4000
 
 LOOK_S: Final = 0.25
 """Seconds between checks of a connection that is not read: its row is free within a second."""
+
+RECHECK_S: Final = 0.02
+"""Seconds between checks of a congested connection: a quarter of a frame."""
 
 AHEAD_S: Final = 0.5
 """Seconds that a peer may be ahead of its rates: that much is read at once, in a millisecond or two."""
@@ -341,6 +345,20 @@ class Socket:
                     )
         finally:
             has_room.cancel()
+
+    async def until_read(self) -> None:
+        """Wait until the peer has read enough for an answer, or has disconnected.
+
+        Raises:
+            SessionTimeoutError: it reads nothing for ``liveness_timeout_s``.
+        """
+        limit_s = self._limits.liveness_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.is_congested() and not self._has_left():
+                    await asyncio.sleep(RECHECK_S)
+        except TimeoutError:
+            raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s") from None
 
     def _has_left(self) -> bool:
         """Whether the peer has disconnected, even while earlier messages are not received."""
