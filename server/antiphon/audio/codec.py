@@ -18,8 +18,8 @@ PCM_BYTES: Final = 262_144
 """Samples converted in one step, 0.4 ms; a message of the largest size there is by default, and whole samples
 in every format."""
 
-RESAMPLED_BYTES: Final = 4096
-"""The same where the rate changes too: 4096 samples of G.711, in a millisecond."""
+RESAMPLED_BYTES: Final = 1024
+"""The same where the rate changes too: 1024 samples of G.711, in 0.3 ms."""
 
 MAX_FEED_SAMPLES: Final = 1_440_000
 """A minute in one message: two bytes of Opus can stand for 120 ms, so bytes alone bound nothing."""

@@ -24,8 +24,8 @@ from antiphon.agent.values import (
     ReplySound,
     Truncate,
 )
+from antiphon.audio.codec import Decoder
 from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
-from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AntiphonError
 from antiphon.ipc.values import FrameReply
 from antiphon.protocol.wire_errors import close_only
@@ -113,28 +113,39 @@ class TelephoneLine(ABC):
 class TelephoneClient(ABC):
     """The common part of the dialects of telephone calls: the telephone's side.
 
-    ``decode`` makes samples of the caller's audio.
+    ``decoder`` makes samples of the caller's audio, at ``rate``: of a long message in steps.
     """
 
     due_s: float
+    has_more: bool
 
-    def __init__(self, line: TelephoneLine, decode: Callable[[bytes], FloatArray]) -> None:
+    def __init__(self, line: TelephoneLine, decoder: Decoder, rate: int) -> None:
         """Prepare."""
         super().__init__()
-        self.line, self._decode = line, decode
+        self.line, self._decoder, self._rate = line, decoder, rate
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
         return self.line.answer()
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more:
+            return self._hear()
         match self.line.feed(message):
             case LineAudio(data) if data:
-                return (PushAudio(self._decode(data), len(data) / self.line.bytes_per_s),)
+                self._decoder.put(data)
+                return self._hear()
             case LineMark(name):
                 return self.played(name)
             case LineClosed():
                 return (Close(),)
         return ()
+
+    def _hear(self) -> Sequence[Action]:
+        """Decode one step of the audio."""
+        self.has_more = False  # should this step fail
+        pcm = self._decoder.step()
+        self.has_more = self._decoder.has_more
+        return () if pcm is None else (PushAudio(pcm, pcm.size / self._rate),)
 
     @abstractmethod
     def played(self, name: str) -> Sequence[Action]:
@@ -160,8 +171,9 @@ class TelephoneDialect(TelephoneClient, Dialect[FrameReply]):
 
     def __init__(self, line: TelephoneLine, model: ServedModel, clock: Callable[[], float]) -> None:
         """Prepare."""
-        self._audio = DuplexLine(line.form, model.engine.info.spec)
-        super().__init__(line, self._audio.decode)
+        spec = model.engine.info.spec
+        self._audio = DuplexLine(line.form, spec)
+        super().__init__(line, self._audio.decoder, spec.sample_rate)
         self.tokenizer = model.tokenizer
         self._clock = clock
         self._played_s = 0.0  # when all sent audio will have been played
@@ -209,7 +221,8 @@ class AgentTelephoneDialect(TelephoneClient, Dialect[AgentNews]):
 
     def __init__(self, line: TelephoneLine, agent: AgentParts) -> None:
         """Prepare."""
-        super().__init__(line, make_decoder(line.form, agent.stt.engine.info.spec.sample_rate).feed)
+        rate = agent.stt.engine.info.spec.sample_rate
+        super().__init__(line, make_decoder(line.form, rate), rate)
         self._encoder = make_encoder(line.form, agent.tts.engine.info.spec.sample_rate)
         self._replies = self._sent_ms = self._played_ms = 0
         self._sent_bytes = 0

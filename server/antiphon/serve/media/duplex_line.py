@@ -20,7 +20,7 @@ class Said:
 
 
 class DuplexLine:
-    """The codecs and the output gate of one call with a model of this ``spec``."""
+    """The codecs and the output gate of one call with a model of this ``spec``. ``decoder``: of its input."""
 
     def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
         """Prepare. The output may have a format of its own."""
@@ -31,7 +31,7 @@ class DuplexLine:
 
     def set_formats(self, heard: WireFormat, said: WireFormat) -> None:
         """Change the formats from now on; samples in a resampler, 6.4 ms at most, are lost."""
-        self._decoder = make_decoder(heard, self._spec.sample_rate)
+        self.decoder = make_decoder(heard, self._spec.sample_rate)
         self._encoder = make_encoder(said, self._spec.sample_rate)
 
     @property
@@ -45,7 +45,7 @@ class DuplexLine:
         Raises:
             AudioError: an odd number of bytes.
         """
-        return self._decoder.feed(data)
+        return self.decoder.feed(data)
 
     def say(self, reply: FrameReply) -> Said | None:
         """Encode a frame of the model; None where it is silent.

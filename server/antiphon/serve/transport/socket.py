@@ -355,7 +355,7 @@ class Socket:
         limit_s = self._limits.liveness_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                while self.is_congested() and not self._has_left():
+                while self.is_congested() and not self._has_left():  # noqa: ASYNC110 (no event for either)
                     await asyncio.sleep(RECHECK_S)
         except TimeoutError:
             raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s") from None
