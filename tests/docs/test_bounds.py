@@ -35,6 +35,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ),
     "serve/hosting/front_end.py::HEAD_S": (
         "serve/hosting/test_limits.py::without_a_whole_request",
+        "serve/hosting/test_tcp.py::between_requests_makes_room",
         "supervisor/test_supervisor.py::without_a_request_makes_room",
     ),
     "connect_timeout_s": ("serve/hosting/test_limits.py::tls_handshake_that_does_not_end",),
@@ -81,6 +82,8 @@ TESTS: Mapping[str, Sequence[str]] = {
     "handshake_timeout_s": (
         "serve/calls/test_idle.py::no_first_audio",
         "serve/transport/test_peers.py::says_nothing_is_closed",
+        "serve/dialects/test_wyoming.py::sends_nothing_is_closed",
+        "serve/dialects/test_asterisk.py::keys_alone",
     ),
     "idle_timeout_s": (
         "serve/calls/test_idle.py::keep_a_session",

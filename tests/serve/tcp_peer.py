@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +16,15 @@ from tests.serve.harness import PATIENCE_S, Server
 
 
 @asynccontextmanager
-async def listening(
-    server: Server, address: str, on_message: Callable[[TcpConnection], None] = lambda _: None
-) -> AsyncIterator[int]:
+async def listening(server: Server, address: str) -> AsyncIterator[int]:
     """A port of a server; ``address`` has {} in the place of its number."""
+    async with tcp_serving(server, address) as (port, _):
+        yield port
+
+
+@asynccontextmanager
+async def tcp_serving(server: Server, address: str) -> AsyncIterator[tuple[int, TcpServer]]:
+    """The same, with the server of the port."""
     loop, config = asyncio.get_running_loop(), server.services.config
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -37,13 +42,13 @@ async def listening(
                     raise
 
         def handler_of(connection: socket.socket) -> TcpConnection:
-            handler = tcp.accept(connection, on_message)
+            handler = tcp.accept(connection)
             assert handler is not None
             return handler
 
         accepting = asyncio.create_task(accept())
         try:
-            yield number
+            yield number, tcp
         finally:
             accepting.cancel()
             await asyncio.wait([accepting])

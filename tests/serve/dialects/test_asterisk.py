@@ -97,6 +97,7 @@ async def test_an_agent_answers_a_call() -> None:
     "messages",
     [
         b"\x10\x00\x02ab",  # before the UUID
+        UUID + UUID,
         UUID + b"\x10\x00\x02ab" + UUID,
         UUID + b"\x10\x00\x02ab" + b"\x13\x00\x02ab",  # another rate
         b"GET / HTTP/1.1\r\n\r\n",
@@ -109,6 +110,23 @@ async def test_what_cannot_be_followed_is_hung_up(messages: bytes) -> None:
         ended = await peer.ended()
         assert ended.endswith(wire.FAREWELL) or ended == b""
         await server.is_empty()
+
+
+async def test_keys_alone_do_not_keep_a_line() -> None:
+    async with (
+        serving(limits={"handshake_timeout_s": 0.3}) as server,
+        listening(server, AUDIOSOCKET) as port,
+        calling(port) as call,
+    ):
+
+        async def press() -> None:
+            while not call.peer.writer.is_closing():
+                call.peer.writer.write(b"\x03\x00\x015")
+                await asyncio.sleep(0.05)
+
+        pressing = asyncio.create_task(press())
+        assert await call.peer.ended() == wire.FAREWELL
+        pressing.cancel()
 
 
 async def test_a_full_server_hangs_up() -> None:

@@ -6,34 +6,47 @@ import asyncio
 import logging
 
 import pytest
+from aiohttp import web
 
-from antiphon.serve.hosting.tcp import TcpConnection
+from antiphon.ipc.message_socket import local_pair
+from antiphon.serve.hosting.front_end import Connections
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
 from tests.protocol.test_wyoming import event
 from tests.serve.dialects.test_wyoming import AT_24_KHZ, WYOMING, at_home, home
-from tests.serve.harness import PATIENCE_S, socket_of
-from tests.serve.tcp_peer import connected, listening
+from tests.serve.harness import socket_of
+from tests.serve.tcp_peer import connected, listening, tcp_serving
 from tests.serve.tts_client import speaking
 
 LONG = " ".join(["a"] * 2000)
 
 
-def is_closed(connection: TcpConnection) -> bool:
-    return connection.transport is not None and connection.transport.is_closing()
-
-
-async def test_only_a_whole_message_is_one() -> None:
-    heard = asyncio.Event()
+async def test_a_connection_between_requests_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest idle first, whatever it asks that is no request; none during a request."""
+    monkeypatch.setattr("antiphon.serve.hosting.front_end.HEAD_S", 0.0)
     async with (
-        speaking() as (server, _),
-        listening(server, WYOMING, lambda _: heard.set()) as port,
-        connected(port) as peer,
+        at_home() as (server, _),
+        tcp_serving(server, WYOMING) as (port, tcp),
+        home(port) as new,
+        home(port) as old,
+        home(port) as used,
     ):
-        peer.writer.write(event("describe")[:-1])
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(heard.wait(), 0.2)
-        peer.writer.write(b"\n")
-        await asyncio.wait_for(heard.wait(), PATIENCE_S)
+        used.send("synthesize-start")
+        await server.eventually(lambda: bool(server.calls))
+        for client in (old, new):
+            client.send("synthesize", {"text": "a"})
+            await client.until("audio-stop")
+            await server.eventually(lambda: len(server.calls) == 1)
+        old.send("ping")
+        await old.until("pong")
+        end, _ = local_pair()
+        connections = Connections(end, web.Server(web.Request), tcp, 15.0)  # type: ignore[arg-type]
+        connections.make_room(1)
+        assert await old.peer.ended() == b""
+        connections.make_room(2)
+        assert await new.peer.ended() == b""
+        used.send("synthesize-chunk", {"text": "a "})
+        used.send("synthesize-stop")
+        await used.until("synthesize-stopped")
 
 
 async def test_a_client_that_reads_nothing_is_ended_and_keeps_no_memory() -> None:
@@ -57,7 +70,7 @@ async def test_a_client_that_reads_nothing_is_ended_and_keeps_no_memory() -> Non
 async def test_a_client_that_asks_and_reads_nothing_is_ended_and_keeps_no_memory(
     begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unsent, write, opened = [0], Socket._write, list[TcpConnection]()
+    unsent, write = [0], Socket._write
 
     def count(socket: Socket, frames: bytes) -> None:
         write(socket, frames)
@@ -67,7 +80,7 @@ async def test_a_client_that_asks_and_reads_nothing_is_ended_and_keeps_no_memory
     limits = {"liveness_timeout_s": 0.5, "max_unsent_bytes": 8192, "max_messages_per_s": 100_000}
     async with (
         at_home(limits=limits) as (server, _),
-        listening(server, WYOMING, opened.append) as port,
+        tcp_serving(server, WYOMING) as (port, tcp),
         connected(port) as peer,
     ):
         peer.writer.write(begin)
@@ -78,7 +91,7 @@ async def test_a_client_that_asks_and_reads_nothing_is_ended_and_keeps_no_memory
                 await peer.writer.drain()
 
         flooding = asyncio.create_task(flood())
-        await server.eventually(lambda: bool(opened) and is_closed(opened[0]))
+        await server.eventually(lambda: max(unsent) > 8192 and not tcp.connections)
         assert max(unsent) < 16_384
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)

@@ -73,16 +73,17 @@ class Connections:
         self._numbers: dict[Handling, int] = {}
         self._beginning: set[Handling] = set()
         self._idle: set[web.RequestHandler] = set()
-        self._unasked: dict[Handling, tuple[float, socket.socket]] = {}  # oldest first
+        self._unasked: dict[Handling, tuple[float, socket.socket]] = {}
 
     async def begin(self, number: int, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve a connection that was passed on."""
-        handler = self._tcp.accept(connection, self._has_asked) or self._server()
+        handler = self._tcp.accept(connection) or self._server()
         self._received += 1
         self._numbers[handler] = number
         self._beginning.add(handler)
         loop = asyncio.get_running_loop()
-        self._unasked[handler] = loop.time(), connection
+        if not isinstance(handler, TcpConnection):
+            self._unasked[handler] = loop.time(), connection
         self._report()
         try:
             limit_s = None if tls is None else self._connect_timeout_s
@@ -111,21 +112,22 @@ class Connections:
             self._idle.add(request.protocol)
             self._report()
 
-    def _has_asked(self, handler: TcpConnection) -> None:
-        self._unasked.pop(handler, None)
-
     def make_room(self, count: int) -> None:
-        """Close up to ``count`` connections, the oldest first, without a whole request for ``HEAD_S``."""
+        """Close up to ``count`` connections without a whole request, or of a TCP port between two, for
+        ``HEAD_S``, the longest idle first.
+        """
         loop = asyncio.get_running_loop()
-        for handler, (since_s, connection) in tuple(self._unasked.items())[:count]:
+        idle: list[tuple[float, Handling]] = [(since_s, it) for it, (since_s, _) in self._unasked.items()]
+        idle += [(it.idle_since_s, it) for it in self._tcp.connections if it.idle_since_s is not None]
+        for since_s, handler in sorted(idle, key=lambda each: each[0])[:count]:
             if loop.time() - since_s < HEAD_S:
                 break
-            del self._unasked[handler]
-            if handler.transport is None:  # its TLS handshake has not begun
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            else:
+            begun = self._unasked.pop(handler, None)
+            if handler.transport is not None:
                 handler.transport.abort()
+            elif begun is not None:  # its TLS handshake has not begun
+                with contextlib.suppress(OSError):
+                    begun[1].shutdown(socket.SHUT_RDWR)
         loop.call_soon(self.look)
 
     def look(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from antiphon.errors import AntiphonError
@@ -38,14 +38,10 @@ class TcpServer:
             for port, route in ((port, TCP_ROUTES[port.protocol]) for port in ports)
         }
 
-    def accept(
-        self, connection: socket.socket, on_message: Callable[[TcpConnection], None]
-    ) -> TcpConnection | None:
-        """The server of one connection, which calls ``on_message`` with its first message; None for other
-        ports.
-        """
+    def accept(self, connection: socket.socket) -> TcpConnection | None:
+        """The server of one connection; None for other ports."""
         found = self._ports.get(connection.getsockname()[1]) if self._ports else None
-        return None if found is None else TcpConnection(self, self._services, *found, on_message)
+        return None if found is None else TcpConnection(self, self._services, *found)
 
     async def close(self) -> None:
         """Cut all connections; their calls have ended."""
@@ -59,21 +55,19 @@ class TcpConnection(asyncio.Protocol):
     transport: asyncio.Transport | None = None
 
     def __init__(
-        self,
-        server: TcpServer,
-        services: Services,
-        port: TcpPort,
-        route: TcpRoute,
-        serve: Serve,
-        on_message: Callable[[TcpConnection], None],
+        self, server: TcpServer, services: Services, port: TcpPort, route: TcpRoute, serve: Serve
     ) -> None:
         """Prepare."""
         self._server, self._services = server, services
         self._port, self._route, self._serve = port, route, serve
-        self._on_message = on_message
         self._reader = StreamReader(route.size_of, route.farewell)
         self._socket: Socket | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when no request has been in progress; None during one, and before the connection is made."""
+        return None if self._socket is None else self._socket.idle_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
@@ -94,8 +88,6 @@ class TcpConnection(asyncio.Protocol):
         """Take bytes from the network."""
         assert self._socket is not None
         self._socket.feed_data(data)
-        if self._reader.has_read:
-            self._on_message(self)
 
     def eof_received(self) -> None:
         """The client has disconnected, which it may do at any time."""

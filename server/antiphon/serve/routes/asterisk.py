@@ -7,12 +7,13 @@ hangs up a refused call.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, ProtocolError
+from antiphon.errors import AntiphonError, ProtocolError, SessionTimeoutError
 from antiphon.models.spec import LIVE_KINDS
 from antiphon.protocol import asterisk, audiosocket
 from antiphon.protocol.wire_errors import close_only, wire_form
@@ -74,23 +75,43 @@ async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, c
     Raises:
         AntiphonError: it cannot begin.
     """
-    timeout_s, name = services.config.limits.handshake_timeout_s, ""
-    while (message := await next_message(socket, timeout_s, "audio")) is not None:
-        match socket.timed(audiosocket.decode, message):
-            case audiosocket.CallNamed(name):
-                pass
-            case audiosocket.CallerAudio(rate) if name:
-                socket.unread(message)
-                async with held(services, caller):
-                    line = AudioSocketLine(rate, services.clock)
-                    call = await telephone_call(services, line, caller, port.model, voice=port.voice)
-                    await call.admit(route="audiosocket", rate=rate, uuid=name)
-                    await run_call(call, socket)
-                return
-            case audiosocket.CallerAudio():
-                raise ProtocolError("audio before the UUID of the call")
-            case audiosocket.CallOver():
-                return
+    begun = await _begin_of(socket, services.config.limits.handshake_timeout_s)
+    if begun is None:
+        return
+    name, rate = begun
+    async with held(services, socket, caller):
+        line = AudioSocketLine(rate, services.clock)
+        call = await telephone_call(services, line, caller, port.model, voice=port.voice)
+        await call.admit(route="audiosocket", rate=rate, uuid=name)
+        await run_call(call, socket)
+
+
+async def _begin_of(socket: Socket, timeout_s: float) -> tuple[str, int] | None:
+    """The UUID of a call, and the rate of its first audio, which is unread; None where it is over before.
+
+    Raises:
+        ProtocolError: audio comes before the UUID, or a second UUID before audio.
+        SessionTimeoutError: no audio arrived.
+    """
+    name = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (message := await socket.receive_any()) is not None:
+                match socket.timed(audiosocket.decode, message):
+                    case audiosocket.CallNamed() if name:
+                        raise ProtocolError("a second UUID, a call has one")
+                    case audiosocket.CallNamed(name):
+                        pass
+                    case audiosocket.CallerAudio(rate) if name:
+                        socket.unread(message)
+                        return name, rate
+                    case audiosocket.CallerAudio():
+                        raise ProtocolError("audio before the UUID of the call")
+                    case audiosocket.CallOver():
+                        return None
+    except TimeoutError:
+        raise SessionTimeoutError(f"no audio for {timeout_s:g} s") from None
+    return None
 
 
 def make_audiosocket(services: Services, port: TcpPort) -> Serve:

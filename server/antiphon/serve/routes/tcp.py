@@ -31,12 +31,13 @@ class TcpRoute:
 
 
 @contextlib.asynccontextmanager
-async def held(services: Services, caller: Caller) -> AsyncIterator[None]:
-    """Count one more call of a caller for the block.
+async def held(services: Services, socket: Socket, caller: Caller) -> AsyncIterator[None]:
+    """Count one more call of a caller for the block, and its connection as one in use.
 
     Raises:
         SessionLimitError, UsageLimitError, KeyRevokedError: a limit is reached, or the key is invalid.
     """
     await services.access.admit(caller)
     async with services.access.ledger.hold(caller, rows=services.models.rows):
-        yield
+        with socket.in_use():
+            yield

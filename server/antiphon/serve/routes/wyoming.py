@@ -115,7 +115,7 @@ class WyomingPort:
         dialect: Dialect[Any],
         participant: Participant[Any],
     ) -> None:
-        async with held(self._services, caller):
+        async with held(self._services, socket, caller):
             call = Call(self._services, model, dialect, participant, caller=caller)
             await call.admit(route="wyoming")
             await run_call(call, socket)
@@ -127,7 +127,7 @@ class WyomingPort:
         if not text.strip():
             raise ProtocolError("the event transcript has no words")
         said, before, agent = "", conversation.tokens, conversation.agent
-        async with held(self._services, caller):
+        async with held(self._services, socket, caller):
             try:
                 async for words in conversation.answer(text):
                     if socket.has_ended:

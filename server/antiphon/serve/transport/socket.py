@@ -80,9 +80,11 @@ class Socket:
     """An upgraded WebSocket, or a TCP connection; used on the event loop only.
 
     One that ``keeps_open`` serves several calls, one after the other: the normal end of one leaves it open.
+    ``idle_since_s``: since when no request has been in progress; None during one.
     """
 
     keeps_open = False
+    idle_since_s: float | None
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Socket:
         self._is_closing = False
         self._stall_start_s: float | None = None
         self._last_stall_s = (0.0, 0.0)
-        self.seen_s = clock()
+        self.seen_s = self.idle_since_s = clock()
         self.close_code: int | None = None
 
     # Called by the network.
@@ -318,6 +320,15 @@ class Socket:
         finally:
             self._pauses -= 1
             self.seen_s = self._clock()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For the block a request is in progress."""
+        self.idle_since_s = None
+        try:
+            yield
+        finally:
+            self.idle_since_s = self._clock()
 
     @property
     def is_paused(self) -> bool:

@@ -19,11 +19,8 @@ It raises a ProtocolError for bytes that begin no message, or one that is too lo
 class StreamReader:
     """Assembles one connection's messages. ``is_empty``: the next byte begins a message.
 
-    ``farewell`` is the message that ends a connection, where the protocol has one. ``has_read``: a whole
-    message was read.
+    ``farewell`` is the message that ends a connection, where the protocol has one.
     """
-
-    has_read = False
 
     def __init__(self, size_of: SizeOf, farewell: bytes = b"") -> None:
         """Begin."""
@@ -56,5 +53,5 @@ class StreamReader:
             return None
         message = bytes(self._data[: self._size])
         del self._data[: self._size]
-        self._size, self.has_read = None, True
+        self._size = None
         return BINARY, message
