@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from antiphon.audio.resample import resample
+from antiphon.log import Log
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.hosting.front_end import drain
 from tests.protocol.test_wyoming import FORM, event
 from tests.serve.agent_client import SILENCE, agent_serving
 from tests.serve.asr_client import STT, sentence, spoken
-from tests.serve.harness import Server, serving
+from tests.serve.harness import PATIENCE_S, Server, serving
 from tests.serve.tcp_peer import Peer, connected, listening
 from tests.serve.tts_client import ONE_VOICE, SENTENCE, levels, speaker
 from tests.support.text_model import Answer, TextModelServer, piece, says
@@ -306,3 +308,34 @@ async def test_a_client_that_leaves_during_an_answer_ends_it() -> None:
             client.send("transcript", {"text": "hello"})
             await client.until("handled-chunk")
         await asyncio.wait_for(text.is_idle.wait(), 60)
+
+
+async def test_a_client_that_leaves_before_the_first_word_ends_the_answer() -> None:
+    async with (
+        TextModelServer(Answer(stays=True)).serve() as text,
+        agent_serving(text) as server,
+        listening(server, WYOMING) as port,
+    ):
+        async with home(port) as client:
+            client.send("transcript", {"text": "hello"})
+            await server.eventually(lambda: bool(text.requests))
+        await asyncio.wait_for(text.is_idle.wait(), PATIENCE_S)
+
+
+async def test_a_server_that_leaves_lets_answers_end_and_begins_none() -> None:
+    async with (
+        TextModelServer(Answer([piece("word ")], stays=True)).serve() as text,
+        agent_serving(text) as server,
+        listening(server, WYOMING) as port,
+        home(port) as late,
+    ):
+        async with home(port) as early:
+            early.send("transcript", {"text": "hello"})
+            await early.until("handled-chunk")
+            leaving = asyncio.create_task(drain(server.app, 600.0, is_cut=lambda: False, log=Log()))
+            await server.eventually(lambda: server.services.models.first.engine.health().draining)
+            late.send("transcript", {"text": "hello"})
+            error = await late.receive()
+            assert (error.type, error.data["text"]) == ("error", "the server is leaving")
+            assert not leaving.done()
+        await asyncio.wait_for(leaving, PATIENCE_S)

@@ -336,7 +336,8 @@ async def drain(
 
     def has_calls() -> bool:
         """Whether any calls continue; one that resumes here is without a connection for a moment."""
-        return bool(calls) or (bool(target) and any(engine.health().active for engine in engines))
+        is_resuming = bool(target) and any(engine.health().active for engine in engines)
+        return bool(calls or services.answers or is_resuming)
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):

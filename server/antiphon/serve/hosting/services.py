@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +34,11 @@ class Services:
 
     ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
     each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
-    when one has ended; ``waiting`` are the connections between two calls; ``provoked`` takes log lines that
-    callers can cause at will. ``arrivals`` are calls arriving from other workers. ``begin_drain`` drains the
-    server, or one engine by its device, and moves the calls to an address. ``canary`` is set while two
-    versions of a model are on trial. ``agents`` are the voice agents by name, each an
+    when one has ended, or one of the ``answers`` that agents write; ``waiting`` are the connections between
+    two calls; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving
+    from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to
+    an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents
+    by name, each an
     :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
     """
 
@@ -57,6 +59,7 @@ class Services:
     recorder: CallRecorder | None = None
     calls: set[Any] = field(default_factory=set)
     waiting: set[Socket] = field(default_factory=set)
+    answers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: Reading = field(default_factory=Reading)
     arrivals: int = 0
@@ -79,6 +82,16 @@ class Services:
         """
         model = self.models.find(name, kinds)
         return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a written answer of an agent for the block: a drain waits for its end."""
+        self.answers += 1
+        try:
+            yield
+        finally:
+            self.answers -= 1
+            self.changed.set()
 
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
         """The agent of this name; without a name the first, if no model talks; else None.

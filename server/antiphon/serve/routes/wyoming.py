@@ -6,10 +6,11 @@ A connection carries requests, one after the other. The list of services is made
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.errors import ProtocolError, TextModelError, UnknownModelError
+from antiphon.errors import DrainingError, ProtocolError, TextModelError, UnknownModelError
 from antiphon.models.spec import PipelineKind
 from antiphon.protocol import wyoming as wire
 from antiphon.serve.access.callers import Caller
@@ -123,28 +124,34 @@ class WyomingPort:
     async def _answer(
         self, socket: Socket, caller: Caller, conversation: TextConversation, text: str
     ) -> None:
-        """An agent's answer to a text, word by word, and at the end whole."""
+        """An agent's answer to a text, unless the client disconnects meanwhile."""
         if not text.strip():
             raise ProtocolError("the event transcript has no words")
-        said, before, agent = "", conversation.tokens, conversation.agent
+        if conversation.agent.stt.engine.health().draining:
+            raise DrainingError("the server is leaving")
         async with held(self._services, socket, caller):
-            try:
-                async for words in conversation.answer(text):
-                    if socket.has_ended:
-                        return
+            with self._services.answering():
+                await socket.while_connected(self._write(socket, caller, conversation, text))
+
+    async def _write(self, socket: Socket, caller: Caller, conversation: TextConversation, text: str) -> None:
+        """An answer word by word, and at the end whole."""
+        said, before, agent = "", conversation.tokens, conversation.agent
+        try:
+            async with contextlib.aclosing(conversation.answer(text)) as answer:
+                async for words in answer:
                     begin = () if said else (wire.encode("handled-start"),)
                     socket.send((*begin, wire.encode("handled-chunk", {"text": words})))
                     said += words
-            except TextModelError:
-                socket.send((wire.encode("not-handled", {"text": agent.sorry}),))
-            else:
-                socket.send((wire.encode("handled", {"text": said.strip()}), wire.encode("handled-stop")))
-            finally:
-                used, access = conversation.tokens, self._services.access
-                tokens = (used.tokens_in - before.tokens_in, used.tokens_out - before.tokens_out)
-                if said or any(tokens):
-                    count, stamp = len(said.split()), access.usage.stamp()
-                    access.ended(UsageRecord(stamp, "", caller.name, agent.name, 0.0, 0.0, count, *tokens))
+        except TextModelError:
+            socket.send((wire.encode("not-handled", {"text": agent.sorry}),))
+        else:
+            socket.send((wire.encode("handled", {"text": said.strip()}), wire.encode("handled-stop")))
+        finally:
+            used, access = conversation.tokens, self._services.access
+            tokens = (used.tokens_in - before.tokens_in, used.tokens_out - before.tokens_out)
+            if said or any(tokens):
+                count, stamp = len(said.split()), access.usage.stamp()
+                access.ended(UsageRecord(stamp, "", caller.name, agent.name, 0.0, 0.0, count, *tokens))
 
 
 def voices_of(services: Services) -> Mapping[str, tuple[ServedModel, str | None]]:

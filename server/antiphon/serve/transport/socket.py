@@ -14,7 +14,7 @@ import contextlib
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, cast
 
 from antiphon.errors import SessionTimeoutError
@@ -356,6 +356,18 @@ class Socket:
                     )
         finally:
             has_room.cancel()
+
+    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work``; it is cancelled when the peer disconnects."""
+        task, is_over = asyncio.ensure_future(work), asyncio.Event()
+        task.add_done_callback(lambda _: is_over.set())
+        try:
+            await self.wait_for(is_over)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
     async def until_read(self) -> None:
         """Wait until the peer has read enough for an answer, or has disconnected.
