@@ -81,6 +81,14 @@ async def at_home(**settings: Any) -> AsyncIterator[tuple[Server, int]]:
         yield server, port
 
 
+def closed_with(server: Server, code: str) -> float:
+    """The connections that were closed with this code."""
+    samples = (it for family in server.services.families.registry.collect() for it in family.samples)
+    return sum(
+        it.value for it in samples if it.name == "antiphon_closed_sockets_total" and it.labels["code"] == code
+    )
+
+
 async def test_what_is_served_is_described_from_memory() -> None:
     async with at_home() as (_, port), home(port) as client:
         client.send("describe")
@@ -188,10 +196,29 @@ async def test_an_error_is_an_event_and_ends_the_connection(
         await server.is_empty()
 
 
-async def test_what_is_no_event_ends_the_connection_at_once() -> None:
-    async with at_home() as (_, port), connected(port) as peer:
-        peer.writer.write(b"POST / HTTP/1.1\r\nHost: home\r\n\r\n")
-        assert await peer.ended() == b""
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: home\r\n\r\n", "an event begins with a line of JSON"),
+        (b'{"type":"audio-chunk","payload_length":300000}\n', "300000 bytes of audio, the limit is 262144"),
+    ],
+)
+@pytest.mark.parametrize("begin", [[], ["describe"], ["audio-start"]])
+async def test_what_is_no_event_is_refused_in_an_event_and_in_the_log(
+    data: bytes, words: str, begin: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with at_home() as (server, port), home(port) as client:
+        for kind in begin:
+            client.send(kind, AT_24_KHZ)
+        client.peer.writer.write(data + bytes(100_000))
+        error = (await client.until("error"))[-1]
+        assert words in error.data["text"]
+        assert await client.peer.ended() == b""
+        await server.is_empty()
+        client.peer.writer.close()
+        await server.eventually(lambda: closed_with(server, "1007") == 1)
+    assert any(words in str(record.__dict__) for record in caplog.records)
 
 
 async def test_a_client_that_sends_nothing_is_closed() -> None:

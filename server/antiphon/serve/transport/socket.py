@@ -111,6 +111,7 @@ class Socket:
         self._taker: Taker | None = None
         self._offered = 0  # to the taker, of this read
         self._fault: Exception | None = None
+        self._broken: FrameError | None = None  # of a TCP connection, behind all messages
         self._is_over = asyncio.Event()
         self._last: tuple[int, str] | None = None
         self._is_closing = False
@@ -152,12 +153,17 @@ class Socket:
                     return
                 self._take(*message)
         except FrameError as error:
-            self.close_code = error.code
-            self._take_last(error.code, str(error))
+            if self._stream is None:
+                self.close_code = error.code
+                self._take_last(error.code, str(error))
+            else:
+                self._broken = error
+                self._wake()
         self._transport.pause_reading()
 
     def _is_full(self) -> bool:
-        return self._is_held or self._last is not None or self.ahead_bytes >= READ_AHEAD_BYTES
+        is_read_out = self._last is not None or (self._broken is not None and not self._is_closing)
+        return self._is_held or is_read_out or self.ahead_bytes >= READ_AHEAD_BYTES
 
     def _take(self, opcode: int, content: Message) -> None:
         """Count a message as a sign of life; offer it to the taker, and keep the rest."""
@@ -269,8 +275,14 @@ class Socket:
         return message
 
     async def receive_any(self) -> Message | None:
-        """The next message, binary or text; None once the connection is over."""
+        """The next message, binary or text; None once the connection is over.
+
+        Raises:
+            FrameError: the peer of a TCP connection sends what is no message.
+        """
         while not self._ahead and self._fault is None and not self._is_last_received():
+            if self._broken is not None:
+                raise self._broken
             self._news = self._loop.create_future()
             await self._news
         if self.has_ended or self._is_closing:

@@ -25,7 +25,7 @@ class StreamReader:
     def __init__(self, size_of: SizeOf, farewell: bytes = b"") -> None:
         """Begin."""
         self.farewell, self._size_of = farewell, size_of
-        self._data = bytearray()
+        self._data, self._is_broken = bytearray(), False
         self._size: int | None = None
 
     @property
@@ -34,8 +34,12 @@ class StreamReader:
         return not self._data
 
     def feed(self, data: bytes) -> None:
-        """Add bytes from the network; :meth:`next` returns the messages that they complete."""
-        self._data += data
+        """Add bytes from the network; :meth:`next` returns the messages that they complete.
+
+        After a fault they are ignored.
+        """
+        if not self._is_broken:
+            self._data += data
 
     def next(self) -> tuple[int, bytes] | None:
         """The next message, as a WebSocket's reader returns it; None until more is fed.
@@ -48,6 +52,7 @@ class StreamReader:
                 self._size = self._size_of(self._data)
         except ProtocolError as error:
             self._data.clear()
+            self._is_broken = True
             raise FrameError(CloseCode.INVALID_DATA, str(error)) from error
         if self._size is None or len(self._data) < self._size:
             return None
