@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 
+from antiphon.agent.values import COMPLETED, ReplyOver, ReplySound
+from antiphon.audio.codecs import WireFormat, make_encoder
 from antiphon.audio.pcm import FloatArray, float_from_s16le, s16le_from_float
+from antiphon.ipc.values import FrameReply
+from antiphon.models.spec import ModelSpec
 from antiphon.protocol import audiosocket as wire
-from antiphon.serve.dialects.asterisk import MOST_LATE_S, PACKET_S, AudioSocketLine
+from antiphon.protocol.asterisk import MediaStart
+from antiphon.serve.dialects.asterisk import MOST_LATE_S, PACKET_S, AsteriskLine, AudioSocketLine
+from antiphon.serve.dialects.telephone import AgentTelephoneDialect, TelephoneDialect
 from tests.protocol.test_asterisk import JSON_START, START
 from tests.protocol.test_audiosocket import UUID
 from tests.serve.agent_client import agent_serving, lettered
@@ -22,6 +30,7 @@ from tests.serve.harness import PATIENCE_S, Closed, Server, serving
 from tests.serve.live_client import parrot
 from tests.serve.tcp_peer import Peer, connected, listening
 from tests.serve.tts_client import levels
+from tests.support.null_models import CODEC
 from tests.support.text_model import TextModelServer
 
 AUDIOSOCKET = "audiosocket://:{}"
@@ -166,6 +175,50 @@ def test_packets_leave_each_20_ms_and_an_interruption_discards_the_rest() -> Non
     assert line.due(now_s + 1) == []
     now_s += 10 * MOST_LATE_S
     assert len(line.play(bytes(3200))) == 1  # and no burst for the time without sound
+
+
+def audio_of(messages: Sequence[bytes | str]) -> bytes:
+    """The audio in messages of either line, before a mark."""
+    data = b""
+    for message in messages:
+        if isinstance(message, str):
+            break
+        data += message[wire.HEAD_BYTES :] if message[:1] == b"\x10" else message
+    return data
+
+
+def engine_of(spec: ModelSpec) -> Any:
+    return SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=spec)))
+
+
+@pytest.mark.parametrize("codec", ["pcmu", "pcma", "pcm_s16le", "audiosocket"])
+def test_an_agent_s_reply_is_played_to_its_end(codec: str) -> None:
+    is_socket = codec == "audiosocket"
+    line = (
+        AudioSocketLine(8000, lambda: 0.0) if is_socket else AsteriskLine(MediaStart("a", codec, 8000, 160))
+    )
+    agent: Any = SimpleNamespace(stt=engine_of(CODEC), tts=engine_of(CODEC))
+    dialect, pcm = AgentTelephoneDialect(line, agent), tone(24000, 0.21)
+    sent = audio_of([it for it in dialect.messages(ReplySound("a", pcm)) if isinstance(it, bytes)])
+    sent += audio_of(dialect.messages(ReplyOver(COMPLETED)))
+    while dialect.due_s < math.inf:
+        sent += audio_of(dialect.due(dialect.due_s))
+    (said,) = make_encoder(line.form, 24000).encode(pcm)
+    part = 320 if is_socket else 160
+    assert len(said) % part
+    (silence,) = make_encoder(WireFormat(line.form.codec)).encode(np.zeros(320, np.float32))
+    assert sent == said + silence[: -len(said) % part]
+
+
+def test_a_model_s_speech_is_played_to_its_end_before_the_mark() -> None:
+    line, frame_bytes = AsteriskLine(MediaStart("a", "pcmu", 8000, 160)), 640
+    dialect, sent = TelephoneDialect(line, engine_of(CODEC), lambda: 0.0), list[bytes | str]()
+    for number in range(20):
+        pcm = tone(24000, 0.08) * (number < 3)
+        sent += dialect.messages(FrameReply(number, pcm, None, (), 0, 0, 0.0, 0.0))
+    assert "MARK_MEDIA said 1" in sent
+    assert len(audio_of(sent)) >= 3 * frame_bytes
+    assert len(audio_of(sent)) % frame_bytes == 0
 
 
 class Channel:

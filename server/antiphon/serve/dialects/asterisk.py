@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from antiphon.audio.codecs import WireFormat
@@ -18,6 +19,10 @@ PACKET_S: Final = 0.02
 
 MOST_LATE_S: Final = 0.1
 """Seconds; a server that was later continues at its pace, without a burst of all overdue audio."""
+
+
+SILENCE: Final[Mapping[str, bytes]] = MappingProxyType({"pcm_s16le": b"\0", "pcmu": b"\xff", "pcma": b"\xd5"})
+"""A byte of silence in each codec."""
 
 
 class AudioSocketLine(TelephoneLine):
@@ -46,6 +51,9 @@ class AudioSocketLine(TelephoneLine):
     def play(self, data: bytes) -> Sequence[Message]:
         self._waiting += data
         return self.due(self._clock())
+
+    def end_reply(self) -> Sequence[Message]:
+        return self.play(bytes(-len(self._waiting) % self._packet_bytes))
 
     def clear(self) -> Sequence[Message]:
         self._waiting.clear()
@@ -92,6 +100,9 @@ class AsteriskLine(TelephoneLine):
         end = len(data) - len(data) % self._start.frame_bytes
         self._rest = data[end:]
         return (data[:end],) if end else ()
+
+    def end_reply(self) -> Sequence[Message]:
+        return self.play(SILENCE[self.form.codec] * (-len(self._rest) % self._start.frame_bytes))
 
     def mark(self, name: str) -> Sequence[Message]:
         return (asterisk.encode(self._start, "MARK_MEDIA", name),)

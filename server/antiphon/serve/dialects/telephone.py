@@ -91,6 +91,10 @@ class TelephoneLine(ABC):
     def play(self, data: bytes) -> Sequence[Message]:
         """Messages with audio to play after all audio before."""
 
+    def end_reply(self) -> Sequence[Message]:
+        """Messages with the rest of a reply's audio, filled with silence where the line plays whole parts."""
+        return ()
+
     def mark(self, name: str) -> Sequence[Message]:
         """Messages that make the telephone send :class:`LineMark`, where the line has marks."""
         return ()
@@ -162,6 +166,12 @@ class TelephoneClient(ABC):
         self.due_s = self.line.due_s
         return messages
 
+    def end_reply(self) -> Sequence[Message]:
+        """Messages with the rest of a reply's audio."""
+        messages = self.line.end_reply()
+        self.due_s = self.line.due_s
+        return messages
+
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         return self.line.error(error)
 
@@ -200,7 +210,7 @@ class TelephoneDialect(TelephoneClient, Dialect[FrameReply]):
             self._since_mark_s += seconds
         if has_spoken and not self.is_speaking:
             self._marks, self._since_mark_s = self._marks + 1, 0.0
-            messages += self.line.mark(self._mark)
+            messages += (*self.end_reply(), *self.line.mark(self._mark))
         return messages
 
     @property
@@ -256,4 +266,5 @@ class AgentTelephoneDialect(TelephoneClient, Dialect[AgentNews]):
                 if was_speaking and outcome in (INTERRUPTED, CANCELLED):
                     self._cut = Truncate(self._item, self._played_ms) if self._has_marks else None
                     return self.line.clear()
+                return self.end_reply()
         return ()
