@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import pytest
 from aiohttp import web
@@ -11,6 +12,7 @@ from aiohttp import web
 from antiphon.ipc.message_socket import local_pair
 from antiphon.serve.hosting.front_end import Connections
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES, Socket
+from antiphon.serve.transport.transport import Message
 from tests.protocol.test_wyoming import event
 from tests.serve.dialects.test_wyoming import AT_24_KHZ, WYOMING, at_home, home
 from tests.serve.harness import socket_of
@@ -70,13 +72,13 @@ async def test_a_client_that_reads_nothing_is_ended_and_keeps_no_memory() -> Non
 async def test_a_client_that_asks_and_reads_nothing_is_ended_and_keeps_no_memory(
     begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unsent, write = [0], Socket._write
+    unsent, send = [0], Socket.send
 
-    def count(socket: Socket, frames: bytes) -> None:
-        write(socket, frames)
+    def count(socket: Socket, messages: Sequence[Message]) -> None:
+        send(socket, messages)
         unsent.append(socket.unsent_bytes)
 
-    monkeypatch.setattr(Socket, "_write", count)
+    monkeypatch.setattr(Socket, "send", count)
     limits = {"liveness_timeout_s": 0.5, "max_unsent_bytes": 8192, "max_messages_per_s": 100_000}
     async with (
         at_home(limits=limits) as (server, _),
