@@ -24,7 +24,7 @@ from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from lab.bench.published import STT_1B, TTS_1_6B, VOICES_POSITIONS
 
 SHRUNK: Mapping[str, Any] = {
-    "dim": 64, "num_layers": 2, "num_heads": 4, "context": 80, "text_card": 300, "card": 64,
+    "dim": 64, "num_layers": 2, "num_heads": 2, "context": 80, "text_card": 300, "card": 64,
     "depformer_dim": 32, "depformer_num_heads": 2, "depformer_num_layers": 1,
     "depformer_dim_feedforward": 96,
 }  # fmt: skip

@@ -9,12 +9,13 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.contract import SLOTS, Driver, Subject
-from tests.backends.subjects import SUBJECTS
+from tests.backends.subjects import PACKED, SUBJECTS
 
 
 @pytest.fixture(scope="session", params=SUBJECTS)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    return SUBJECTS[request.param](tmp_path_factory)
+    make = SUBJECTS.get(request.param) or PACKED[request.param]
+    return make(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

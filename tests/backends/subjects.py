@@ -84,12 +84,6 @@ def model(
     )
 
 
-def pages(folders: pytest.TempPathFactory) -> Subject:
-    """Two pages a row, of which rows share four fifths; all that is not in pages wraps in other subjects."""
-    found = model("torch", "moshi", folders, PAGE_SLOTS + 1, kv="int8-int4", overcommit=1.25)
-    return replace(found, wrap_frames=PAGE_SLOTS + CONTEXT)
-
-
 def graphs(kind: str, *, int8_ring_bytes: int | None = None) -> Subject:
     """The onnx backend, running the graphs of a small seeded checkpoint on one thread."""
     checkpoint = exported(kind, int8_ring_bytes=int8_ring_bytes)
@@ -132,7 +126,18 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "pocket-tts": pocket,
     "torch-codec": lambda folders: model("torch", "codec", folders),
     "torch-duplex": lambda folders: model("torch", "moshi", folders),
-    "torch-duplex-pages": pages,
+    # The form of the shipped deployments, in two pages a row, of which rows share four fifths.
+    "torch-duplex-int8": lambda folders: model(
+        "torch", "moshi", folders, PAGE_SLOTS + 1, kv="int8", overcommit=1.25
+    ),
     "torch-stt": lambda folders: model("torch", "stt", folders),
     "torch-tts": lambda folders: model("torch", "tts", folders),
 }
+
+PACKED: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
+    "torch-duplex-int8-int4": lambda folders: model("torch", "moshi", folders, kv="int8-int4"),
+    "torch-duplex-int4": lambda folders: model("torch", "moshi", folders, kv="int4"),
+}
+"""Subjects of a part of the contract, which a ring's form can break: neighbours, snapshots and prompts."""
+
+packed_too = pytest.mark.parametrize("subject", [*SUBJECTS, *PACKED], indirect=True)

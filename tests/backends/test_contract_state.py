@@ -20,11 +20,13 @@ from tests.backends.contract import (
     assert_same,
     voice,
 )
+from tests.backends.subjects import packed_too
 
 FRAMES = 8
 LOUD = 50.0
 
 
+@packed_too
 def test_reset_equals_fresh(subject: Subject, driver: Driver) -> None:
     fresh = Driver(subject.make(SLOTS), subject.comparable)
     frames = voice(3, FRAMES, driver.info)
@@ -59,6 +61,7 @@ def test_a_row_that_is_not_named_does_not_move(driver: Driver) -> None:
     assert_same(got, wanted)
 
 
+@packed_too
 def test_the_order_and_the_others_change_nothing_in_a_fixed_batch(driver: Driver) -> None:
     frames, loud = voice(30, FRAMES, driver.info), voice(31, FRAMES, driver.info, level=LOUD)
     wanted = driver.run(3, frames, fixed=True)
@@ -71,6 +74,7 @@ def test_the_order_and_the_others_change_nothing_in_a_fixed_batch(driver: Driver
     assert_same(got, wanted)
 
 
+@packed_too
 def test_poison_dies_with_its_session(driver: Driver) -> None:
     info = driver.info
     frames = voice(7, FRAMES, info)
@@ -153,6 +157,7 @@ def test_a_plan_has_room_for_every_row(driver: Driver) -> None:
         assert driver.backend.plan(named, is_fixed=True) == SLOTS
 
 
+@packed_too
 def test_state_is_right_past_the_ring_wrap(subject: Subject, driver: Driver) -> None:
     """A session long enough to fill its windows twice, with a neighbour that began elsewhere."""
     info = driver.info
@@ -168,6 +173,7 @@ def test_state_is_right_past_the_ring_wrap(subject: Subject, driver: Driver) -> 
     assert_same(got, wanted, subject.pcm_tolerance)
 
 
+@packed_too
 def test_a_snapshot_continues_bit_identically_on_any_row(subject: Subject, driver: Driver) -> None:
     frames = voice(18, 2 * FRAMES, driver.info)
     driver.run(1, frames[:FRAMES], fixed=True)
@@ -181,6 +187,7 @@ def test_a_snapshot_continues_bit_identically_on_any_row(subject: Subject, drive
         assert_same(got, wanted, 0.0 if row == 1 else subject.pcm_tolerance)
 
 
+@packed_too
 def test_a_snapshot_past_the_wrap_continues_bit_identically(subject: Subject, driver: Driver) -> None:
     frames = voice(32, subject.wrap_frames + FRAMES, driver.info)
     driver.run(1, frames[: subject.wrap_frames], fixed=True)

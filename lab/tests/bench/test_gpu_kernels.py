@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from triton.compiler.errors import CompilationError
 
+from antiphon.backends.page_pool import PAGE_SLOTS
+from antiphon.backends.snapshots import TensorSpec
+from antiphon.backends.torch.kernels.fused import LEAST_HEAD_DIM
+from antiphon.backends.torch.kernels.steps import decode_attention
+from antiphon.backends.torch.modules.attention import KVRing
 from antiphon.backends.torch.modules.kv_forms import KVForm
+from antiphon.backends.torch.state import State
 from lab.bench import gpu_kernels
 from lab.bench.gpu_kernels import faults, launches_of
 from lab.bench.gpu_models import Form
 from tests.backends.torch.compiled import AMPERE, HOPPER, assert_released_and_acquired
-from tests.backends.torch.fake_cuda import Launch
+from tests.backends.torch.fake_cuda import Launch, fake_cuda
 from tests.backends.torch.machine_code import count, machine_code
 
 ROWS = (1, 4, 16, 128)
@@ -87,6 +95,27 @@ def test_the_largest_kernels_are_within_bounds_on_older_cards(launches: list[Lau
     for launch in largest.values():
         code = machine_code(launch.compiled(AMPERE), tmp_path)
         assert list(faults(launch, code)) == [], launch.name
+
+
+def attention_over(form: KVForm, head_dim: int) -> Launch:
+    """The launch that reads a page of a ring of one head."""
+    ring = KVRing("ring", 1, PAGE_SLOTS, head_dim, torch.bfloat16, "position", form)
+    with fake_cuda() as cuda:
+        specs = [TensorSpec("position", (), torch.int64), *(spec.pooled() for spec in ring.specs())]
+        step = State(specs, 1, "cuda").step([0])
+        q = torch.zeros(1, 1, 1, head_dim, dtype=ring.dtype, device="cuda")
+        decode_attention(q, ring.view(step), step.rows, step.rows, PAGE_SLOTS)
+    return cuda.launches[-1]
+
+
+@pytest.mark.parametrize("form", KVForm)
+def test_attention_compiles_from_the_least_width_of_heads_and_not_below(form: KVForm) -> None:
+    """An interpreted kernel takes any width."""
+    least = LEAST_HEAD_DIM[form]
+    assert attention_over(form, least).compiled(HOPPER).asm["cubin"]
+    assert attention_over(form, least).compiled(AMPERE).asm["cubin"]
+    with pytest.raises(CompilationError):
+        attention_over(form, least // 2).compiled(HOPPER)
 
 
 def test_a_launch_out_of_bounds_is_told(

@@ -89,8 +89,8 @@ def load_generator(
     if spec.lm is None:
         raise UnsupportedError(f"{spec.name} has no language model")
     head_dim = spec.lm.dim // spec.lm.num_heads
-    if not is_fused(attention, device, head_dim) and device.type == "cuda" and attention == "auto":
-        needs = " and ".join(missing_for_kernels(device, head_dim))
+    if not is_fused(attention, device, head_dim, kv) and device.type == "cuda" and attention == "auto":
+        needs = " and ".join(missing_for_kernels(device, head_dim, kv))
         Log(__name__).warning("GPU kernels cannot run; ticks are slow", device=str(device), needs=needs)
     is_tts = spec.kind is PipelineKind.TTS
     speakers = SpeakerShape.of(spec) if is_tts else None

@@ -5,7 +5,7 @@ They need a GPU and a package that not every torch includes, so nothing of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from antiphon.backends.machine import LEAST_CAPABILITY
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
@@ -23,7 +24,13 @@ ATTENTION: Final = ("auto", "torch", "triton")
 DEVICES: Final = ("cuda",)
 """Kinds of devices that run the kernels; in tests a CPU, which interprets them."""
 
-LEAST_HEAD_DIM: Final = 16
+LEAST_HEAD_DIM: Final[Mapping[KVForm, int]] = {
+    KVForm.COMPUTE: 16,
+    KVForm.INT8: 32,
+    KVForm.INT8_INT4: 32,
+    KVForm.INT4: 64,
+}
+"""The narrowest heads that compile: a product of bytes sums at least 32, and 4-bit keys are two products."""
 
 MOST_POSITIONS: Final = 8192
 """The longest past and frame of a convolution together: a program holds a channel's in registers. A frame
@@ -37,23 +44,25 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def is_fused(attention: str, device: torch.device, head_dim: int) -> bool:
+def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) -> bool:
     """Whether one frame runs on Triton kernels: its attention, and every other operation that has one.
+
+    ``kv`` is how the keys and values that it reads are kept.
 
     Raises:
         UnsupportedError: they were requested by name, and :func:`missing_for_kernels` returns a reason.
     """
     if attention == "torch":
         return False
-    missing = missing_for_kernels(device, head_dim)
+    missing = missing_for_kernels(device, head_dim, kv)
     if missing and attention == "triton":
         raise UnsupportedError(f"attention 'triton' needs {' and '.join(missing)}")
     return not missing
 
 
-def missing_for_kernels(device: torch.device, head_dim: int) -> list[str]:
+def missing_for_kernels(device: torch.device, head_dim: int, kv: KVForm) -> list[str]:
     """What the kernels lack, as text: a GPU that is new enough, Triton, a width of heads."""
-    capability = LEAST_CAPABILITY
+    capability, least = LEAST_CAPABILITY, LEAST_HEAD_DIM[kv]
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
     return [
@@ -67,8 +76,8 @@ def missing_for_kernels(device: torch.device, head_dim: int) -> list[str]:
             ),
             ("the package triton", has_triton()),
             (
-                f"a power of two from {LEAST_HEAD_DIM} as the heads' width, not {head_dim}",
-                head_dim >= LEAST_HEAD_DIM and head_dim.bit_count() == 1,
+                f"a power of two from {least} as the heads' width with kv={kv}, not {head_dim}",
+                head_dim >= least and head_dim.bit_count() == 1,
             ),
         )
         if not is_met

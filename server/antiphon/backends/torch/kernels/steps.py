@@ -101,7 +101,7 @@ def decode_attention(
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
     ``rows`` int64 ``[n]``, contiguous, is each one's place in the ring; -1 is no row, and gets zeros.
-    ``length``: no row has filled more slots. D is a power of two and at least 16. ``split_slots`` is a
+    ``length``: no row has filled more slots. D is a power of two from LEAST_HEAD_DIM. ``split_slots`` is a
     multiple of ``block_slots``. For a ring in pages it is a power of two and at least PAGE_SLOTS. If
     ``block_slots`` is None, it suits the GPU; for an INT8 ring it is always PAGE_SLOTS. Query t sees the ring
     up to its own position, as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``). For an

@@ -23,6 +23,7 @@ from antiphon.backends.torch.modules.attention import (
     DepformerParts,
     Past,
 )
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.layers import (
     Linear,
     StreamEmbeddings,
@@ -50,17 +51,20 @@ class Depformer(DepformerParts):
         linears = [linear for linear in self.inputs if isinstance(linear, Linear) and linear.bias is None]
         if len(linears) < len(self.inputs) or not linears:
             return
-        if is_fused(self._attention, linears[0].weight.device, self.config.head_dim):
+        if self._is_fused(linears[0].weight.device):
             self.joined_inputs = torch.cat([linear.weight for linear in linears])
             for linear, part in zip(linears, self.joined_inputs.split(self.config.dim), strict=True):
                 linear.weight = nn.Parameter(part, requires_grad=False)
+
+    def _is_fused(self, device: torch.device) -> bool:
+        return is_fused(self._attention, device, self.config.head_dim, KVForm.COMPUTE)  # it has no ring
 
     def forward(self, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
         """Hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n, steps]``.
 
         ``choose`` samples each step's logits, in their dtype.
         """
-        if is_fused(self._attention, hidden.device, self.config.head_dim):
+        if self._is_fused(hidden.device):
             fused: Tensor = load_steps().depformer_steps(self, hidden, text_tokens, choose)
             return fused
         pasts: list[Past | None] = [None] * len(self.layers)

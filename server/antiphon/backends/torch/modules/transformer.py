@@ -69,7 +69,7 @@ class StreamingTransformer(nn.Module):
 
     def is_fused(self, device: torch.device) -> bool:
         """Whether its attention to one frame runs on Triton kernels on that device."""
-        return is_fused(self.compute.attention, device, self.config.head_dim)
+        return is_fused(self.compute.attention, device, self.config.head_dim, self.compute.kv)
 
     def _length(self, filled: int | None) -> int:
         """Ring slots filled after ``filled`` frames."""
