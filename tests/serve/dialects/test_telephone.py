@@ -49,11 +49,11 @@ class Line:
         name = "customParameters" if "streamSid" in self._start else "custom_parameters"
         await self.ws.send_json({**self._start, "start": {**self._start["start"], name: parameters}})
 
-    async def speak(self, pcm: FloatArray, law: Law = Law.MU) -> None:
-        """What is said, 8 kHz, in packets of 20 ms."""
-        for at in range(0, pcm.size, PACKET_SAMPLES):
+    async def speak(self, pcm: FloatArray, law: Law = Law.MU, packet: int = PACKET_SAMPLES) -> None:
+        """What is said, 8 kHz, in packets of so many samples."""
+        for at in range(0, pcm.size, packet):
             self._packets += 1
-            payload = base64.b64encode(g711.encode(pcm[at : at + PACKET_SAMPLES], law)).decode()
+            payload = base64.b64encode(g711.encode(pcm[at : at + packet], law)).decode()
             media = {"track": "inbound", "chunk": str(self._packets), "payload": payload}
             await self.ws.send_json({"event": "media", "media": media})
 

@@ -119,6 +119,15 @@ async def test_a_caller_asks_and_is_answered(path: str, start: dict[str, Any], m
         assert await phone.caller.closed() == Closed(1000, "done")
 
 
+async def test_a_turn_ends_also_where_the_telephone_sends_no_silence() -> None:
+    async with phoning(says("yes")) as (phone, text, _):
+        pcm = dialled(LOUD)
+        await phone.caller.speak(pcm[: (len(LOUD) + 1) * FRAME_BYTES])
+        await phone.hears(len("yes"))
+        assert messages_of(text) == [("user", "-".join(map(str, LOUD)))]
+        await phone.caller.ws.send_json({"event": "stop"})
+
+
 async def test_parameters_of_the_start_say_who_the_agent_is() -> None:
     async with (
         TextModelServer().serve() as text,
@@ -137,7 +146,8 @@ async def test_speech_clears_what_waits_and_unplayed_words_are_not_in_the_histor
         await phone.hears(10)
         played = next(it for it in phone.marks if int(it.split()[1]) > 400)
         await phone.play(played)
-        await phone.caller.speak(dialled([LOUD[0]] * 8))
+        pcm = dialled([LOUD[0]] * 8)
+        await phone.caller.speak(pcm, packet=pcm.size)  # packets after silence come in their own time
         await phone.is_cleared()
         await phone.play(phone.marks[-1])  # a service sends back the marks of what it has cleared
         await phone.caller.speak(dialled([]))

@@ -23,7 +23,7 @@ from antiphon.serve.calls.connect import next_message, run_call, upgrade_then_ad
 from antiphon.serve.dialects.asterisk import AsteriskLine, AudioSocketLine
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
-from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
+from antiphon.serve.routes.routing import Route, check_room_here, check_upgrade, named_model, refuse_in
 from antiphon.serve.routes.tcp import Serve, TcpRoute, held
 from antiphon.serve.routes.telephone import telephone_call
 from antiphon.serve.transport.socket import Socket
@@ -40,6 +40,7 @@ async def handle_asterisk(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
+    await check_room_here(request, services, model)
 
     async def begin(socket: Socket) -> Call | None:
         message = await next_message(socket, services.config.limits.handshake_timeout_s, "MEDIA_START")

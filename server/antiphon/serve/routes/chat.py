@@ -96,7 +96,11 @@ async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, c
         SessionFailedError: its voice's file is broken.
     """
     speaker = await participant_of(
-        agent, services, instructions=chat.text_prompt or "", voice=chat.voice_prompt
+        agent,
+        services,
+        instructions=chat.text_prompt or "",
+        voice=chat.voice_prompt,
+        fills_gaps=False,  # its client gets a frame for each of its own
     )
     local = None if chat.resume is ResumeMode.NO else local_resume(services, caller)
     dialect = AgentChatDialect(chat, agent, services.clock(), local)

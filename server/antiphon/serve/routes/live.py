@@ -35,7 +35,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.live_watcher import handle_watcher
 from antiphon.serve.routes.prompts import prompt_of_session, voice_of_agent
-from antiphon.serve.routes.routing import ELSEWHERE, Route, check_upgrade, named_model, refuse_in
+from antiphon.serve.routes.routing import Route, check_room_here, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -52,8 +52,8 @@ async def handle_live(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
-    if ELSEWHERE in request.headers:
-        await model.engine.check_room(0.0)  # a proxy reads a status, but no event after the upgrade
+    if not is_resumption(request.query):  # it has its rows
+        await check_room_here(request, services, model)
 
     async def begin(socket: Socket) -> Call | None:
         mode = live.read_mode(request.query)

@@ -113,9 +113,16 @@ async def voice_of_agent(agent: AgentParts, name: str | None, services: Services
 
 
 async def participant_of(
-    agent: AgentParts, services: Services, *, instructions: str = "", voice: str | None = None
+    agent: AgentParts,
+    services: Services,
+    *,
+    instructions: str = "",
+    voice: str | None = None,
+    fills_gaps: bool,
 ) -> Agent:
     """An agent for one call, with ``instructions`` in place of its own, and a voice as above.
+
+    With ``fills_gaps`` silence replaces overdue audio of the caller.
 
     Raises:
         SessionFailedError: the voice's file is broken.
@@ -127,4 +134,5 @@ async def participant_of(
         services.clock,
         voice=prompt,
         new_id=lambda kind: f"{kind}_{next(numbers)}",
+        fills_gaps=fills_gaps,
     )

@@ -264,6 +264,19 @@ def plain_refusal(error: AntiphonError) -> web.HTTPException:
     return STATUSES[wire_form(error).status](text=f"{error}\n")
 
 
+async def check_room_here(request: web.Request, services: Services, model: ServedModel) -> None:
+    """Check for a proxy that a caller of the named agent, or of the model, would get a row at once.
+
+    A proxy reads a status, but no message after the upgrade.
+
+    Raises:
+        ServerFullError, DrainingError, SessionFailedError: there is none.
+    """
+    if ELSEWHERE in request.headers:
+        agent = services.agent_for(named_model(request))
+        await (model.engine.check_room(0.0) if agent is None else agent.check_room())
+
+
 async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
     """Refuse a request that is no WebSocket's, after every other check: a plain GET gets a WebSocket's
     reason.

@@ -27,7 +27,7 @@ from antiphon.serve.dialects.telephone import AgentTelephoneDialect, TelephoneDi
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.prompts import participant_of, prompt_of_session
-from antiphon.serve.routes.routing import Route, check_upgrade, named_model, refuse_in
+from antiphon.serve.routes.routing import Route, check_room_here, check_upgrade, named_model, refuse_in
 from antiphon.serve.transport.socket import Socket
 
 
@@ -56,6 +56,7 @@ async def handle_stream(
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
+    await check_room_here(request, services, model)
     async with AsyncExitStack() as held:
 
         async def begin(socket: Socket) -> Call | None:
@@ -130,7 +131,9 @@ async def telephone_call(
         AntiphonError: it is not available.
     """
     if (agent := services.agent_for(name)) is not None:
-        speaker = await participant_of(agent, services, instructions=instructions, voice=voice)
+        speaker = await participant_of(
+            agent, services, instructions=instructions, voice=voice, fills_gaps=True
+        )
         return Call(services, agent.stt, AgentTelephoneDialect(line, agent), speaker, caller=caller)
     model = services.model_for(name, caller, LIVE_KINDS)
     prompt = await prompt_of_session(services, model, instructions, voice, None)
