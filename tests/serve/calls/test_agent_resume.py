@@ -11,10 +11,13 @@ import aiohttp
 import numpy as np
 import pytest
 
+from antiphon.errors import SessionFailedError
 from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
 from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, Recent, continued
 from antiphon.serve.hosting.front_end import drain
+from antiphon.serve.routes.routing import ELSEWHERE
+from antiphon.serve.transport.socket import Socket
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
@@ -327,6 +330,90 @@ async def test_a_call_without_a_connection_keeps_its_rows_until_its_window_is_ov
         assert (await answer_to(server, thread.claim(0)))["reason"] == "unknown"
 
 
+async def test_a_call_whose_row_is_lost_without_a_connection_ends() -> None:
+    async with (
+        TextModelServer().serve() as text,
+        agent_serving(text, engine={"resume_window_s": 600.0}) as server,
+    ):
+        async with server.call(QUERY) as client:
+            thread = await begun(client)
+            client.cut()
+        (call,) = server.calls
+        await server.eventually(lambda: call.exchange.transport is None)
+        call.participant.close(SessionFailedError("a step has failed"))
+        await is_left(server)
+        assert (await answer_to(server, thread.claim(0)))["reason"] == "unknown"
+
+
+async def test_time_without_a_connection_is_neither_lateness_nor_latency() -> None:
+    pressure, slow = (
+        {"late_min_frames": 1},
+        Answer([piece(reasoning_content="x"), piece("one "), *ending()], pause_s=0.2),
+    )
+    async with (
+        TextModelServer(slow).serve() as text,
+        agent_serving(text, engine=pressure, step_ms=20.0) as server,
+    ):
+        async with server.call(QUERY) as first:
+            thread = await begun(first)
+            await first.speak(spoken([*word()[0], *SILENCE]))
+            await text.has_request.wait()
+            first.cut()
+        (call,) = server.calls
+        await server.eventually(lambda: call.exchange.transport is None)
+        parted_s = server.services.clock()
+        await server.eventually(lambda: server.services.clock() > parted_s + 0.6)
+        async with server.call(AGAIN) as second:
+            await second.ws.send_bytes(thread.claim(0))
+            await second.event("resumed")
+            await second.until(lambda it: isinstance(it, moshi.StampedAudio) and any(it.data))
+            async with server.call("ext=1&format=pcm_f32le&model=assistant") as other:
+                await other.event("ready")  # late replies would have closed admission
+            await second.send(events.bye())
+        metrics = (await server.get("/metrics"))[1]
+        assert 'antiphon_agent_sound_seconds_count{agent="assistant"} 0.0' in metrics
+        await is_left(server)
+
+
+@pytest.mark.parametrize("is_audio", [True, False])
+async def test_what_waited_on_the_former_connection_counts_once_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, is_audio: bool
+) -> None:
+    """Its audio is heard once and answered on the next connection; its end is not that of the call."""
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as first, server.call(AGAIN) as second:
+            thread = await begun(first)
+            (call,) = server.calls
+            former, is_congested = call.exchange.transport, Socket.is_congested
+            monkeypatch.setattr(Socket, "is_congested", lambda it: it is former or is_congested(it))
+            wait_for, has_waited = Socket.wait_for, asyncio.Event()
+
+            async def wait_and_say(socket: Socket, event: asyncio.Event) -> None:
+                has_waited.set()
+                await wait_for(socket, event)
+
+            monkeypatch.setattr(Socket, "wait_for", wait_and_say)
+            if is_audio:
+                await first.ws.send_bytes(
+                    moshi.encode(moshi.Audio(np.zeros(2 * FRAME_SAMPLES, "<f4").tobytes()))
+                )
+            else:
+                await first.send(events.bye())
+            await has_waited.wait()
+            await second.ws.send_bytes(thread.claim(0))
+            heard = 2 if is_audio else 0
+            assert (await second.event("resumed")).fields["input_frame"] == heard
+            assert (await first.closed()).code == 4409
+            await second.speak(np.zeros(FRAME_SAMPLES, np.float32))
+            frames = [(await second.reply())[0].frame for _ in range(heard + 1)]
+            assert frames == list(range(heard + 1))
+            lead = call.participant.lead_frames
+            await server.eventually(lambda: call.participant.stats().frames_in == lead + heard + 1)
+            await second.send(events.bye())
+            assert (await second.closed()).code == 1000
+        await is_left(server)
+
+
 async def test_a_server_that_drains_ends_a_call_without_a_connection_and_announces_it_to_others() -> None:
     async with TextModelServer().serve() as text, agent_serving(text) as server:
         async with server.call(QUERY) as gone, server.call(QUERY) as here:
@@ -402,7 +489,10 @@ class LiveThread(LiveClient):
 
 
 async def test_a_live_session_continues_over_another_connection() -> None:
-    async with TextModelServer(says(REPLY), says("two")).serve() as text, agent_serving(text) as server:
+    async with (
+        TextModelServer(says(REPLY), says("two")).serve() as text,
+        agent_serving(text, slots=1) as server,
+    ):
         async with live_client(server, f"{PATH}?resume=1") as ws:
             first = LiveThread(ws.ws)
             session = await first.start(model="assistant", instructions="Be kind.")
@@ -410,7 +500,8 @@ async def test_a_live_session_continues_over_another_connection() -> None:
             await first.speak(spoken([*said, *SILENCE]))
             await first.until(lambda it: it.get("delta") == " it")
             cut(first.ws)
-        async with live_client(server, f"{PATH}?resume=again") as ws:
+        # Behind a proxy too: its rows are its own.
+        async with live_client(server, f"{PATH}?resume=again", **{ELSEWHERE: "1"}) as ws:
             second = LiveThread(ws.ws)
             again = await second.resume(first)
             assert again["session"]["id"] == session["id"]

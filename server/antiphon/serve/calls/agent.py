@@ -125,6 +125,7 @@ class Agent(Participant[AgentNews]):
         self._words: list[str] = []  # of it
         self._owes_words = False  # of a turn that is over
         self._ended_s = self._flushed_s = math.nan
+        self._again_s = -math.inf  # when another connection continued the call
         self._has_begun = self._has_greeted = False
         self._wake: Notify = lambda: None
 
@@ -237,8 +238,11 @@ class Agent(Participant[AgentNews]):
                 self._history.remove(item)
             case Truncate(item, heard_ms):
                 self._history.cut(item, heard_ms)
-            case SoundAgain(seconds) if self._reply is not None:
-                self._reply.rewind(seconds, now_s)
+            case SoundAgain(seconds):
+                self._again_s = now_s
+                self._ended_s = self._flushed_s = math.nan  # the wait for a client is not the agent's
+                if self._reply is not None:
+                    self._reply.rewind(seconds, now_s)
         self._wake()
 
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[AgentNews]:
@@ -262,7 +266,7 @@ class Agent(Participant[AgentNews]):
     def _hear(self, now_s: float) -> None:
         """Handle what the recogniser has written."""
         for heard in self._asr.advance(now_s, may_take=True):
-            self._asr.sent(heard, now_s, lambda _since_s: 0.0)
+            self._asr.sent(heard, now_s, lambda since_s: max(0.0, self._again_s - since_s))
             for event in heard.events:
                 match event:
                     case Word() as word:
@@ -270,7 +274,8 @@ class Agent(Participant[AgentNews]):
                     case FrameHeard(_, pauses) if len(pauses) > PAUSE_HEAD:
                         self._do(self._turns.paused(pauses[PAUSE_HEAD]), now_s)
                     case Marked(number):
-                        if number == self._turns.number and self._turns.is_bringing:
+                        is_asked = number == self._turns.number and self._turns.is_bringing
+                        if is_asked and not math.isnan(self._flushed_s):
                             self.parts.metrics.flushed(now_s - self._flushed_s)
                         self._do(self._turns.brought_out(number), now_s)
         self.is_full = self._asr.is_full

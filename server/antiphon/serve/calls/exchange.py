@@ -97,6 +97,7 @@ class Exchange:
         self._room = asyncio.Event()
         self._needs_room = False
         self._last_error: AntiphonError | None = None
+        self._held: Sequence[Action] = ()  # of a message of the client, until there is room
 
     async def open(self) -> None:
         """The session exists: let captions and the dialect process its audio, where they follow it."""
@@ -122,6 +123,8 @@ class Exchange:
     def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:
         """Continue over another connection, whose client gets these messages first."""
         self.transport, self.ready_s, self.congested_since_s = transport, self._clock(), None
+        self._do_all([it for it in self._held if type(it) is PushAudio])  # it counts as received
+        self._held = ()
         self.send(messages)
         self._do_all(actions)
         self.wake()
@@ -207,6 +210,8 @@ class Exchange:
             await self.obey(transport.timed(feed, message), transport)
             while self.dialect.has_more and not (self.is_ending or transport.has_ended):
                 await asyncio.sleep(0)
+                if transport is not self.transport:
+                    return
                 await self.obey(transport.timed(feed, ""), transport)
         except FieldError as error:
             if not transport.is_congested():
@@ -219,7 +224,14 @@ class Exchange:
         """
         own = self.transport if self.dialect.policy.has_answers else None
         if own is not None and own.is_congested() and not all(type(it) is PushAudio for it in actions):
-            await self._wait_for_room(transport)
+            if own is not transport:
+                await self._wait_for_room(transport)
+            else:
+                self._held = actions
+                await self._wait_for_room(transport)
+                if transport is not self.transport:
+                    return  # another connection has the call, and its audio
+                self._held = ()
         for action in actions:
             if type(action) in _SLOW:
                 self._is_preparing = True
@@ -354,7 +366,11 @@ class Exchange:
     def turn(self) -> bool:
         """Move what can be moved, and detect changes; true when there is more to do at once."""
         transport, participant = self.transport, self.participant
-        if transport is None or (self._resume is not None and self._is_elsewhere(self._resume, transport)):
+        if transport is None:
+            if self.is_ready and not self.is_ending and participant.state is SessionState.CLOSED:
+                self._end(participant.reason)  # it has no row that a connection could continue with
+            return False
+        if self._resume is not None and self._is_elsewhere(self._resume, transport):
             return False  # first: an end from the other connection is noticed here
         if self.is_ending:
             return False
