@@ -54,7 +54,12 @@ class Speaker(AudioOutput):
 
 async def ask(recording, url):
     """Run one session until the agent has answered; return what it said."""
-    live = GPTLiveModel(base_url=url, api_key="any key", model="tiny", delegation="client")
+    live = GPTLiveModel(
+        base_url=url,
+        api_key="any key",
+        model="tiny",
+        delegation="client",
+    )
     session = AgentSession(llm=live)
     session.input.audio, session.output.audio = Microphone(recording), Speaker()
     answer = asyncio.get_running_loop().create_future()

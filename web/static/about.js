@@ -1,6 +1,6 @@
 /** "About this server": what is served, what happened in this page, and where an operator looks. */
 
-import { clientLines, LIVE_KINDS } from "./clients.js";
+import { linesFor } from "./clients.js";
 import { copy, part, write } from "./page.js";
 import { stopwatch } from "./words.js";
 
@@ -33,14 +33,17 @@ export class About {
     part("events-title", HTMLElement).hidden = false;
   }
 
-  /** @param {import("./parameters.js").Model[]} models @param {boolean} hasKeys whether this page was given a key */
-  show(models, hasKeys) {
+  /**
+   * @param {import("./parameters.js").Model[]} models
+   * @param {boolean} hasKeys whether this page was given a key
+   * @param {keyof typeof import("./parameters.js").PATHS} view that is open
+   */
+  show(models, hasKeys, view) {
     this._models.replaceChildren(...models.map(entry));
     write(part("about-none", HTMLElement), models.length ? "" : "The server has not said what it serves.");
-    const model = models.find(({ kind }) => LIVE_KINDS.includes(kind));
     const base = new URL(".", document.baseURI).href.replace(/\/$/, "");
-    this._clients.hidden = !model;
-    const clients = model ? clientLines({ base, model: model.name, hasKeys }) : [];
+    const clients = linesFor(models, { base, hasKeys }, view);
+    this._clients.hidden = clients.length === 0;
     part("client-lines", HTMLElement).replaceChildren(...clients.flatMap(lines));
   }
 }

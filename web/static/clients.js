@@ -1,4 +1,6 @@
-/** Lines that connect clients of OpenAI Live with a server. Those of examples/, which the tests run. Pure. */
+/** Lines that call a server: clients of OpenAI Live, those of examples/, which the tests run; and curl. Pure. */
+
+import { modelsOf, PATHS } from "./parameters.js";
 
 /**
  * @typedef {object} Place
@@ -8,7 +10,40 @@
  */
 
 /** The kinds of model that OpenAI Live reaches. */
-export const LIVE_KINDS = Object.freeze(["duplex", "codec"]);
+const LIVE_KINDS = Object.freeze(["duplex", "codec"]);
+
+/**
+ * Lines for the models of a server, those of the view that is open first.
+ *
+ * @param {import("./parameters.js").Model[]} models
+ * @param {{base: string, hasKeys: boolean}} server
+ * @param {keyof typeof PATHS} view
+ * @returns {{name: string, lines: string}[]}
+ */
+export function linesFor(models, server, view) {
+  const talker = models.find(({ kind }) => LIVE_KINDS.includes(kind));
+  const [recogniser] = modelsOf(models, PATHS.transcribe);
+  const [synthesiser] = modelsOf(models, PATHS.read);
+  const blocks = {
+    talk: talker ? clientLines({ ...server, model: talker.name }) : [],
+    transcribe: recogniser ? [{ name: "curl, to write down", lines: transcription({ ...server, model: recogniser.name }) }] : [],
+    read: synthesiser ? [{ name: "curl, to read aloud", lines: speech({ ...server, model: synthesiser.name }) }] : [],
+  };
+  const { [view]: first, ...others } = blocks;
+  return [first, ...Object.values(others)].flat();
+}
+
+/** @param {Place} place */
+const transcription = ({ base, model, hasKeys }) => `curl ${base}/v1/audio/transcriptions${bearer(hasKeys)} \\
+  -F model=${model} -F file=@speech.wav`;
+
+/** @param {Place} place */
+const speech = ({ base, model, hasKeys }) => `curl ${base}/v1/audio/speech${bearer(hasKeys)} \\
+  -H 'content-type: application/json' \\
+  -d '{"model":"${model}","input":"the sky is blue"}' -o out.mp3`;
+
+/** @param {boolean} hasKeys */
+const bearer = (hasKeys) => (hasKeys ? " \\\n  -H 'authorization: Bearer your key'" : "");
 
 /** @param {Place} place @returns {{name: string, lines: string}[]} */
 export function clientLines({ base, model, hasKeys }) {
@@ -24,7 +59,7 @@ export function clientLines({ base, model, hasKeys }) {
 const openai = (base, model, key) => `from openai import AsyncOpenAI
 
 client = AsyncOpenAI(base_url="${base}/v1", api_key="${key}")
-# client.live, client.realtime or client.audio, with model="${model}"`;
+# client.live or client.realtime, with model="${model}"`;
 
 /** @param {string} base @param {string} model @param {string} key */
 const pipecat = (base, model, key) => `from pipecat.services.openai.live.llm import OpenAILiveLLMService
@@ -39,5 +74,10 @@ service = OpenAILiveLLMService(
 const livekit = (base, model, key) => `from livekit.agents import Agent, AgentSession
 from livekit.plugins.openai.realtime import GPTLiveModel
 
-live = GPTLiveModel(base_url="${base}/v1", api_key="${key}", model="${model}", delegation="client")
+live = GPTLiveModel(
+    base_url="${base}/v1",
+    api_key="${key}",
+    model="${model}",
+    delegation="client",
+)
 session = AgentSession(llm=live)`;

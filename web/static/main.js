@@ -67,7 +67,6 @@ class Page {
     part("views", HTMLElement).hidden = names.length < 2;
     part("key-form", HTMLElement).hidden = !this._settings.needsKey;
     document.body.dataset["key"] = this._settings.needsKey ? "asked" : "";
-    this._about.show(this._settings.all, this._settings.key !== "");
     for (const view of Object.values(this._views)) view.named();
     void this._route();
   }
@@ -77,6 +76,7 @@ class Page {
     const names = this._names;
     const wanted = /** @type {ViewName} */ (location.hash.slice(1));
     const name = names.includes(wanted) ? wanted : (names[0] ?? "talk");
+    this._about.show(this._settings.all, this._settings.key !== "", name);
     if (name === this._shown) return;
     if (this._shown) await this._views[this._shown].leave();
     this._shown = name;

@@ -1,12 +1,14 @@
-// "About this server": the lines that connect stock clients of OpenAI Live, for this address and model, without the key.
+// "About this server": the lines that call it with stock clients and curl, for this address and its models, without the key.
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { after, before, test } from "node:test";
 
-import { openBrowser, openPage, Server } from "./lib.js";
+import { clipPath, openBrowser, openPage, Server } from "./lib.js";
 
 const KEY = "key-of-this-test";
 
@@ -28,8 +30,9 @@ test("the lines name this server and its model, and can be copied", async (t) =>
   t.after(() => server.stop());
   const { page, complaints, close } = await openPage(browser, server.url, { permissions: ["clipboard-read", "clipboard-write"] });
   const lines = await shownLines(page);
-  assert.equal(lines.length, 3);
-  for (const text of lines) {
+  assert.equal(lines.length, 4);
+  assert.ok(lines[3]?.includes(`127.0.0.1:${server.port}/v1/audio/transcriptions`));
+  for (const text of lines.slice(0, 3)) {
     assert.ok(text.includes(`127.0.0.1:${server.port}/v1`), text);
     assert.ok(text.includes('"echo"'), "the first model that Live reaches");
     assert.ok(text.includes('api_key="any key"'), text);
@@ -58,12 +61,18 @@ test("the key of the page is in no line", async (t) => {
   await close();
 });
 
-test("a server without a model that talks shows none", async (t) => {
-  const server = await Server.start("--model", "tiny-stt");
+test("a server without a model that talks shows how curl calls it, and curl does", async (t) => {
+  const server = await Server.start("--model", "tiny-tts", "--model", "tiny-stt");
   t.after(() => server.stop());
   const { page, close } = await openPage(browser, server.url);
-  await page.click("#about summary");
-  await page.waitForSelector("#about-models li", { state: "visible" });
-  assert.equal(await page.isVisible("#about-clients"), false);
+  const [write, read] = await shownLines(page);
+  const folder = await mkdtemp(join(tmpdir(), "antiphon-curl-"));
+  t.after(() => rm(folder, { recursive: true }));
+  await copyFile(clipPath(), join(folder, "speech.wav"));
+  const shell = promisify(execFile);
+  const { stdout } = await shell("sh", ["-c", write ?? ""], { cwd: folder });
+  assert.equal(typeof JSON.parse(stdout).text, "string", stdout);
+  await shell("sh", ["-c", read ?? ""], { cwd: folder });
+  assert.ok((await stat(join(folder, "out.mp3"))).size > 2000);
   await close();
 });
