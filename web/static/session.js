@@ -86,6 +86,8 @@ export class Session {
     this._droppedBefore = 0;
     this._thread = new Thread();
     this._isResuming = false;
+    /** Whether the server has refused, on this connection, to go on with the call. */
+    this._isForgotten = false;
     this._pulse = new Pulse(around.clock());
     this._wasLive = false;
     this._attempts = 0;
@@ -194,6 +196,7 @@ export class Session {
     const address = this._url();
     const url = this._isResuming ? this._thread.resumingUrl(address) : address;
     this._lastError = null;
+    this._isForgotten = false;
     if (!this._isResuming) {
       this._thread = new Thread();
       this._droppedBefore += this._outbox.dropped;
@@ -237,6 +240,10 @@ export class Session {
       this._thread.isMoved = false; // once: a worker that does not answer is asked later each time
       this._thread.lost(this._around.clock());
       this._connect();
+      return;
+    }
+    if (this._isForgotten) {
+      this._connect(); // the server answers: there is nothing to wait for
       return;
     }
     if (this._pulse.hasOpened) {
@@ -386,6 +393,9 @@ export class Session {
         this._thread.moved(fields);
         break;
       case "resume_failed":
+        this._isForgotten = this._isResuming;
+        this._thread.end();
+        break;
       case "replaced":
         this._thread.end();
         break;

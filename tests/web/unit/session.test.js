@@ -507,15 +507,19 @@ test("a call whose connection breaks goes on through another, with what was said
   assert.deepEqual(audio, [4, 5, 6, 7]); // from frame 1 on
 });
 
-test("a call that cannot be gone on with begins anew", async () => {
+test("a call that cannot be gone on with begins anew, at once, and only once so", async () => {
   const world = resumable();
   await world.socket.ends(1006);
   world.pass(100);
   world.socket.opens();
   world.socket.tells("resume_failed", { reason: "expired" });
   await world.socket.ends(4404);
-  world.pass(5000);
   assert.equal(world.socket.url, "ws://server/api/chat?ext=1&resume=1");
+  assert.equal(world.session.state.name, "connecting");
+  world.socket.opens();
+  world.socket.tells("resume_failed", { reason: "no claim was made" });
+  await world.socket.ends(4404);
+  assert.equal(world.states.at(-1)?.name, "lost", "a server that goes on refusing is asked later each time");
 });
 
 test("after a goodbye, or too late, nothing is gone on with", async () => {
