@@ -64,7 +64,8 @@ export function chip(text, onPress) {
   button.type = "button";
   button.className = "chip";
   button.textContent = text;
-  button.addEventListener("click", () => {
+  button.addEventListener("click", ({ detail }) => {
+    if (detail > 1) return; // a double click elsewhere, under which the chips have moved
     if (button.getAttribute("aria-disabled") !== "true") onPress();
   });
   return button;

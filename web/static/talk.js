@@ -19,7 +19,7 @@ import { summaryOf } from "./summary.js";
 import { wordsForTalk } from "./talkwords.js";
 import { Transcript } from "./transcript.js";
 import { Turns } from "./turns.js";
-import { duration, stopwatch, wordsForMicrophone } from "./words.js";
+import { duration, stopwatch, wordsForLeaving, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./session.js").State} State */
 
@@ -90,6 +90,8 @@ export class Talk {
     /** How loud both sides are now. @type {[number, number]} */
     this._loud = [0, 0];
     this._liveSinceMs = 0;
+    /** When the server that leaves ends the call. @type {number | null} */
+    this._leavesMs = null;
     this._startedMs = 0;
     this._isStopped = false;
     this._isStarting = false;
@@ -211,7 +213,7 @@ export class Talk {
       onLevels: (said, heard) => this._levelled(said, heard),
       onSaid: (samples) => this._asked || this._ears?.push(samples), // a recorded question is known already
       onQuestion: (question) => this._questioned(question),
-      onDraining: (seconds) => this._note(`The server restarts soon: this call may continue for ${duration(seconds)}.`),
+      onDraining: (seconds) => this._leaves(seconds),
       onDevices: (problem) => this._devices(problem),
     });
     this._call = call;
@@ -302,6 +304,7 @@ export class Talk {
   /** @param {State} state */
   _changed(state) {
     this._about.log("reason" in state ? `${state.name}: ${state.reason}` : state.name);
+    if (this._leavesMs !== null) this._note(""); // it has left, or the call is elsewhere
     if (state.name === "live") {
       this._liveSinceMs = clock();
       if (state.isResumed) this._transcript.note("The connection was lost for a moment.");
@@ -357,9 +360,25 @@ export class Talk {
 
   /** @param {string} text what has to be known besides the state; "" for nothing */
   _note(text) {
+    this._leavesMs = null;
+    this._notice.setAttribute("aria-live", "polite");
     write(this._notice, text);
     this._notice.hidden = !text;
     if (text) this._about.log(text);
+  }
+
+  /** @param {number} seconds that the call may continue */
+  _leaves(seconds) {
+    this._note(wordsForLeaving(1000 * seconds));
+    this._leavesMs = clock() + 1000 * seconds;
+  }
+
+  /** Count down, which is not read out. */
+  _showLeaving() {
+    if (this._leavesMs === null) return;
+    const text = wordsForLeaving(this._leavesMs - clock());
+    if (this._notice.textContent !== text) this._notice.setAttribute("aria-live", "off");
+    write(this._notice, text);
   }
 
   _over() {
@@ -411,6 +430,7 @@ export class Talk {
 
   show() {
     this._showOngoing();
+    this._showLeaving();
     if (!this.isShown) return;
     /** @type {State} */
     const state = this._call?.session.state ?? { name: "idle" };

@@ -124,6 +124,12 @@ function inSeconds(ms) {
   return seconds <= 1 ? "now" : `in ${duration(seconds)}`;
 }
 
+/** @param {number} ms until a server that leaves ends the call */
+export function wordsForLeaving(ms) {
+  const seconds = Math.ceil(ms / 1000);
+  return seconds <= 0 ? "The server restarts now." : `The server restarts soon: this call may continue for ${duration(seconds)}.`;
+}
+
 /** @param {number} seconds */
 export function duration(seconds) {
   if (seconds < 90) return seconds === 1 ? "1 second" : `${Math.round(seconds)} seconds`;

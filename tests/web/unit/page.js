@@ -22,6 +22,9 @@ class Part extends EventTarget {
   }
   replaceChildren() {}
   querySelectorAll = () => [];
+  getAttribute() {
+    return null;
+  }
   setAttribute() {}
   removeAttribute() {}
   focus() {}

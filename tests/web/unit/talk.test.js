@@ -7,6 +7,7 @@ import { element, pretendDevices, world } from "./page.js";
 pretendDevices({});
 world.HTMLElement.prototype.getContext = () => null;
 
+const { chip } = await import("../../../web/static/chips.js");
 const { Talk } = await import("../../../web/static/talk.js");
 
 /** A view in a call that a recorded question began. @param {boolean} holdsToTalk @returns {any} */
@@ -45,4 +46,30 @@ test("a call is as long as it was, however much of it was recorded", () => {
   it._startedMs = performance.now() - 7_200_000;
   it._sumUp();
   assert.equal(it._summary, "120:00 of talk · 2 gaps");
+});
+
+test("how long a call may continue is counted down, and gone with the server", () => {
+  const it = view(false);
+  const notice = element("notice");
+  it._leaves(60);
+  assert.equal(notice.textContent, "The server restarts soon: this call may continue for 60 seconds.");
+  it._leavesMs -= 18_500;
+  it.show();
+  assert.equal(notice.textContent, "The server restarts soon: this call may continue for 42 seconds.");
+  it._changed({ name: "lost", reason: "leaving", retryAtMs: 0 });
+  assert.deepEqual([notice.textContent, notice.hidden], ["", true]);
+  it._note("The recorded voice could not be fetched.");
+  it._changed({ name: "live", isReturning: false });
+  assert.equal(notice.hidden, false, "another notice stays");
+});
+
+test("the second click of a double click asks nothing: chips may have moved below it", () => {
+  let asked = 0;
+  const button = chip("What is your name?", () => void (asked += 1));
+  const click = (/** @type {number} */ detail) => button.dispatchEvent(Object.assign(new Event("click"), { detail }));
+  click(2);
+  assert.equal(asked, 0);
+  click(1);
+  click(0); // with the keyboard
+  assert.equal(asked, 2);
 });

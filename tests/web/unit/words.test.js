@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { duration, stopwatch, wordsFor, wordsForMicrophone } from "../../../web/static/words.js";
+import { duration, stopwatch, wordsFor, wordsForLeaving, wordsForMicrophone } from "../../../web/static/words.js";
 
 /** @typedef {import("../../../web/static/session.js").State} State */
 
@@ -52,4 +52,9 @@ test("each problem with a microphone says what to do about it", () => {
 test("times are said as people say them", () => {
   assert.deepEqual([1, 2, 89, 120, 600].map(duration), ["1 second", "2 seconds", "89 seconds", "2 minutes", "10 minutes"]);
   assert.deepEqual([0, 9.9, 61, 3600].map(stopwatch), ["0:00", "0:09", "1:01", "60:00"]);
+});
+
+test("a server that leaves says for how long a call may continue", () => {
+  assert.match(wordsForLeaving(59_100), /^The server restarts soon: this call may continue for 60 seconds\.$/);
+  assert.equal(wordsForLeaving(0), "The server restarts now.");
 });
