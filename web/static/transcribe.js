@@ -49,6 +49,8 @@ export class Transcribe {
     this._sound = null;
     /** @type {Recogniser | null} */
     this._recogniser = null;
+    /** The recording that the words are of; "" for the microphone. */
+    this._source = "";
     this._headline = IDLE;
     this._isBusy = false;
     /** Counts transcriptions: what comes of one that was left changes nothing. */
@@ -81,7 +83,7 @@ export class Transcribe {
     copyButton.addEventListener("click", () => void copy(copyButton, asText(this._words)));
     for (const [id, make, suffix] of /** @type {const} */ ([["words-txt", asText, ".txt"], ["words-srt", asSrt, ".srt"]])) {
       part(id, HTMLButtonElement).addEventListener("click", () =>
-        download(new Blob([make(this._words)], { type: "text/plain" }), fileName(suffix)),
+        download(new Blob([make(this._words)], { type: "text/plain" }), this._fileName(suffix)),
       );
     }
   }
@@ -103,6 +105,12 @@ export class Transcribe {
     this._playback.hidden = !this._playback.src || this._isBusy;
     part("level-listen-box", HTMLElement).hidden = !this._recogniser;
     part("words-section", HTMLElement).hidden = this._words.length === 0;
+    write(part("words-source", HTMLElement), this._source);
+  }
+
+  /** The name for a file of the words: the recording's, where there is one. @param {string} suffix */
+  _fileName(suffix) {
+    return this._source ? this._source.replace(/\.[^.]*$/, "") + suffix : fileName(suffix);
   }
 
   async leave() {
@@ -210,6 +218,7 @@ export class Transcribe {
   /** @param {File} file @param {number} run which transcription it is */
   async _read(file, run = this._began()) {
     this._file.value = "";
+    this._source = file.name;
     this._say({ line: `Sending ${file.name}`, help: "", isTrouble: false });
     const reading = (this._reading = new AbortController());
     this._playback.src = URL.createObjectURL(file);
@@ -246,6 +255,7 @@ export class Transcribe {
     this._run += 1;
     this._isBusy = true;
     this._words = [];
+    this._source = "";
     this._forgetPlayback();
     this._log.replaceChildren();
     this._about.log("transcription");

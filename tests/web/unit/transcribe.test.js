@@ -177,3 +177,16 @@ test("what ends closes its recogniser, and what that one still says changes noth
   assert.equal(closed, 1);
   assert.notEqual(it._run, run);
 });
+
+test("words are saved by the name of their recording, which stands beside them", async () => {
+  const sent = uploads();
+  const it = view();
+  it._add = (/** @type {any} */ word) => it._words.push(word);
+  const reading = it._read(new File(["sound"], "three.take 2.wav"));
+  sent[0].answer(200, WORDS);
+  await reading;
+  assert.equal(it._fileName(".srt"), "three.take 2.srt");
+  assert.equal(world.document.getElementById("words-source").textContent, "three.take 2.wav");
+  it._began(); // the microphone has no name
+  assert.match(it._fileName(".srt"), /^antiphon-\d.*\.srt$/);
+});
