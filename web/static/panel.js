@@ -118,8 +118,9 @@ export class Panel {
     this.quality = qualityOf({ mouthToEarMs: this.delayMs, recentGaps, recentLate, serverMs, silentMs });
     const word = isLive ? this.quality : STATES[numbers.state];
     const { short, quality } = this._parts;
-    write(short, isLive && numbers.mouthToEarMs !== null && word !== "No answer" ? `${Math.round(numbers.mouthToEarMs)} ms` : "");
-    write(quality, word);
+    const hasDelay = isLive && numbers.mouthToEarMs !== null && word !== "No answer";
+    write(short, hasDelay ? `${Math.round(numbers.mouthToEarMs ?? 0)} ms` : "");
+    write(quality, hasDelay && (word === "Good" || word === "Fair") ? "Delay" : word);
     quality.dataset["quality"] = word;
     for (const [name, , unit, digits] of ROWS) {
       const cell = this._cells.get(name);

@@ -34,6 +34,8 @@ export class Read {
     this._preview = part("preview", HTMLButtonElement);
     this._progress = part("read-progress", HTMLElement);
     this._words = part("spoken", HTMLElement);
+    /** The text as this page last set it: another one is the visitor's. */
+    this._given = "";
     /** @type {WebSocket | null} */
     this._socket = null;
     /** @type {Player | null} */
@@ -70,13 +72,16 @@ export class Read {
     this._voice.replaceChildren(...(model?.voices ?? []).map((id) => new Option(nameOf(model, id), id, false, id === chosen)));
     part("voice-field", HTMLElement).hidden = (model?.voices?.length ?? 0) < 2;
     const examples = model?.card?.examples ?? [];
-    if (!this._text.value && examples.length) this._text.value = `${examples.join(". ")}.`;
-    fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => this._take(text))));
+    if (!this._text.value && examples.length) this._text.value = this._given = `${examples.join(". ")}.`;
+    fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => void this._take(text))));
   }
 
-  /** @param {string} text that is to be read next */
-  _take(text) {
-    this._text.value = text;
+  /** Read an example now; below what the visitor wrote, which stays. @param {string} text */
+  async _take(text) {
+    if (this._player) await this._stop(IDLE); // a preview
+    const written = this._text.value.trimEnd();
+    if (written === this._given) this._text.value = this._given = text;
+    else if (!written.endsWith(text)) this._text.value = `${written}\n${text}`;
     this._speak(text, false);
   }
 
@@ -93,7 +98,7 @@ export class Read {
     headline(this._headline);
     write(this._button, this._player ? "Stop" : "Read aloud");
     part("read-save", HTMLElement).hidden = !this._isMade || this._samples === 0 || this._isPreview;
-    part("read-samples", HTMLElement).hidden = this._player !== null;
+    part("read-samples", HTMLElement).hidden = this._player !== null && !this._isPreview;
     this._preview.disabled = this._player !== null;
     this._words.hidden = this._spoken.length === 0 || this._isPreview;
     part("unsaid-note", HTMLElement).hidden = this._words.hidden || this._spoken.every((word) => word.isHeard);

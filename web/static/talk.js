@@ -511,7 +511,7 @@ export class Talk {
    * @param {boolean} isCalling
    */
   _label(state, isCalling) {
-    if (!isCalling) return this._call || this._trouble ? "Start again" : "Start talking";
+    if (!isCalling) return this._call?.recorder.frames ? "Start again" : this._call || this._trouble ? "Try again" : "Start talking";
     return state.name === "live" ? "End" : "Cancel";
   }
 }

@@ -45,3 +45,38 @@ test("the word that is heard is marked, not the one that is not said", () => {
   it._follow();
   assert.deepEqual(marked, ["the"]);
 });
+
+test("an example takes the place of an example, and stands below what the visitor wrote", async () => {
+  const it = view([], 0);
+  it._player = null;
+  /** @type {string[]} */
+  const read = [];
+  it._speak = (/** @type {string} */ text) => read.push(text);
+  it._text.value = it._given = "The sky is blue. Snow is white.";
+  await it._take("Snow is white");
+  assert.equal(it._text.value, "Snow is white");
+  await it._take("The sky is blue");
+  assert.equal(it._text.value, "The sky is blue");
+  it._text.value = "My own words.";
+  await it._take("Snow is white");
+  await it._take("Snow is white");
+  assert.equal(it._text.value, "My own words.\nSnow is white");
+  assert.deepEqual(read, ["Snow is white", "The sky is blue", "Snow is white", "Snow is white"]);
+});
+
+test("the examples stay in sight while a voice is tried, and end that", async () => {
+  const it = view([], 0);
+  it._isPreview = true;
+  it.show();
+  assert.equal(element("read-samples").hidden, false);
+  it._socket = null;
+  let closed = 0;
+  it._player = { close: async () => void (closed += 1) };
+  it._speak = () => {};
+  await it._take("Snow is white");
+  assert.deepEqual([closed, it._player], [1, null]);
+  it._isPreview = false;
+  it._player = {};
+  it.show();
+  assert.equal(element("read-samples").hidden, true);
+});

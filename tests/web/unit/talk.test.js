@@ -73,3 +73,28 @@ test("the second click of a double click asks nothing: chips may have moved belo
   click(0); // with the keyboard
   assert.equal(asked, 2);
 });
+
+test("what has begun is started again, what has not is tried again", () => {
+  const it = view(false);
+  const label = () => it._label({ name: "ended", reason: "us" }, false);
+  assert.equal(label(), "Start again");
+  it._call.recorder.frames = 0;
+  assert.equal(label(), "Try again");
+  it._call = null;
+  assert.equal(label(), "Start talking");
+  it._trouble = { line: "There is no microphone.", help: "", isTrouble: true };
+  assert.equal(label(), "Try again");
+});
+
+test("the pill names the delay where a call is well, and what is wrong where it is not", () => {
+  const it = view(false);
+  const quality = element("quality");
+  const shown = () => [quality.textContent, quality.dataset["quality"], element("mouth-to-ear-short").textContent];
+  const numbers = { state: "live", mouthToEarMs: 331, gaps: 0, late: 0, silentMs: 40, path: "" };
+  it._panel._ask = () => numbers;
+  it._panel.update();
+  assert.deepEqual(shown(), ["Delay", "Good", "331 ms"]);
+  numbers.silentMs = 5000;
+  it._panel.update();
+  assert.deepEqual(shown(), ["No answer", "No answer", ""]);
+});
