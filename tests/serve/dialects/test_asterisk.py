@@ -110,14 +110,20 @@ async def test_an_agent_answers_a_call() -> None:
         UUID + b"\x10\x00\x02ab" + UUID,
         UUID + b"\x10\x00\x02ab" + b"\x13\x00\x02ab",  # another rate
         b"GET / HTTP/1.1\r\n\r\n",
-        UUID + b"\x00\x00\x00",
     ],
 )
 async def test_what_cannot_be_followed_is_hung_up(messages: bytes) -> None:
     async with serving() as server, listening(server, AUDIOSOCKET) as port, connected(port) as peer:
         peer.writer.write(messages)
-        ended = await peer.ended()
-        assert ended.endswith(wire.FAREWELL) or ended == b""
+        assert (await peer.ended()).endswith(wire.FAREWELL)
+        await server.is_empty()
+
+
+@pytest.mark.parametrize("messages", [wire.FAREWELL, UUID + wire.FAREWELL])
+async def test_a_caller_that_hangs_up_first_hears_nothing(messages: bytes) -> None:
+    async with serving() as server, listening(server, AUDIOSOCKET) as port, connected(port) as peer:
+        peer.writer.write(messages)
+        assert await peer.ended() == b""
         await server.is_empty()
 
 

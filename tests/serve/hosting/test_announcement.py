@@ -23,7 +23,9 @@ async def test_a_port_is_found_once_it_is_open() -> None:
         await asyncio.wait_for(announcement.made.wait(), PATIENCE_S)
         home = AsyncZeroconf(interfaces=LOOPBACK)
         try:
-            info = await home.async_get_service_info(SERVICE, announcement.names[0], timeout=5000)
+            info = await home.async_get_service_info(
+                SERVICE, announcement.names[0], timeout=round(1000 * PATIENCE_S)
+            )
             assert info is not None
             assert (info.port, info.parsed_addresses()) == (10300, LOOPBACK)
         finally:
