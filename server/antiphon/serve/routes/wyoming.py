@@ -129,8 +129,8 @@ class WyomingPort:
             raise ProtocolError("the event transcript has no words")
         if conversation.agent.stt.engine.health().draining:
             raise DrainingError("the server is leaving")
-        async with held(self._services, socket, caller):
-            with self._services.answering():
+        with self._services.answering():
+            async with held(self._services, socket, caller):
                 await socket.while_connected(self._write(socket, caller, conversation, text))
 
     async def _write(self, socket: Socket, caller: Caller, conversation: TextConversation, text: str) -> None:
