@@ -15,7 +15,9 @@ from antiphon.errors import ServerFullError, TextModelError
 from antiphon.serve.calls.agent import AgentParts
 
 MAX_RUNNING: Final = 16
-"""Most replies of one agent at once, spoken ones included: each is a request to its text model."""
+"""Replies that an agent writes at once, spoken ones included, from which on a text is refused: each is a
+request to its text model. A spoken reply is never refused.
+"""
 
 RETRY_S: Final = 5
 
