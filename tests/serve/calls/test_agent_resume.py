@@ -22,7 +22,7 @@ from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
 from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut
-from tests.serve.live_client import PATH, LiveClient, live_client
+from tests.serve.live_client import PATH, LiveClient, live_client, watchers_of
 from tests.serve.tts_client import levels
 from tests.support.text_model import Answer, TextModelServer, ending, piece, says
 
@@ -278,6 +278,10 @@ def test_a_client_gets_again_what_it_lacks_of_the_last_frames() -> None:
     assert recent.after(-1, 20)[:2] == (15, 0)  # a client that has none may have heard none
     recent.clear()
     assert recent.after(9, 20) == (20, 10, [])
+    recent.add(60, pcm)  # the numbers between were not sent
+    assert recent.after(19, 61) == (60, 0, [(60, pcm)])
+    recent.clear()
+    assert recent.after(17, 70)[:2] == (70, 3)  # 18, 19 and 60
 
 
 async def test_a_connection_that_still_stands_is_replaced_and_tokens_are_good_once() -> None:
@@ -431,6 +435,18 @@ async def test_a_server_that_drains_ends_a_call_without_a_connection_and_announc
         await is_left(server)
 
 
+async def test_a_call_that_was_not_told_of_a_drain_cannot_be_resumed_in_it() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with server.call(QUERY) as client:
+            thread = await begun(client)
+            for model in server.services.models:
+                model.engine.drain()
+            await server.eventually(lambda: all(it.engine.health().draining for it in server.services.models))
+            assert (await answer_to(server, thread.claim(0)))["reason"] == "draining"
+            client.cut()
+        await is_left(server)
+
+
 async def test_a_call_is_not_handed_over_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with TextModelServer().serve() as text, agent_serving(text) as server, server.call(QUERY) as client:
@@ -486,6 +502,25 @@ class LiveThread(LiveClient):
         self.seq, self.frame = before.seq, before.frame
         await self.send("session.resume", session={"model": "assistant"}, **{**place, **fields})
         return await self.event("session.resumed")
+
+
+async def test_watchers_of_a_session_stay_when_it_is_resumed_and_see_nothing_of_it() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        async with live_client(server, f"{PATH}?resume=1") as ws:
+            first = LiveThread(ws.ws)
+            session = await first.start(model="assistant")
+            async with (
+                live_client(server, f"{PATH}/{session['id']}/attach") as watcher,
+                live_client(server, f"{PATH}?resume=again") as again,
+            ):
+                await server.eventually(lambda: bool(watchers_of(server.calls[0])))
+                second = LiveThread(again.ws)
+                await second.resume(first)
+                assert (await first.error())["code"] == "session_replaced"
+                await second.send("session.close")
+                await watcher.event("session.closed")
+                assert "error" not in [it["type"] for it in watcher.events]
+        await is_left(server)
 
 
 async def test_a_live_session_continues_over_another_connection() -> None:

@@ -22,6 +22,9 @@ MAX_UNACKNOWLEDGED: Final = 512
 MAX_UNACKNOWLEDGED_BYTES: Final = 65_536
 """Most kept messages of a call; one with more cannot be resumed, as with the engine's calls."""
 
+MAX_GAPS: Final = 64
+"""The last gaps in the numbers of sent frames that are known; a client lacks only frames after them."""
+
 MAX_SKIPPED_FRAMES: Final = 2250
 """Frames that a client may be ahead of the processed ones: three minutes, more than a call waits for it."""
 
@@ -64,9 +67,14 @@ class Recent:
     def __init__(self, frame_ms: float) -> None:
         """Begin without any."""
         self._frames: deque[tuple[int, FloatArray]] = deque(maxlen=max(1, round(resume.REPLAY_MS / frame_ms)))
+        self._gaps: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)  # numbers that no frame has
+        self._next = 0
 
     def add(self, frame: int, pcm: FloatArray) -> None:
         """Add a frame that is being sent."""
+        if frame > self._next:
+            self._gaps.append((self._next, frame))
+        self._next = frame + 1
         self._frames.append((frame, pcm))
 
     def clear(self) -> None:
@@ -80,7 +88,9 @@ class Recent:
         """
         again = [(number, pcm) for number, pcm in self._frames if number > frame]
         first = again[0][0] if again else following
-        return first, max(0, first - frame - 1) if frame >= 0 else 0, again
+        gaps = [*self._gaps, (self._next, max(self._next, following))]
+        unsent = sum(max(0, min(end, first) - max(begin, frame + 1)) for begin, end in gaps)
+        return first, max(0, first - frame - 1 - unsent) if frame >= 0 else 0, again
 
 
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:
@@ -103,18 +113,27 @@ class LocalResume:
         """Begin a call."""
         self.window_s = services.config.engine.resume_window_s
         self.sequence = LocalSequence()
-        self._config, self._owner = services.config, caller.name
-        self._token, self._former = resume.new_token(), b""
+        self._services, self._owner = services, caller.name
+        self._key = self._former = b""  # of tokens only the stored form is kept
         self._change = asyncio.Event()
-        self.is_open = True  # another connection may have the call
+        self._is_over = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another connection may have the call: not at its end, nor where the server drains."""
+        is_draining = any(it.engine.health().draining for it in self._services.models)
+        return not (self._is_over or is_draining)
 
     def terms(self) -> dict[str, Any]:
-        """Return the token and limits with which the client can resume the call."""
-        return resume_terms(self._config, self._token)
+        """Return a new token, and the limits, with which the client can resume the call."""
+        token = resume.new_token()
+        self._key = resume.token_key(token)
+        return resume_terms(self._services.config, token)
 
     def has(self, token: bytes) -> bool:
         """Whether this is the call's token, or the former one, while the client may lack the new one."""
-        return any(hmac.compare_digest(token, it) for it in (self._token, self._former) if it)
+        key = resume.token_key(token)
+        return any(hmac.compare_digest(key, it) for it in (self._key, self._former) if it)
 
     def confirm(self, seq: int) -> None:
         """The client has received the messages up to this one, and its token."""
@@ -122,7 +141,7 @@ class LocalResume:
         self._former = b""
 
     def claim(self, claim: resume.Claim, caller: Caller) -> None:
-        """Another connection has the call from now on, with a new token.
+        """Another connection has the call from now on; its token comes with :meth:`terms`.
 
         Raises:
             ResumeError: the call cannot be resumed.
@@ -137,7 +156,7 @@ class LocalResume:
         if not self.sequence.is_whole:
             raise ResumeError("unknown: the call said too much that was not acknowledged")
         self.sequence.drop_until(claim.seq)
-        self._former, self._token = claim.token, resume.new_token()
+        self._former, self._key = resume.token_key(claim.token), b""
         self._change.set()
 
     async def wait(self) -> None:
@@ -151,7 +170,7 @@ class LocalResume:
 
     def leave(self) -> None:
         """The call ends, or the server shuts down: no connection can resume it any more."""
-        self.is_open = False
+        self._is_over = True
         self._change.set()
 
 

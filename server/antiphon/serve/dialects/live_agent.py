@@ -28,12 +28,13 @@ from antiphon.agent.values import (
 )
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.pcm import FloatArray, s16le_from_float
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ReplacedError
 from antiphon.protocol import live
 from antiphon.protocol import live_events as events
 from antiphon.protocol.fields import INVALID_VALUE
 from antiphon.protocol.live_delegation import DELEGATE, Delegation, Target, read_delegation
 from antiphon.protocol.live_session import LiveFormat, SessionChange, SessionConfig
+from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.calls.agent import AgentParts
 from antiphon.serve.calls.dialect import Dialect
 from antiphon.serve.calls.local_resume import LocalResume, Recent
@@ -229,6 +230,11 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         unheard = sum(frame >= self._reply_frame for frame, _ in frames) if self._is_sounding else 0
         seconds = unheard * self._said.frame_ms / 1000
         return [self.written(event), *lacking, *audio], [Instruct(SoundAgain(seconds))]
+
+    def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
+        if isinstance(error, ReplacedError):  # of one connection: the session continues, with its watchers
+            return (self.written(events.error_of(error)),), wire_form(error).openai_close
+        return super().error(error)
 
     def messages(self, reply: AgentNews) -> Sequence[Message]:
         match reply:
