@@ -56,10 +56,10 @@ class Subject:
     """A backend under test.
 
     ``make`` makes it with a number of slots. ``wrap_frames`` is more than twice the frames its longest
-    attention window holds, or more than once where that is long. ``pcm_tolerance`` is the largest difference
-    between the same session on different rows, or beside other rows (0: identical); on one row in fixed ticks
-    there is none. ``comparable`` blanks what may lawfully differ between sessions. ``samples`` says that a
-    model's logits are sampled, by every parameter there is for its pipeline but those it ``ignores``.
+    attention window holds. ``pcm_tolerance`` is the largest difference between the same session on different
+    rows, or beside other rows (0: identical); on one row in fixed ticks there is none. ``comparable`` blanks
+    what may lawfully differ between sessions. ``samples`` says that a model's logits are sampled, by every
+    parameter there is for its pipeline but those it ``ignores``.
     ``grows``: a row takes memory only while it speaks, and at most what the facts say.
     """
 
