@@ -40,6 +40,8 @@ from tests.ipc.places import until as until_seen
 from tests.ipc.server_thread import ServerThread
 from tests.support.calm import calm
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 POOLS = 2
 SLOTS = 8
 

@@ -10,7 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.supervisor.running import PATIENCE_S, Running
+
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
 
 REPOSITORY = Path(__file__).parents[2]
 STOPPED_S = 4.0

@@ -37,6 +37,8 @@ from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.messages import Begin, Message, Ready
 from tests.supervisor.running import PATIENCE_S, STUB, Caller, Running, children, supervised
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 BACK_S = 60.0
 """A front end that ended is back within this time."""
 

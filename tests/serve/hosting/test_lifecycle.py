@@ -28,6 +28,8 @@ from tests.serve.process import REPOSITORY, START_S, ServerProcess, said, serve_
 from tests.support.calm import SERVE
 from tests.support.launch import free_port
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 EXTENDED = "ext=1&format=pcm_f32le"
 
 

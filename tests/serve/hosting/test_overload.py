@@ -22,6 +22,8 @@ from antiphon.serve.hosting.event_loop import LOOKS, WORST_S, LoopLag
 from tests.serve.asr_client import transcribing
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 HANDLER_S = 0.02
 """A quarter of a frame: what one handler may keep every other session waiting."""
 

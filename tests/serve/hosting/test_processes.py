@@ -25,6 +25,8 @@ from tests.serve.harness import PATIENCE_S, Client, Closed, speech
 from tests.serve.process import ServerProcess, children, front_ends, serve_process
 from tests.support.stamp import read_stamp
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 EXTENDED = "ext=1&format=pcm_f32le"
 FRAME_S = 0.08
 STOPPED_S = 5.0

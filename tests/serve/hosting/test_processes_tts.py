@@ -7,9 +7,13 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.serve.process import ROOM, START_S, children_of, run
 from tests.support.calm import SERVE
 from tests.support.launch import ANTIPHON
+
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
 
 PROBES_S = 300.0
 PROBE = (*ANTIPHON, "probe", "--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")

@@ -22,6 +22,8 @@ from tests.models.test_tensor_file import repack
 from tests.serve.embedded_voice import save_embedded
 from tests.support.null_models import LM
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 MUTATIONS = 1000
 """Of each kind; there are six."""
 

@@ -24,6 +24,8 @@ from tests.serve.harness import PATIENCE_S, Server
 from tests.serve.hostile import ATTACKS, FRAMES, REQUESTS, UPGRADE, Asked, Message, Upgraded, queries
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 REFUSED = {1007, 1008, 1009}
 """What a client hears that said something which cannot be; 1000 where it had said the end before."""
 

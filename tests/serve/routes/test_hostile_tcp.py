@@ -18,6 +18,8 @@ from tests.serve.harness import PATIENCE_S
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood
 from tests.serve.tcp_peer import connected, listening
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 ADDRESSES: Final[Mapping[TcpProtocol, str]] = MappingProxyType(
     {TcpProtocol.WYOMING: "wyoming://:{}", TcpProtocol.AUDIOSOCKET: "audiosocket://:{}/null-duplex"}
 )

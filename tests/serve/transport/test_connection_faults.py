@@ -25,6 +25,8 @@ from tests.serve.hostile import UPGRADE
 from tests.serve.neighbours import assert_no_fault
 from tests.serve.process import ServerProcess, serve_process
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 CERTIFICATE = ("--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem"))
 RESETS = 40
 """Some meet the server in each of its steps: before, a third and more of them left an error."""

@@ -18,6 +18,8 @@ from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, servi
 from tests.support.held import held_bytes
 from tests.support.stamp import read_stamp
 
+pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
+
 
 async def well_served(client: Client, frames: int, period_s: float = 0.02) -> list[float]:
     """Speak frame by frame and hear each answer, in order; returns the seconds each took."""
