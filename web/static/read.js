@@ -73,14 +73,14 @@ export class Read {
     part("voice-field", HTMLElement).hidden = (model?.voices?.length ?? 0) < 2;
     const examples = model?.card?.examples ?? [];
     if (!this._text.value && examples.length) this._text.value = this._given = `${examples.join(". ")}.`;
-    fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => void this._take(text))));
+    fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => this._take(text))));
   }
 
   /** Read an example now; below what the visitor wrote, which stays. @param {string} text */
-  async _take(text) {
-    if (this._player) await this._stop(IDLE); // a preview
+  _take(text) {
+    if (this._player) void this._stop(IDLE); // a preview
     const written = this._text.value.trimEnd();
-    if (written === this._given) this._text.value = this._given = text;
+    if (!written || written === this._given) this._text.value = this._given = text;
     else if (!written.endsWith(text)) this._text.value = `${written}\n${text}`;
     this._speak(text, false);
   }
