@@ -30,47 +30,52 @@ class EngineConfig:
         False, "run every step over all rows: results do not depend on the other sessions", group=Group.MODELS
     )
     max_slots: int = constant(
-        256, "most rows of slots = auto; beyond, the process that feeds the GPU is the limit", minimum=1
+        256, "most rows of slots = auto; with more, the process that feeds the GPU is the limit", minimum=1
     )
     input_frames: int = constant(
         16,
-        "whole frames that wait for the model: the largest chunk of stock clients, the longest stall that a "
-        "conversation forgives",
+        "whole frames that may wait for the model; this holds the largest chunk of stock clients",
         minimum=2,
     )
     output_frames: int = constant(
         25,
-        "replies that wait for the socket; a listener two seconds behind has lost the conversation",
+        "replies that may wait for the socket; with a longer delay no conversation is possible",
         minimum=1,
     )
     padding_rows: int = constant(
         8, "stt sessions whose state is kept during flush padding; each takes the memory of a row", minimum=0
     )
     text_entries: int = constant(
-        256, "words of a tts session that wait: a page; the rest stays in the caller's socket", minimum=1
+        256,
+        "words of a tts session that may wait, about a page; others stay in the caller's socket",
+        minimum=1,
     )
     resume_window_s: float = constant(
-        30.0, "a call without a connection can be resumed; a phone changes networks in less", minimum=0
+        30.0, "time to resume a call without a connection; a phone changes networks in less", minimum=0
     )
     resume_yield_s: float = constant(
-        5.0, "after which its row goes to a caller that waits for one", minimum=0
+        5.0, "time after which a waiting caller gets the row of a call without a connection", minimum=0
     )
     least_tick_ms: float = constant(
         5.0,
-        "minimum interval between live ticks, up to 4x from 512 sessions on, 0 for none: without it every "
-        "frame is a tick of its own, and the host pays for each",
+        "minimum interval between live ticks, up to 4x from 512 sessions on; 0: none. It lowers the fixed "
+        "cost of ticks on the host",
         minimum=0,
     )
     stuck_s: float = constant(
         10.0,
-        "a step longer than this fails /healthz: far beyond any tick, far below a supervisor's wait",
+        "a longer step fails /healthz; far above any tick, and far below a service manager's limit",
         minimum=0.1,
     )
     late_window_s: float = constant(
-        4.5, "window of recent frames for late pressure; refusals stop within 5 s after the load", minimum=0.1
+        4.5,
+        "window of recent frames for late pressure; admission resumes within 5 s after the load",
+        minimum=0.1,
     )
     late_min_frames: int = constant(
-        5, "late frames that count; a server that hardly answers must not need many to notice", minimum=1
+        5,
+        "minimum number of late frames that stops admission; low, so that a stalled server stops early",
+        minimum=1,
     )
     late_refuse_fraction: float = constant(
         0.05, "share of late frames in the window above which admission stops", minimum=0
@@ -80,7 +85,7 @@ class EngineConfig:
     )
     host_lag_ms: float = constant(
         40.0,
-        "lag of the event loop above which admission stops: half a frame, as a median of 0.5 s",
+        "event loop lag, as a median of 0.5 s, above which admission stops; half a frame",
         minimum=1,
     )
     session_guess_s: float = constant(
