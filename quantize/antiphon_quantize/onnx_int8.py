@@ -283,7 +283,7 @@ class Turn(nn.Module):
     """Transposes between layers with channels first and with positions first."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:  # noqa: ARG002
-        """``[n, a, b]`` to ``[n, b, a]``."""
+        """Map ``[n, a, b]`` to ``[n, b, a]``."""
         return x.transpose(1, 2)
 
 

@@ -210,7 +210,7 @@ class LookingAttention(CrossAttention):
         self.in_proj = _lines(whole.in_proj, 0, whole.config.dim)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         q = split_heads(self.in_proj(x), self.config.head_dim)
         k, v = step.read(f"{self.name}.cross_k"), step.read(f"{self.name}.cross_v")
         return merge_heads(nn.functional.scaled_dot_product_attention(q, k, v), self.out_proj)

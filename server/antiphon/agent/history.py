@@ -1,4 +1,4 @@
-"""The conversation of a call for a text model: bounded in tokens, without words that were not heard."""
+"""The conversation of a call for a text model: bounded in tokens, without words that were not played."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class History:
         self._entries.pop(name, None)
 
     def cut(self, name: str, heard_ms: int) -> None:
-        """Only this much of a reply's sound was heard: delete later words, and the reply without any."""
+        """Delete the words of a reply after the played sound, and the whole reply if no word is left."""
         entry = self._entries.get(name)
         if entry is None or entry.role is not Role.ASSISTANT:
             return

@@ -122,7 +122,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Cut the reply where it was heard; ``by_caller``: by speech, not by the client."""
+    """Cut the reply where playback is; ``by_caller`` means by speech, not by the client."""
 
     by_caller: bool = True
 
@@ -160,7 +160,7 @@ class TurnMachine:
 
     @property
     def has_reply(self) -> bool:
-        """Whether a reply is in progress that the caller hears or may hear."""
+        """Whether a reply is in progress that the server sends or may send."""
         return self.reply in (ReplyState.THINKING, ReplyState.SPEAKING, ReplyState.HELD)
 
     def change(self, rules: TurnRules) -> list[TurnAction]:
@@ -253,7 +253,7 @@ class TurnMachine:
             self.reply = ReplyState.SPEAKING
 
     def over(self) -> list[TurnAction]:
-        """The reply was heard to its end, or has failed."""
+        """End a reply that was played to its end or has failed."""
         self.reply, self._idle_ms = ReplyState.NONE, 0
         return self._answer()
 

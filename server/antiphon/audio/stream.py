@@ -35,7 +35,7 @@ MAX_GAP_S: Final = 60.0
 
 _HEAD_BYTES: Final = 12
 _STATED: Final = ("wav", "w64", "aiff", "caf", "flac", "mp4")
-"""Containers whose header states a length; elsewhere the length is an estimate."""
+"""Containers whose header states a length; in others the length is an estimate."""
 
 _CANCELLED: Final = 0.02
 """Share of the loudest channel's energy, -17 dB, below which the channels of a mixture cancel out."""
@@ -274,7 +274,7 @@ class _Mixer:
         self._mixed = 0.0
 
     def mix(self, channels: FloatArray) -> FloatArray:
-        """``[C, N]`` to ``[N]``."""
+        """Map ``[C, N]`` to ``[N]``."""
         if len(channels) == 1:
             only: FloatArray = channels[0]
             return only

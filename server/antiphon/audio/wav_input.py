@@ -1,4 +1,4 @@
-"""WAV read as it comes: 16-bit samples of one or two channels, at the rate that the header states."""
+"""Reads a WAV piece by piece: 16-bit samples of one or two channels, at the rate in the header."""
 
 from __future__ import annotations
 

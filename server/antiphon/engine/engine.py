@@ -147,7 +147,7 @@ class Engine:
             raise failures[0]
 
     def prepare(self, progress: Progress = _no_progress) -> None:
-        """Make and warm the backend on the calling thread; :attr:`loop` may then be ticked by hand."""
+        """Make and warm the backend on the calling thread; a caller may then call ticks of :attr:`loop`."""
         backend = self._backend = self._warm_backend(progress)
         info = backend.info
         self.rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pools=self._pools)

@@ -208,7 +208,7 @@ class FrontEndConnection:
 
 
 def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> None:
-    """End a call whose front end is gone, or let it wait for another connection."""
+    """End a call whose front end has ended, or keep it for another connection."""
     session.orphan()
     if session.resumable is not None and session.lease is not None:
         Log(__name__).warning("session detached", session=call, reason=reason)
@@ -282,7 +282,7 @@ class FrontEndServer:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
-        """End all calls; the engines continue, and may be about to ring a bell."""
+        """End all calls; the engines continue, and may be about to send a wake-up signal."""
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process shuts down")
             self.take_back(pool)

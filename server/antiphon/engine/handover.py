@@ -138,7 +138,7 @@ class HandOver:
         return min((self._due_s.get(call, -math.inf) for call in movable), default=math.inf)
 
     def _next(self) -> ResumableCall | None:
-        """A call that was not tried, or whose second attempt is due."""
+        """Return a call that was not tried, or whose second attempt is due."""
         now_s, movable = self._clock(), self._sessions.resuming.movable()
         return next((call for call in movable if self._due_s.get(call, -math.inf) <= now_s), None)
 
@@ -159,7 +159,7 @@ class HandOver:
             self.settle()
 
     def _saved(self, sending: _Sending, saved: Future[SavedRow]) -> None:
-        """The state of a call has been read: send it, on a thread of its own."""
+        """Send the state of a call on a separate thread."""
         is_moving = sending.call.state is ResumeState.MOVING
         if self._sending is not sending or self._target is None or not is_moving:
             return
@@ -231,7 +231,7 @@ class HandOver:
             arrived.set_exception(HandOverError(LEAVING))
 
     def read(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
-        """Read a call and admit it; on a thread of its own."""
+        """Read a call and admit it, on a separate thread."""
         if not arrived.set_running_or_notify_cancel():  # its sender waits no more
             return
         try:

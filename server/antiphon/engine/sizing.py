@@ -347,7 +347,7 @@ def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progre
 
 
 def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitting: int) -> int | None:
-    """The slots computed for a GPU with known constants, as far as they fit into memory; at least 1."""
+    """The slots computed for a GPU with known constants, limited by its memory; at least 1."""
     computed = computed_slots(info, config, share.models)
     if computed is None:
         return None
@@ -423,7 +423,7 @@ def _telling(rows: int) -> Iterator[None]:
 
 
 def bytes_taken(info: BackendInfo) -> int:
-    """Memory that a backend takes of its device, as far as it reports it."""
+    """The device memory that a backend reports to use."""
     memory = info.memory
     return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * memory.get("state_per_row", 0)
 

@@ -133,7 +133,7 @@ class _Machine:
             target[key] = value
 
     def name(self) -> None:
-        """A name whose two halves are the last values."""
+        """Return a name whose two halves are the last values."""
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
             raise ValueError("its pickle has a name that is no text")

@@ -180,7 +180,7 @@ def replaced() -> Event:
 
 
 def interrupted(at_frame: int) -> Event:
-    """Audio was discarded: ``at_frame`` is the first input frame whose answer may still come."""
+    """Audio was discarded; ``at_frame`` is the first input frame whose reply may still arrive."""
     return Event("interrupted", {"at_frame": at_frame})
 
 

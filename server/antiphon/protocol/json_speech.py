@@ -160,5 +160,5 @@ def encode_step(index: int, pauses: Sequence[float], frame_s: float) -> str:
 
 
 def encode_spoken(word: Spoken, request: str | None) -> str:
-    """A word of the speech, and when it is heard."""
+    """A word of the speech, and its times."""
     return encode("text", request, text=word.text, start_s=word.start_s, stop_s=word.stop_s)

@@ -169,7 +169,7 @@ def encode_media(start: StreamStart, payload: bytes) -> str:
 
 
 def encode_mark(start: StreamStart, name: str) -> str:
-    """A mark that comes back as :class:`Played`."""
+    """A mark, which the service returns as :class:`Played`."""
     return _written(start, "mark", {"name": name})
 
 

@@ -132,7 +132,7 @@ class Child:
         hear: Handle[Message],
         descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start a process by exec, in a session of its own, so that it does not get a terminal's signals.
+        """Start a process by exec in a new session, so that it does not get a terminal's signals.
 
         The control socket and our own process are added to ``command`` as two numbers.
         """

@@ -257,7 +257,7 @@ class MlxFrames(MlxRows):
         progress(len(sizes), len(sizes), "ready")
 
     def run(self, work: Work) -> Result:
-        """Run one tick, stage by stage, each over its own rows."""
+        """Run the stages of one tick, each over its rows."""
         rows, frames, is_emitting = work.rows, work.frames, work.is_emitting
         with self.on_device():
             self.state.reset(rows[work.is_fresh].tolist())

@@ -67,14 +67,14 @@ class TokenChooser(Protocol):
     """Chooses tokens from logits, row by row; a sampler, for example."""
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
-        """``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
+        """Map ``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
 
     def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
-        """``[n, card]`` to int32 ``[n]``."""
+        """Map ``[n, card]`` to int32 ``[n]``."""
 
 
 class Generator:
-    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes."""
+    """A language model that maps ``n_q - dep_q`` codes a frame to a text token and ``dep_q`` codes."""
 
     def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
         """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""

@@ -103,7 +103,7 @@ class Linear:
     bias: mx.array | None = None
 
     def __call__(self, x: mx.array) -> mx.array:
-        """``[..., in]`` to ``[..., out]``."""
+        """Map ``[..., in]`` to ``[..., out]``."""
         out = self.matrix.product(x)
         return out if self.bias is None else out + self.bias
 
@@ -196,7 +196,7 @@ class Norm:
     eps: float
 
     def __call__(self, x: mx.array) -> mx.array:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         if self.bias is None:
             return mx.fast.rms_norm(x, self.weight, self.eps)
         return mx.fast.layer_norm(x, self.weight, self.bias, self.eps)
@@ -317,7 +317,7 @@ class PlainFeedForward:
     linear2: Linear
 
     def __call__(self, x: mx.array) -> mx.array:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         return self.linear2(gelu(self.linear1(x)))
 
 
@@ -330,7 +330,7 @@ class GatedFeedForward:
     linear_out: Linear
 
     def __call__(self, x: mx.array) -> mx.array:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         gate, value = mx.split(self.linear_in(x), 2, axis=-1)
         return self.linear_out(self.activation(gate) * value)
 

@@ -59,7 +59,7 @@ class CausalConv1d:
         return joined
 
     def __call__(self, x: mx.array, step: Packed) -> mx.array:
-        """``[n, T, inputs]`` to ``[n, T / stride, outputs]``; T is a multiple of the stride."""
+        """Map ``[n, T, inputs]`` to ``[n, T / stride, outputs]``; T is a multiple of the stride."""
         if self.past_positions:
             x = self._with_past(x, step)
         out = mx.conv1d(x, self.weight, self.shape.stride, 0, self.shape.dilation)
@@ -100,7 +100,7 @@ class CausalConvTranspose1d:
         yield TensorSpec(f"{self.name}.tail", (self.shape.stride, self.shape.outputs), self.weight.dtype)
 
     def __call__(self, x: mx.array, step: Packed) -> mx.array:
-        """``[n, T, inputs]`` to ``[n, T * stride, outputs]``."""
+        """Map ``[n, T, inputs]`` to ``[n, T * stride, outputs]``."""
         rows, count, _ = x.shape
         spread = x[:, :, None] * self.weight if self.depthwise else x @ self.weight
         blocks = spread.reshape(rows, count, 2, self.shape.stride, self.shape.outputs)

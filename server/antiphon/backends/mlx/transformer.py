@@ -133,7 +133,7 @@ class Window:
 
 
 def split_projection(x: mx.array, config_dims: tuple[int, int, int]) -> tuple[mx.array, mx.array, mx.array]:
-    """``[n, T, dim + 2 kv_dim]`` to queries, keys and values, each ``[n, T, H, D]``.
+    """Map ``[n, T, dim + 2 kv_dim]`` to queries, keys and values, each ``[n, T, H, D]``.
 
     ``config_dims`` are dim, kv_dim and the width of a head.
     """
@@ -144,7 +144,7 @@ def split_projection(x: mx.array, config_dims: tuple[int, int, int]) -> tuple[mx
 
 
 def merge_heads(x: mx.array, out_proj: Linear) -> mx.array:
-    """``[n, H, T, D]`` through the output projection: ``[n, T, dim]``."""
+    """Apply the output projection to ``[n, H, T, D]``: ``[n, T, dim]``."""
     rows, _, count, _ = x.shape
     return out_proj(x.swapaxes(1, 2).reshape(rows, count, -1))
 
@@ -177,7 +177,7 @@ class CrossAttention:
         yield from zip(self._names, (k[0].swapaxes(0, 1), v[0].swapaxes(0, 1)), strict=True)
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """``[n, T, dim]`` to the same, the input included."""
+        """Map ``[n, T, dim]`` to the same shape, the input included."""
         q, _, _ = self._split(self.norm(x))
         scale, length = self._config.head_dim**-0.5, self._config.cross_positions
 
@@ -238,7 +238,7 @@ class TransformerLayer:
         self._join, self._feed = mx.compile(self.join), mx.compile(self.feed)
 
     def project(self, x: mx.array, *turn: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        """``[n, T, dim]`` to rotated queries and keys and to values, each ``[n, T, H, D]``."""
+        """Map ``[n, T, dim]`` to rotated queries and keys and to values, each ``[n, T, H, D]``."""
         q, k, v = split_projection(self.in_proj(self.norm1(x)), self._dims)
         if turn:
             q, k = (rotate(part, *turn, interleaved=self._interleaved) for part in (q, k))
@@ -253,7 +253,7 @@ class TransformerLayer:
         return x + scaled(self.feed_forward(self.norm2(x)), self.scale_2)
 
     def __call__(self, x: mx.array, step: Step, window: Window) -> mx.array:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         q, k, v = self._project(x, *window.turn)
         self.ring.write(step, window.slots, k, v)
         x = self._join(x, self.ring.attend(step, q.swapaxes(1, 2), window.mask, window.lengths))
@@ -305,7 +305,7 @@ class StreamingTransformer:
             layer.compile()
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """``[n, T, dim]`` to the same; T is one frame's positions, or those of several.
+        """Map ``[n, T, dim]`` to the same shape; T is one frame's positions, or those of several.
 
         Several must not wrap around the ring: the overwritten slots are still to be read.
         """

@@ -103,11 +103,11 @@ class TokenChooser(Protocol):
     """Chooses tokens from logits, row by row; ``frames [n]`` is each row's step since its reset."""
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """``[n, text_card]``, in the model's dtype, to int64 ``[n]``; may keep a history in the state."""
+        """Map ``[n, text_card]``, in the model's dtype, to int64 ``[n]``; may keep a history in the state."""
         ...
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """``[n, card]``, in the model's dtype, to int64 ``[n]``."""
+        """Map ``[n, card]``, in the model's dtype, to int64 ``[n]``."""
         ...
 
 
@@ -246,5 +246,5 @@ class GuidedGenerator(Generator):
 
 
 def _twice(values: Tensor) -> Tensor:
-    """``[n]`` to ``[2 * n]``, each element twice in a row."""
+    """Map ``[n]`` to ``[2 * n]``, with each element twice in a row."""
     return values[:, None].expand(-1, PAIR).flatten()

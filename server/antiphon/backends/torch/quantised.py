@@ -134,7 +134,7 @@ class Int4Linear(nn.Module):
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in]`` to ``[..., out]``."""
+        """Map ``[..., in]`` to ``[..., out]``."""
         flat = x.reshape(-1, self.in_features)
         if self.prescale is not None:
             flat = flat * self.prescale
@@ -214,7 +214,7 @@ class Int8Linear(nn.Module):
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in]`` to ``[..., out]``."""
+        """Map ``[..., in]`` to ``[..., out]``."""
         flat = x.reshape(-1, self.in_features)
         if self.prescale is not None:
             flat = flat * self.prescale

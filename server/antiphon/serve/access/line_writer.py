@@ -1,4 +1,4 @@
-"""Appends and reads lines of a file on a thread of its own, so that a hanging disk blocks no event loop."""
+"""Appends and reads lines of a file on a separate thread, so that a hanging disk blocks no event loop."""
 
 from __future__ import annotations
 

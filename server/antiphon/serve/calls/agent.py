@@ -66,7 +66,7 @@ IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentParts:
-    """The parts of an agent. ``sorry`` is said where the text model fails, ``greeting`` at first."""
+    """The parts of an agent; it speaks ``greeting`` first, and ``sorry`` if the text model fails."""
 
     name: str
     stt: ServedModel
@@ -379,7 +379,7 @@ class Agent(Participant[AgentNews]):
         )
 
     def _follow(self, reply: Reply, now_s: float, *, may_take: bool) -> None:
-        """Take the new parts of the reply, and record what was said."""
+        """Take the new parts of the reply, and record the spoken words."""
         if reply.has_text and not (reply.is_early or reply.is_measured):
             reply.is_measured = True
             if not math.isnan(self._ended_s):

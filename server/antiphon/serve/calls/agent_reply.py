@@ -69,7 +69,7 @@ class Reply:
         new_id: Callable[[str], str],
         wake: Callable[[], None],
     ) -> None:
-        """Request the ``pieces``; ``sorry`` is said where they fail before anything was said."""
+        """Request the ``pieces``; if they fail before anything was spoken, speak ``sorry``."""
         self.asked, self.is_early, self.is_held = asked, is_early, False
         self.item, self.entry = new_id("item"), HistoryEntry(Role.ASSISTANT)
         self.is_kept = asked is None or not asked.is_apart
@@ -139,7 +139,7 @@ class Reply:
         self._began_s = now_s - played_s
 
     def heard_ms(self, now_s: float) -> int:
-        """Milliseconds of its sound that the caller has certainly heard."""
+        """Milliseconds of its sound that were certainly played."""
         return math.floor(1000 * self._heard_s(now_s))
 
     def over(self, outcome: str) -> ReplyOver:
@@ -212,7 +212,7 @@ class Reply:
                 pass
 
     def _tell(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
-        """The words that were said, and the sound that is due."""
+        """Return the words that were spoken, and the sound that is due."""
         news: list[AgentNews] = []
         self.due_s = math.inf
         while self._ready and may_take:
@@ -235,7 +235,7 @@ class Reply:
         return news
 
     def _is_heard(self, now_s: float) -> bool:
-        """Whether it is complete, and its sound was heard: earlier speech may cut its last word."""
+        """Whether the reply is complete and played; speech before that may cut its last word."""
         if not self._is_read or self._ready or not (self._voice is None or self._voice.is_done):
             return False
         left_s = self._sent_s - self._heard_s(now_s)

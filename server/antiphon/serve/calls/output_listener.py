@@ -18,7 +18,7 @@ FINISH_S: Final = 20.0
 
 
 class OutputListeners:
-    """Recognisers for output; one call uses one: a recogniser's rows are first for its own callers."""
+    """Recognisers for output; a call uses one. The rows of a recogniser are first for its own callers."""
 
     def __init__(self, models: Models, clock: Callable[[], float]) -> None:
         """Use the first recogniser of ``models``, if there is one."""

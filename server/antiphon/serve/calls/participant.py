@@ -84,7 +84,7 @@ class Participant(ABC, Generic[R]):
 
     @abstractmethod
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[R]:
-        """Advance as far as possible now; returns new replies, in order, none unless ``may_take``."""
+        """Advance as far as possible now; return new replies in order, or none unless ``may_take``."""
 
     @abstractmethod
     def finish(self, now_s: float) -> None:

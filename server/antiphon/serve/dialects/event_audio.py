@@ -28,7 +28,7 @@ BEGINNINGS: Final = re.compile(
 """The first bytes of audio events that are files, not samples; five bytes or more."""
 
 SAMPLES_FOLLOW: Final = "WAV"
-"""The kind of file whose later parts are plain samples; later parts of the others would sound like noise."""
+"""The kind of file whose later parts are plain samples; later parts of other kinds would be noise."""
 
 
 class EventAudio:

@@ -72,7 +72,7 @@ class Delegated:
         return events.ResponseEvent(told, self.delegation)
 
     def shown(self, status: str) -> dict[str, Any]:
-        """The response, without its output, which is sent in events of its own."""
+        """Return the response without its output, which has separate events."""
         return {"id": self.response, "object": "response", "status": status, "output": []}
 
     def tool_call(self, call: ToolCalled) -> list[events.ResponseEvent]:

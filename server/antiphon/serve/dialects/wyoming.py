@@ -104,7 +104,7 @@ class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
     policy = Policy(is_live=False, awaits="text", has_answers=True, reads_on=False)
 
     def __init__(self, model: ServedModel, *, is_streamed: bool) -> None:
-        """Prepare for a text; one that ``is_streamed`` comes in pieces."""
+        """Prepare for a text; if it ``is_streamed``, it arrives in pieces."""
         super().__init__()
         self._rate = model.checkpoint.spec.sample_rate
         self._encoder = make_encoder(WireFormat(CODEC, self._rate), self._rate)

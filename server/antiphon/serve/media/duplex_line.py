@@ -23,7 +23,7 @@ class DuplexLine:
     """The codecs and the output gate of one call with a model of this ``spec``. ``decoder``: of its input."""
 
     def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
-        """Prepare. The output may have a format of its own."""
+        """Prepare; the output may have another format than the input."""
         self._spec = spec
         self.set_formats(line, said or line)
         self._gate = OutputGate(spec.sample_rate)
@@ -36,7 +36,7 @@ class DuplexLine:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether the model speaks, or has just spoken."""
+        """Whether the model's output is speech, or was until just now."""
         return self._gate.is_open
 
     def decode(self, data: bytes) -> FloatArray:

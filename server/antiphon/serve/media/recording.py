@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 class CallRecording:
-    """One call's two files, whose names begin with ``stem``; any thread may call it, and it never waits."""
+    """The two files of a call, named after ``stem``; the methods are thread-safe and never wait."""
 
     def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
         """Start without files; the first piece makes one."""

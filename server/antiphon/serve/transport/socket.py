@@ -234,7 +234,7 @@ class Socket:
         self._take_last(CloseCode.NORMAL, "")
 
     def _take_last(self, code: int, reason: str) -> None:
-        """Read nothing more: the answering close frame goes out once everything before it is received."""
+        """Stop reading; the answering close frame is sent once everything before it is received."""
         self._last = (code, reason)
         if self._is_closing:
             self._is_over.set()

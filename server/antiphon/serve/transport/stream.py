@@ -1,4 +1,4 @@
-"""Messages on a bare TCP connection, one after the other, each with its own length in it."""
+"""Messages on a bare TCP connection, each of which states its length."""
 
 from __future__ import annotations
 

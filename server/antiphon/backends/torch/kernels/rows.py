@@ -138,7 +138,7 @@ def _prepared(
 
 
 def linear_rows(linear: nn.Module, rows: LinearInput, residual: Tensor | None = None) -> Tensor:
-    """``[n, in]`` to ``[n, out]`` in the rows' original dtype, with ``residual [n, out]`` added."""
+    """Map ``[n, in]`` to ``[n, out]`` in the rows' original dtype, with ``residual [n, out]`` added."""
     if isinstance(linear, Int8Linear) and rows.is_unmade:
         if linear.bias is None:
             return _made_and_multiplied(linear, rows, residual)

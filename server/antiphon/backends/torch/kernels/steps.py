@@ -260,7 +260,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
 
 
 def cross_step(attention: CrossAttention, x: Tensor, step: PackedStep) -> Tensor:
-    """``[n, dim]`` to its attention over the source, ``[n, dim]``, before the projection."""
+    """Map ``[n, dim]`` to its attention over the source, ``[n, dim]``, before the projection."""
     projected = linear_rows(attention.in_proj, plain_rows(x, attention.in_proj))
     q = split_heads(projected[:, None, : x.shape[1]], attention.config.head_dim)
     positions = attention.config.cross_positions

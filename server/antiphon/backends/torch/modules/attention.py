@@ -195,12 +195,12 @@ def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tens
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """``[n, T, H * D]`` to ``[n, H, T, D]``."""
+    """Map ``[n, T, H * D]`` to ``[n, H, T, D]``."""
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
 def merge_heads(x: Tensor, out_proj: nn.Module) -> Tensor:
-    """``[n, H, T, D]`` through the output projection: ``[n, T, dim]``."""
+    """Apply the output projection to ``[n, H, T, D]``: ``[n, T, dim]``."""
     out: Tensor = out_proj(x.transpose(1, 2).flatten(2))
     return out
 
@@ -225,7 +225,7 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         config, dtype = self.config, self.compute.attention_dtype
         projected = self.in_proj(x)
         if step.in_place:  # for resets that hide rings instead of erasing them; pure functions erase
@@ -284,7 +284,7 @@ class CrossAttention(nn.Module):
         return split_heads(k, self.config.head_dim), split_heads(v, self.config.head_dim)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         q = split_heads(self.in_proj(x).chunk(3, dim=-1)[0], self.config.head_dim)
         runs = step.runs
 
@@ -321,7 +321,7 @@ class TransformerLayer(nn.Module):
             yield from self.cross_attention.specs()
 
     def forward(self, x: Tensor, step: Step, window: Window) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         x = x + self.layer_scale_1(self.self_attn(self.norm1(x), step, window))
         if self.cross_attention is not None:
             x = x + self.layer_scale_cross(self.cross_attention(self.norm_cross(x), step))

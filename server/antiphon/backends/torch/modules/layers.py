@@ -60,7 +60,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in]`` to ``[..., out]``."""
+        """Map ``[..., in]`` to ``[..., out]``."""
         if self.packed is None:
             return functional.linear(x, self.weight, self.bias)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
@@ -135,7 +135,7 @@ class LayerScale(nn.Module):
         self.scale = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[n, T, dim]`` to the same."""
+        """Map ``[n, T, dim]`` to the same shape."""
         return x * self.scale
 
 
@@ -258,7 +258,7 @@ class PlainFeedForward(nn.Module):
         self.linear2 = Linear(hidden, dim, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         out: Tensor = self.linear2(functional.gelu(self.linear1(x)))
         return out
 
@@ -277,7 +277,7 @@ class GatedFeedForward(nn.Module):
         self.linear_out = Linear(hidden, dim, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         gate, value = self.linear_in(x).chunk(2, dim=-1)
         out: Tensor = self.linear_out(self.activation(gate) * value)
         return out

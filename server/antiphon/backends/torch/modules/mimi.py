@@ -116,7 +116,7 @@ class CausalConv1d(StreamingConv):
         return joined
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, in_channels, T]`` to ``[n, out_channels, T / stride]``; T is a multiple of the stride."""
+        """Map ``[n, in_channels, T]`` to ``[n, out_channels, T / stride]``; T is a multiple of the stride."""
         if self.past_positions:
             x = self._with_past(x, step)
         if self.linear is not None:
@@ -187,7 +187,7 @@ class CausalConvTranspose1d(StreamingConv):
         return functional.pad(first, (0, pad)) + functional.pad(second, (pad, 0))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, in_channels, T]`` to ``[n, out_channels, T * stride]``."""
+        """Map ``[n, in_channels, T]`` to ``[n, out_channels, T * stride]``."""
         out = self.spread(x)
         if self.tail_positions:
             tail = step.read(f"{self.name}.tail")

@@ -93,7 +93,7 @@ class StreamingTransformer(nn.Module):
         return Look(run, mask[:, None], length)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """``[n, T, dim]`` to the same; T is one frame's positions or several frames'."""
+        """Map ``[n, T, dim]`` to the same shape; T is one frame's positions or several frames'."""
         count = x.shape[1]
         if step.in_place and count <= self.config.frame_positions and self.is_fused(x.device):
             return self._frame(x, step)
