@@ -16,7 +16,7 @@ from antiphon.option import AUTO, table_of
 from tests.docs.named_tests import has_test
 
 ROOT = Path(__file__).parents[2]
-HEAD = "| bound | default | name | reason, and what happens beyond it |"
+HEAD = "| bound | default | name | reason, and effect above the bound |"
 
 TESTS: Mapping[str, Sequence[str]] = {
     "max_connections": (
