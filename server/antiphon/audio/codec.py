@@ -70,8 +70,14 @@ class Decoder(ABC):
             found.append(pcm)
             total += pcm.size
             if total > MAX_FEED_SAMPLES:
+                self.clear()
                 raise AudioError(f"a message of {len(data)} bytes holds more than {MAX_FEED_SAMPLES} samples")
         return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.float32), *found])
+
+    def clear(self) -> None:
+        """Drop what was put and is not decoded yet."""
+        self._pieces.clear()
+        self.has_more = False
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
         """Free native memory."""

@@ -309,6 +309,11 @@ class OggDecoder(Decoder):
             return found[0]
         return np.concatenate(found) if found else np.zeros(0, np.float32)
 
+    def clear(self) -> None:
+        """Drop pieces and packets."""
+        super().clear()
+        self._packets.clear()
+
     def close(self) -> None:
         """Free libopus's memory."""
         self._opus.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import numpy as np
@@ -17,7 +18,10 @@ from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.pcm import FloatArray
+from antiphon.errors import FieldError
+from antiphon.ipc.values import SessionStats
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.dialects.unmute import UnmuteDialect
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.agent_client import agent_serving, is_left, messages_of
 from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
@@ -202,6 +206,24 @@ async def test_pages_of_a_stream_before_are_passed_over_and_broken_ones_are_told
         await client.event("response.audio.done")
         assert len(client.of("input_audio_buffer.speech_started")) == 1
         old.close()
+
+
+async def test_nothing_of_a_refused_message_is_kept() -> None:
+    writer = OggOpusWriter(7)
+    pages = writer.headers() + b"".join(writer.page([b"\xff\0"] * 100, 960) for _ in range(40))
+
+    def append(data: bytes) -> str:
+        return json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()})
+
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        dialect = UnmuteDialect(server.services.agents["assistant"], voice_of=AsyncMock(return_value=None))
+        for _ in range(3):
+            with pytest.raises(FieldError, match="audio is no Ogg/Opus"):
+                dialect.feed(append(pages))
+            assert not dialect.has_more
+            assert dialect.feed(append(OggOpusWriter(8).headers())) == ()
+            assert not dialect.has_more  # nothing waits
+        dialect.over(SessionStats(), is_lost=False)
 
 
 async def test_voices_and_health_are_as_its_front_end_reads_them() -> None:
