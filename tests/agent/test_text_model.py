@@ -188,6 +188,31 @@ def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> No
         asyncio.run(scene(Answer(thinking, repeats=True), Patience(first_s=0.2, next_s=0.2, think_s=0.3)))
 
 
+def test_counts_of_tokens_and_empty_parts_of_calls_are_no_progress() -> None:
+    counts = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    empty = _part("", index=0)
+
+    async def scene() -> None:
+        answer = Answer([*_first_of("time"), counts, piece(tool_calls=[empty])], repeats=True, pause_s=0.01)
+        async with TextModelServer(answer).serve() as server:
+            await asked(server, patience=Patience(next_s=0.2, think_s=0.3))
+
+    with pytest.raises(TextModelError, match=r"has not continued its reply within 0\.3 s"):
+        asyncio.run(scene())
+
+
+def _first_of(name: str) -> list[dict[str, Any]]:
+    return [piece(tool_calls=[_part("", name, index=0, id="a")])]
+
+
+def test_events_of_a_reply_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.agent.chat_stream.MAX_EVENTS", 20)
+    stream = ChatStream()
+    stream.feed("".join([_as_line(piece(reasoning_content="Hm."))] * 20).encode())
+    with pytest.raises(TextModelError, match="more than 20 events in a reply"):
+        stream.feed(_as_line(piece("Yes.")).encode())
+
+
 @pytest.mark.parametrize("size", [1, 3, 200])
 def test_what_a_model_thinks_within_its_text_is_left_out(size: int) -> None:
     text = "<think>Is 2 < 3? </thin so>\n</think>It is <b>1</b> <thin<think>well</think>g> 5 <th"

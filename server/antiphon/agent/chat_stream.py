@@ -15,6 +15,9 @@ MAX_LINE_BYTES: Final = 65_536
 MAX_REPLY_CHARS: Final = 32_768
 """Most characters of a reply: half an hour of speech; a longer one is cut."""
 
+MAX_EVENTS: Final = 65_536
+"""Most events of a reply, with those of reasoning; a longer one is an error."""
+
 MAX_ARGUMENT_CHARS: Final = 65_536
 MAX_TOOL_CALLS: Final = 16
 MAX_NAME_CHARS: Final = 256
@@ -104,7 +107,8 @@ class ChatStream:
         """The pieces that are complete with these bytes.
 
         Raises:
-            TextModelError: an invalid event, a line or arguments that are too long, an error of its server.
+            TextModelError: an invalid event, a line or arguments that are too long, too many events, an error
+                of its server.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         longest = max(map(len, (*lines, self._rest)))
@@ -133,6 +137,8 @@ class ChatStream:
             return [] if self._has_ended else self._end()
         event = _parsed(data)
         self.events += 1
+        if self.events > MAX_EVENTS:
+            raise TextModelError(f"the text model sent more than {MAX_EVENTS} events in a reply")
         if "error" in event:
             raise TextModelError("the text model reports an error within its stream")
         choices = event.get("choices") or [{}]
@@ -170,9 +176,10 @@ class ChatStream:
             return []
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
             raise TextModelError("the text model sent tool calls that are no list of objects")
-        return [self._tool_call(call) for call in calls]
+        return [piece for call in calls for piece in self._tool_call(call)]
 
-    def _tool_call(self, call: Mapping[str, Any]) -> CallPiece:
+    def _tool_call(self, call: Mapping[str, Any]) -> list[CallPiece]:
+        """The piece of a tool call, none where it adds nothing."""
         function = call.get("function") or {}
         if not isinstance(function, dict):
             raise TextModelError("the text model sent a tool call that cannot be read")
@@ -183,6 +190,7 @@ class ChatStream:
         is_read = isinstance(index, int | None) and isinstance(call_id, str) and isinstance(name, str)
         if not is_read or len(call_id) > MAX_NAME_CHARS or len(name) > MAX_NAME_CHARS:
             raise TextModelError("the text model sent a tool call that cannot be read")
+        known = len(self._call_ids)
         place = self._place(index, call_id, name)
         self._argument_chars += len(arguments)
         if self._argument_chars > MAX_ARGUMENT_CHARS:
@@ -190,7 +198,8 @@ class ChatStream:
                 f"the text model sent {self._argument_chars} characters of arguments, the limit is "
                 f"{MAX_ARGUMENT_CHARS}"
             )
-        return CallPiece(place, self._call_ids[place], name, arguments)
+        is_new = arguments or place == known
+        return [CallPiece(place, self._call_ids[place], name, arguments)] if is_new else []
 
     def _place(self, index: int | None, call_id: str, name: str) -> int:
         """The call that a piece belongs to: a new id with a name begins the next call, for any index."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from antiphon.agent.chat_stream import ChatStream, Piece
+from antiphon.agent.chat_stream import ChatStream, Piece, TokensUsed
 from antiphon.errors import TextModelError
 
 CONNECT_S: Final = 2.0
@@ -34,6 +34,9 @@ TRIES: Final = 2
 
 CHECK_S: Final = 2.0
 """Seconds for an endpoint's answer whether it is available, and for which it is valid."""
+
+FEED_BYTES: Final = 4096
+"""Most bytes of a stream that are read in one turn, in a millisecond."""
 
 MAX_LIST_BYTES: Final = 1_048_576
 """Most bytes of the list of an endpoint's models."""
@@ -226,20 +229,22 @@ class TextModel:
                     _check(endpoint, response)
                     if response.content_type != "text/event-stream":
                         raise TextModelError(f"{endpoint.host} answered without server-sent events")
-                    async for data in response.content.iter_any():
+                    async for data in response.content.iter_chunked(FEED_BYTES):
                         before = stream.events
                         if pieces := stream.feed(data):
                             limit_s, what = self.patience.next_s, "continued its reply"
                             limit.reschedule(None)  # the time spent on a piece is not the model's
                             for piece in pieces:
                                 yield piece
-                            latest_s = clock() + self.patience.think_s
+                            if any(not isinstance(it, TokensUsed) for it in pieces):
+                                latest_s = clock() + self.patience.think_s
                         if stream.is_done:
                             return
                         if stream.events > before:
                             until_s = min(clock() + limit_s, latest_s)
                             within_s = limit_s if until_s < latest_s else self.patience.think_s
                             limit.reschedule(until_s)
+                        await asyncio.sleep(0)  # all of a reply may be there at once: others have their turn
                     stream.finish()
         except (aiohttp.ClientError, OSError) as error:
             raise _gone(endpoint, error, f"{what} within {within_s:g} s") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ class Voice:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.ready = chance, list[Any]()
-        self.frames, self.is_ended = 0, False
+        self.frames, self.words, self.is_ended = 0, 0, False
 
     @property
     def is_done(self) -> bool:
@@ -37,6 +37,7 @@ class Voice:
             start_s, length = self.frames * FRAME_S, self.chance.randint(1, 5)
             self.ready += [np.zeros(round(FRAME_S * RATE), np.float32)] * length
             self.frames += length
+            self.words += 1
             self.ready.append(Spoken(word, start_s, round(self.frames * FRAME_S, 3)))
         yield len(words)
 
@@ -65,16 +66,16 @@ async def saying(words: int) -> AsyncGenerator[Piece]:
     yield ReplyEnded()
 
 
-async def begun(words: int, chance: random.Random) -> Reply:
+async def begun(words: int, voice: Voice, wake: Callable[[], None] = lambda: None) -> Reply:
     """A reply whose text is all there."""
     reply = Reply(
         saying(words),
-        cast("Any", Voice(chance)),
+        cast("Any", voice),
         asked=None,
         is_early=False,
         sorry="",
         new_id=lambda kind: kind,
-        wake=lambda: None,
+        wake=wake,
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -84,7 +85,7 @@ async def begun(words: int, chance: random.Random) -> Reply:
 async def cut_once(seed: int) -> int:
     """One reply, held and continued at random, and cut; how many words of it were kept."""
     chance, client = random.Random(seed), Client()
-    reply = await begun(30, chance)
+    reply = await begun(30, Voice(chance))
     until_s = chance.uniform(0.0, 6.0)
     while client.now_s < until_s:
         client.pass_time(client.now_s + chance.uniform(0.001, 0.1))
@@ -116,10 +117,23 @@ async def test_no_word_is_kept_of_two_hundred_replies_that_was_not_heard() -> No
     assert sum(kept) > 400
 
 
+async def test_a_long_text_is_read_over_many_turns() -> None:
+    voice, wakes = Voice(random.Random(0)), list[None]()
+    reply = await begun(2000, voice, lambda: wakes.append(None))
+    read = 0
+    while read < 2000:
+        wakes.clear()
+        reply.advance(0.0, may_take=False)
+        assert 0 < voice.words - read <= 64
+        assert wakes or voice.words == 2000
+        read = voice.words
+    reply.over("cancelled")
+
+
 async def test_a_reply_is_over_when_a_client_has_heard_it_that_plays_a_frame_later() -> None:
     for seed in range(50):
         chance = random.Random(seed)
-        reply = await begun(3, chance)
+        reply = await begun(3, Voice(chance))
         now_s, end_s, is_over = 0.0, 0.0, False
         while not is_over:
             now_s = min(now_s + chance.uniform(0.001, 0.1), max(reply.due_s, now_s + 0.001))

@@ -41,6 +41,10 @@ JITTER_S: Final = 0.08
 MAX_READY: Final = 8
 """Pieces of sound taken from the synthesiser before they are due; more wait with its engine."""
 
+PIECE_CHARS: Final = 32
+PIECES_A_TURN: Final = 8
+"""Most characters of a piece of text, and pieces read before other calls have their turn: a millisecond."""
+
 MAX_WORD_CHARS: Final = 60
 """A longer word is split: a synthesiser's words are bounded, and some languages write no spaces."""
 
@@ -92,8 +96,12 @@ class Reply:
         try:
             async with contextlib.aclosing(source) as pieces:
                 async for piece in pieces:
-                    self._pieces.append(piece)
-                    self.has_text |= isinstance(piece, TextPiece)
+                    if isinstance(piece, TextPiece):
+                        self.has_text = True
+                        starts = range(0, len(piece.text), PIECE_CHARS)
+                        self._pieces.extend(TextPiece(piece.text[it : it + PIECE_CHARS]) for it in starts)
+                    else:
+                        self._pieces.append(piece)
                     self._wake()
         except TextModelError as error:
             Log(__name__).warning("the text model failed", reason=str(error))
@@ -176,7 +184,7 @@ class Reply:
     def _read(self, now_s: float) -> list[Spoken]:
         """Read the pieces that arrived; returns new text of a reply without a voice."""
         written: list[Spoken] = []
-        while self._pieces:
+        for _ in range(min(PIECES_A_TURN, len(self._pieces))):
             match self._pieces.popleft():
                 case TextPiece(text) if self._voice is None:
                     written.append(Spoken(text, 0.0, 0.0))
@@ -193,7 +201,9 @@ class Reply:
                     self._tokens = tokens
                 case ReplyEnded(is_cut):
                     self._is_cut = is_cut
-        if self._is_whole and not self._is_read:
+        if self._pieces:
+            self._wake()
+        elif self._is_whole and not self._is_read:
             self._is_read = True
             self._say(self._words.finish())
             if self._error is not None and not self._has_said:
