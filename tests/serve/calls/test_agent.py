@@ -14,9 +14,10 @@ import pytest
 from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.errors import ConfigError
+from antiphon.serve.calls.agent import Agent
 from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
 from tests.serve.asr_client import STT
-from tests.serve.harness import serving
+from tests.serve.harness import FRAME_SAMPLES, serving
 from tests.serve.realtime_client import realtime_client
 from tests.serve.tts_client import ONE_VOICE, speaker
 from tests.support.null_backend import NullBackend
@@ -474,3 +475,20 @@ async def test_audio_is_heard_when_it_comes_and_waits_for_no_clock(monkeypatch: 
             least = frames + call.participant.lead_frames
             await server.eventually(lambda: heard().frames_in >= least)  # noqa: B023
             await server.eventually(lambda: not call.participant.waits_for_us)  # nothing else wakes it
+
+
+async def test_audio_waits_while_too_many_events_wait_for_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.calls.agent.MAX_NEWS", 0)
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        clock = server.services.clock
+        agent = Agent(server.services.agents["assistant"], clock, voice=None, new_id=str)
+        await agent.open(lambda: None)
+        agent.begin(clock())
+        agent.put(np.zeros(FRAME_SAMPLES, np.float32), clock())
+        assert agent.is_full
+        assert not agent.advance(clock(), may_take=False)
+        assert agent.is_full
+        assert len(agent.advance(clock(), may_take=True)) == 1
+        assert not agent.is_full
+        agent.close()
+        await is_left(server)

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from antiphon.agent.values import AudioHeard
 from antiphon.audio.pcm import FloatArray
+from antiphon.protocol import live
+from antiphon.serve.dialects.live_agent import LiveAgentDialect
 from tests.serve.agent_client import SILENCE, SORRY, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
 from tests.serve.harness import PATIENCE_S, Server
@@ -253,6 +256,18 @@ async def test_a_watcher_sees_both_sides_and_may_append() -> None:
             await watcher.send("session.commentary.append", content="Now.", delegation_id=None)
             await heard(client, "one", "two")
         assert messages_of(text)[-1] == ("system", "Now.")
+
+
+async def test_of_silence_that_a_client_has_not_read_only_a_second_is_sent() -> None:
+    start = live.decode('{"type":"session.start","session":{"model":"assistant"}}')
+    assert isinstance(start, live.Start)
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        dialect = LiveAgentDialect(start, server.services.agents["assistant"])
+        watched = list[Any]()
+        dialect.watchers.add(watched.append)
+        assert len(dialect.messages(AudioHeard(24_000))) == 12
+        assert len(dialect.messages(AudioHeard(24_000 * 60))) == 13
+        assert [it.start_ms for it in watched] == [80 * it for it in (*range(12), *range(749, 762))]
 
 
 @pytest.mark.parametrize("path", [PATH, f"/m/assistant{PATH}"])

@@ -58,6 +58,9 @@ from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
+MAX_NEWS: Final = 256
+"""Events that wait while the client does not read; with more its audio waits, too."""
+
 PAUSE_HEAD: Final = 2
 """The index of the two-second pause among a recogniser's probabilities, as in Kyutai's own agent."""
 
@@ -184,7 +187,6 @@ class Agent(Participant[AgentNews]):
         if not pcm.size:
             return
         self._asr.put(pcm, now_s)
-        self.is_full = self._asr.is_full
         self._wake()
         self._do(self._turns.heard(self._loudness.feed(pcm, self._settings.level_dbfs)), now_s)
         match self._news[-1:]:
@@ -192,6 +194,7 @@ class Agent(Participant[AgentNews]):
                 self._news[-1] = AudioHeard(samples + pcm.size)
             case _:
                 self._news.append(AudioHeard(pcm.size))
+        self.is_full = self._asr.is_full or len(self._news) > MAX_NEWS
 
     def read_prompt(self, prompt: Prompt) -> None:
         self._tts.read_prompt(prompt)
@@ -255,9 +258,10 @@ class Agent(Participant[AgentNews]):
         sound_s = math.inf if self._reply is None else self._reply.due_s
         input_s = math.inf if self._input is None else self._input.due_s
         self.due_s = min(self._asr.due_s, sound_s, input_s)
-        if not may_take:
-            return ()
-        news, self._news = self._news, []
+        news: list[AgentNews] = []
+        if may_take:
+            news, self._news = self._news, news
+        self.is_full = self._asr.is_full or len(self._news) > MAX_NEWS
         return news
 
     def sent(self, reply: AgentNews, now_s: float, stalled_s: StalledSince) -> float:
@@ -278,7 +282,6 @@ class Agent(Participant[AgentNews]):
                         if is_asked and not math.isnan(self._flushed_s):
                             self.parts.metrics.flushed(now_s - self._flushed_s)
                         self._do(self._turns.brought_out(number), now_s)
-        self.is_full = self._asr.is_full
 
     def _write(self, word: Word, now_s: float) -> None:
         """A word of the caller's turn; a backchannel belongs to no turn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -45,7 +46,10 @@ from antiphon.serve.dialects.realtime_agent import entry_of
 from antiphon.serve.transport.transport import Message
 
 LATE_FRAMES: Final = 2
-"""Seconds without the next sound of a reply after which silence takes its place."""
+"""Frames without the next sound of a reply after which silence takes its place."""
+
+MAX_SILENCE_MS: Final = 1000.0
+"""Most silence sent at once; of more, which a client has not read, the frames before it are left out."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "developer": Role.SYSTEM,
@@ -242,6 +246,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
                 self._heard_samples += samples
                 spared = LATE_FRAMES if self._is_sounding else 0
                 due = int(self._heard_ms / self._said.frame_ms) - spared
+                self._frames = max(self._frames, due - math.ceil(MAX_SILENCE_MS / self._said.frame_ms))
                 silence = np.zeros(self._said.frame_samples, np.float32)
                 return [it for _ in range(self._frames, due) for it in self._say(silence)]
             case WordHeard(text, start_ms, end_ms):
