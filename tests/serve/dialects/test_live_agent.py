@@ -258,7 +258,7 @@ async def test_a_watcher_sees_both_sides_and_may_append() -> None:
         assert messages_of(text)[-1] == ("system", "Now.")
 
 
-async def test_of_silence_that_a_client_has_not_read_only_a_second_is_sent() -> None:
+async def test_silence_that_a_client_has_not_read_is_bounded_and_sent_over_turns() -> None:
     start = live.decode('{"type":"session.start","session":{"model":"assistant"}}')
     assert isinstance(start, live.Start)
     async with TextModelServer().serve() as text, agent_serving(text) as server:
@@ -266,8 +266,11 @@ async def test_of_silence_that_a_client_has_not_read_only_a_second_is_sent() -> 
         watched = list[Any]()
         dialect.watchers.add(watched.append)
         assert len(dialect.messages(AudioHeard(24_000))) == 12
-        assert len(dialect.messages(AudioHeard(24_000 * 60))) == 13
-        assert [it.start_ms for it in watched] == [80 * it for it in (*range(12), *range(749, 762))]
+        told = [dialect.messages(AudioHeard(24_000 * 60))]
+        while dialect.due_s < 0.0:
+            told.append(dialect.due(0.0))
+        assert [len(it) for it in told] == [*[12] * 10, 5]
+        assert [it.start_ms for it in watched] == [80 * it for it in (*range(12), *range(762 - 125, 762))]
 
 
 @pytest.mark.parametrize("path", [PATH, f"/m/assistant{PATH}"])

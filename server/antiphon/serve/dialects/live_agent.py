@@ -48,8 +48,10 @@ from antiphon.serve.transport.transport import Message
 LATE_FRAMES: Final = 2
 """Frames without the next sound of a reply after which silence takes its place."""
 
-MAX_SILENCE_MS: Final = 1000.0
-"""Most silence sent at once; of more, which a client has not read, the frames before it are left out."""
+SILENT_FRAMES_A_TURN: Final = 12
+MAX_SILENT_FRAMES: Final = 125
+"""Most frames of silence sent in one turn, in two milliseconds, and most that are owed to a client that has
+not read; the frames before these are left out."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "developer": Role.SYSTEM,
@@ -141,7 +143,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
 
     def _set_format(self, audio: LiveFormat) -> None:
         line = line_of(audio)
-        self.decode = make_decoder(line, self.spec.sample_rate).feed
+        self.decoder = make_decoder(line, self.spec.sample_rate)
         self._encoder = make_encoder(line, self._said.sample_rate)
 
     def _settings(self, config: SessionConfig, delegation: Delegation) -> AgentSettings:
@@ -244,11 +246,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         match reply:
             case AudioHeard(samples):
                 self._heard_samples += samples
-                spared = LATE_FRAMES if self._is_sounding else 0
-                due = int(self._heard_ms / self._said.frame_ms) - spared
-                self._frames = max(self._frames, due - math.ceil(MAX_SILENCE_MS / self._said.frame_ms))
-                silence = np.zeros(self._said.frame_samples, np.float32)
-                return [it for _ in range(self._frames, due) for it in self._say(silence)]
+                return self._fill()
             case WordHeard(text, start_ms, end_ms):
                 return self.encode(events.InputTranscript(f" {text}", start_ms, end_ms))
             case ReplyBegan():
@@ -267,6 +265,19 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
             case ReplyOver():
                 return self._end(reply)
         return ()
+
+    def due(self, now_s: float) -> Sequence[Message]:
+        return self._fill()
+
+    def _fill(self) -> list[Message]:
+        """Silence beside the caller's audio where there is no sound; at ``due_s`` there is more."""
+        spared = LATE_FRAMES if self._is_sounding else 0
+        due = int(self._heard_ms / self._said.frame_ms) - spared
+        self._frames = max(self._frames, due - MAX_SILENT_FRAMES)
+        end = min(due, self._frames + SILENT_FRAMES_A_TURN)
+        self.due_s = -math.inf if end < due else math.inf
+        silence = np.zeros(self._said.frame_samples, np.float32)
+        return [it for _ in range(self._frames, end) for it in self._say(silence)]
 
     @property
     def _said_ms(self) -> int:
