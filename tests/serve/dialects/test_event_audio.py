@@ -107,3 +107,25 @@ async def test_no_sample_of_a_recorders_chunks_reaches_a_model(
             (pushed,) = call.dialect.feed(appended(bytes(3840)))
             assert isinstance(pushed, PushAudio)
             assert pushed.pcm.size > 1000
+
+
+@pytest.mark.parametrize("path", [LIVE, PATH, f"{PATH}?model=scribe"])
+async def test_a_long_message_is_decoded_in_short_steps(path: str) -> None:
+    async with beside_a_talker() as (server, _), AsyncExitStack() as stack:
+        law = {"type": "audio/pcmu"}
+        if path == LIVE:
+            append = "session.input_audio.append"
+            await (await stack.enter_async_context(live_client(server))).start(audio={"format": law})
+        else:
+            append = "input_audio_buffer.append"
+            client = await stack.enter_async_context(realtime_client(server, path))
+            await client.event("session.created")
+            kind = "transcription" if "scribe" in path else "realtime"
+            await client.update(type=kind, audio={"input": {"format": law}})
+        (call,) = server.calls
+        message = {"type": append, "audio": base64.b64encode(b"\xff" * 160_000).decode()}
+        heard = [it for it in call.dialect.feed(json.dumps(message)) if isinstance(it, PushAudio)]
+        while call.dialect.has_more:
+            heard += [it for it in call.dialect.feed("") if isinstance(it, PushAudio)]
+        assert max(it.seconds for it in heard) < 0.6
+        assert sum(it.seconds for it in heard) == pytest.approx(20.0, abs=0.01)

@@ -12,7 +12,6 @@ import pytest
 from antiphon.audio import g711
 from antiphon.audio.codec import SampleDecoder
 from antiphon.audio.g711 import Law
-from antiphon.audio.pcm import FloatArray
 from antiphon.protocol import kyutai
 from antiphon.serve.calls import captions
 from tests.serve.asr_client import scribe, sentence, spoken
@@ -57,14 +56,14 @@ async def test_the_recogniser_hears_what_the_talker_hears_decoded_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded = 0
-    feed = SampleDecoder.feed
+    put = SampleDecoder.put
 
-    def counted(decoder: SampleDecoder, data: bytes) -> FloatArray:
+    def counted(decoder: SampleDecoder, data: bytes) -> None:
         nonlocal decoded
         decoded += len(data)
-        return feed(decoder, data)
+        put(decoder, data)
 
-    monkeypatch.setattr(SampleDecoder, "feed", counted)
+    monkeypatch.setattr(SampleDecoder, "put", counted)
     async with beside_a_talker() as (server, steps), live_client(server) as client:
         await client.start(audio={"format": {"type": "audio/pcmu"}})
         sent = g711.encode(0.3 * speech(10)[::3], Law.MU)

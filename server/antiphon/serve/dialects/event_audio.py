@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
+from antiphon.audio.codec import Decoder
 from antiphon.audio.codecs import WireFormat
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError, FieldError
@@ -77,13 +79,15 @@ class EventAudio:
         raise FieldError(words, param="audio", code=INVALID_VALUE, event_id=event_id)
 
 
-def decoded(decode: Callable[[bytes], FloatArray], audio: bytes, event_id: str | None) -> FloatArray:
-    """The samples of an event, float32 ``[N]``.
+def decoded(decoder: Decoder, event_id: str | None) -> FloatArray:
+    """The next samples of an event's audio, float32 ``[N]``: one step of less than a millisecond.
 
     Raises:
         FieldError: an odd number of bytes.
     """
     try:
-        return decode(audio)
+        pcm = decoder.step()
     except AudioError as error:
+        decoder.clear()
         raise FieldError(f"audio is {error}", param="audio", code=INVALID_VALUE, event_id=event_id) from error
+    return np.zeros(0, np.float32) if pcm is None else pcm

@@ -13,7 +13,8 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from antiphon.audio.pcm import FloatArray, s16le_from_float
+from antiphon.audio.codec import Decoder
+from antiphon.audio.pcm import s16le_from_float
 from antiphon.errors import AntiphonError, FieldError
 from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.spec import ModelSpec
@@ -69,13 +70,13 @@ class Numbers(Protocol):
 class LiveClient(ABC):
     """The common part of the dialects of Live: the client's side.
 
-    ``name`` is the model's or the agent's, ``spec`` the model that gets the audio, which ``decode`` reads.
+    ``name`` is the model's or the agent's, ``spec`` the model that gets the audio, which ``decoder`` reads.
     With ``numbers`` the client gets each of its events exactly once. ``is_begun``: the session has started.
     ``has_text``: text of the client has an effect.
     """
 
-    decode: Callable[[bytes], FloatArray]
-    has_text = False
+    decoder: Decoder
+    has_text = has_more = False
 
     def __init__(
         self,
@@ -107,6 +108,8 @@ class LiveClient(ABC):
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more and not message:
+            return self._decode()
         return self.obey(live.decode(message, has_text=self.has_text))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
@@ -174,7 +177,12 @@ class LiveClient(ABC):
             self._keep()
         if is_file or not self.is_begun or self._close_asked is not None:
             return ()
-        pcm = decoded(self.decode, event.audio, event.event_id)
+        self.decoder.put(event.audio)
+        return self._decode(event.event_id)
+
+    def _decode(self, event_id: str | None = None) -> Sequence[Action]:
+        pcm = decoded(self.decoder, event_id)
+        self.has_more = self.decoder.has_more
         skipped = min(self._skipped, pcm.size)
         pcm, self._skipped = pcm[skipped:], self._skipped - skipped
         self._samples += pcm.size
@@ -282,7 +290,7 @@ class LiveDialect(LiveClient, Dialect[FrameReply]):
         """Prepare. ``notices`` report fields without effect."""
         spec = model.engine.info.spec
         self._line = DuplexLine(line_of(start.session.format), spec)
-        self.decode = self._line.decode
+        self.decoder = self._line.decoder
         super().__init__(start, model.name, spec, notices=notices, numbers=sequence)
         self.tokenizer = model.tokenizer
         self._sequence = sequence

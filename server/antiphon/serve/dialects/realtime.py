@@ -87,6 +87,8 @@ class RealtimeDialect(Dialect[FrameReply]):
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more and not message:
+            return self._decode()
         asked = realtime.decode(text_of(message))
         self.listens_at_s = 0.0
         match asked:
@@ -120,8 +122,13 @@ class RealtimeDialect(Dialect[FrameReply]):
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
         if self._audio.is_file(asked.audio, asked.event_id) or not self._is_begun:
             return ()
-        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
+        self._line.decoder.put(asked.audio)
+        return self._decode(asked.event_id)
+
+    def _decode(self, event_id: str | None = None) -> Sequence[Action]:
+        pcm = decoded(self._line.decoder, event_id)
         self._turns.appended()
+        self.has_more = self._line.decoder.has_more
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
     def _wish(self, asked: realtime.CreateResponse) -> ResponseRequest:

@@ -123,6 +123,8 @@ class AgentDialect(Dialect[AgentNews]):
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more and not message:
+            return self._decode()
         asked = realtime.decode(text_of(message), has_tools=True)
         self.listens_at_s = 0.0
         match asked:
@@ -161,8 +163,13 @@ class AgentDialect(Dialect[AgentNews]):
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
         if self._audio.is_file(asked.audio, asked.event_id):
             return ()
-        pcm = decoded(self._decoder.feed, asked.audio, asked.event_id)
+        self._decoder.put(asked.audio)
+        return self._decode(asked.event_id)
+
+    def _decode(self, event_id: str | None = None) -> Sequence[Action]:
+        pcm = decoded(self._decoder, event_id)
         self._turns.appended()
+        self.has_more = self._decoder.has_more
         self._samples += pcm.size
         return (PushAudio(pcm, pcm.size / self._rate),)
 

@@ -45,6 +45,8 @@ class TranscriptionDialect(Dialect[AsrNews]):
         return self.encode([event("session.created", session=self._client.shown(self._session))])
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more and not message:
+            return self._decode()
         asked = realtime.decode(text_of(message))
         match asked:
             case realtime.AppendAudio():
@@ -68,8 +70,13 @@ class TranscriptionDialect(Dialect[AsrNews]):
     def _hear(self, asked: realtime.AppendAudio) -> Sequence[Action]:
         if self._audio.is_file(asked.audio, asked.event_id):
             return ()
-        pcm = decoded(self._decoder.feed, asked.audio, asked.event_id)
+        self._decoder.put(asked.audio)
+        return self._decode(asked.event_id)
+
+    def _decode(self, event_id: str | None = None) -> Sequence[Action]:
+        pcm = decoded(self._decoder, event_id)
         self._turns.appended()
+        self.has_more = self._decoder.has_more
         events: list[Event] = []
         for found in self._detector.feed(pcm):
             if self._session.detection is None:

@@ -45,6 +45,8 @@ class TranslationDialect(Dialect[FrameReply]):
         self._is_begun = self._is_closing = False
 
     def feed(self, message: Message) -> Sequence[Action]:
+        if self.has_more and not message:
+            return self._decode()
         asked = translation.decode(text_of(message))
         match asked:
             case AppendAudio():
@@ -61,7 +63,12 @@ class TranslationDialect(Dialect[FrameReply]):
         is_file = self._audio.is_file(asked.audio, asked.event_id)
         if is_file or not self._is_begun or self._is_closing:
             return ()
-        pcm = decoded(self._line.decode, asked.audio, asked.event_id)
+        self._line.decoder.put(asked.audio)
+        return self._decode(asked.event_id)
+
+    def _decode(self, event_id: str | None = None) -> Sequence[Action]:
+        pcm = decoded(self._line.decoder, event_id)
+        self.has_more = self._line.decoder.has_more
         return (PushAudio(pcm, pcm.size / self._spec.sample_rate),)
 
     def hello(self, _facts: HelloFacts) -> Sequence[Message]:
