@@ -6,14 +6,16 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import numpy as np
 import pytest
 
+from antiphon.agent.values import ReplyBegan
 from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
@@ -104,7 +106,7 @@ async def test_the_agent_speaks_first_and_is_answered() -> None:
         assert client.text("unmute.response.text.delta.ready") == "it is one"
         assert [it["delta"] for it in client.of("response.text.delta")] == ["it", "is", "one"]
         assert client.of("response.text.done")[0]["text"] == "it is one"
-        assert client.of("response.created")[0]["response"]["voice"] == "alba"
+        assert client.of("response.created")[0]["response"]["voice"] == ""  # its only one has no name
         said = [{"role": "assistant", "content": "it is one"}]
         shown = [it["args"]["chat_history"] for it in client.of("unmute.additional_outputs")]
         assert shown == [[], said]  # at its begin and at its end
@@ -206,6 +208,19 @@ async def test_pages_of_a_stream_before_are_passed_over_and_broken_ones_are_told
         await client.event("response.audio.done")
         assert len(client.of("input_audio_buffer.speech_started")) == 1
         old.close()
+
+
+@pytest.mark.parametrize(("asked", "speaks"), [("b", "b"), ("none", "a"), (None, "a")])
+async def test_a_reply_names_the_voice_that_speaks(asked: str | None, speaks: str) -> None:
+    update = json.dumps({"type": "session.update", "session": {"voice": asked, "allow_recording": False}})
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        agent = server.services.agents["assistant"]
+        voices = replace(agent.tts, speakers=Mock(names=Mock(return_value=["a", "b"])))
+        dialect = UnmuteDialect(replace(agent, tts=voices, voice="a"), voice_of=AsyncMock(return_value=None))
+        dialect.feed(update)
+        *_, created = map(json.loads, map(str, dialect.messages(ReplyBegan(None))))
+        assert created["response"]["voice"] == speaks
+        dialect.over(SessionStats(), is_lost=False)
 
 
 async def test_nothing_of_a_refused_message_is_kept() -> None:

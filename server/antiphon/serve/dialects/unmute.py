@@ -96,7 +96,9 @@ class UnmuteDialect(Dialect[AgentNews]):
         self.listens_at_s = 0.0
         actions: list[Action] = []
         if asked.voice not in (None, self._voice) and not self._is_listening:
-            self._voice = asked.voice or ""
+            speakers = self._agent.tts.speakers
+            is_known = speakers is not None and asked.voice in speakers.names()
+            self._voice = (asked.voice if is_known else self._agent.voice) or ""
             actions.append(ReadPrompt(lambda: self._voice_of(asked.voice)))
         if asked.instructions is not None:
             own = self._agent.settings.instructions
