@@ -47,6 +47,24 @@ def test_the_oldest_turns_give_way_and_system_texts_stay() -> None:
     assert len(found) > 5
 
 
+def test_appended_system_texts_are_bounded_and_leave_room_for_the_conversation() -> None:
+    history = History(1000)
+    for number in range(500):
+        history.put(f"s{number}", HistoryEntry(Role.SYSTEM, f"It is {number} degrees now."))
+        history.put(f"u{number}", HistoryEntry(Role.USER, f"This is number {number} of many."))
+    found = history.messages("Be kind.")
+    tokens = {"system": 0, "user": 0}
+    for message in found:
+        tokens[message["role"]] += HistoryEntry(Role.USER, message["content"]).tokens
+    assert 400 < tokens["system"] <= 507
+    assert 900 < sum(tokens.values()) <= 1000
+    assert [it["content"] for it in (found[0], *found[-2:])] == [
+        "Be kind.",
+        "It is 499 degrees now.",
+        "This is number 499 of many.",
+    ]
+
+
 def test_system_texts_outlive_every_other_entry() -> None:
     history = History(100_000)
     history.put("s", HistoryEntry(Role.SYSTEM, "The caller is called Ada."))

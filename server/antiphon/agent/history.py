@@ -100,9 +100,9 @@ class History:
     def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Messages for a text model: ``instructions``, then as many of the latest entries as fit.
 
-        System texts stay at any age, and so does the latest other entry. A tool call is included with its
-        output, so an open call is left out; it is kept until it is answered. With ``names`` only these
-        entries.
+        The latest system texts stay at any age, in half of the tokens; the last of them and the last other
+        entry stay at any length. A tool call is included with its output, so an open call is left out; it
+        is kept until it is answered. With ``names`` only these entries.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}
@@ -113,17 +113,22 @@ class History:
             elif entry.role not in (Role.CALL, Role.OUTPUT) and entry.shown:
                 read.append((entry,))
         first = [(HistoryEntry(Role.SYSTEM, instructions),)] if instructions else []
-        left = self._max_tokens - _tokens([*first, *(it for it in read if it[0].role is Role.SYSTEM)])
-        kept: list[tuple[HistoryEntry, ...]] = []
-        is_latest = True
-        for group in reversed(read):
-            is_system = group[0].role is Role.SYSTEM
-            if not is_system:
-                left -= _tokens([group])
-            if left >= 0 or is_system or is_latest:
-                kept.append(group)
-            is_latest &= is_system
-        return _as_messages([*first, *reversed(kept)])
+        left = self._max_tokens - _tokens(first)
+        texts = _latest([it for it in read if it[0].role is Role.SYSTEM], left // 2)
+        others = _latest([it for it in read if it[0].role is not Role.SYSTEM], left - _tokens(texts))
+        kept = set(map(id, (*texts, *others)))
+        return _as_messages([*first, *(it for it in read if id(it) in kept)])
+
+
+def _latest(groups: Sequence[tuple[HistoryEntry, ...]], tokens: int) -> list[tuple[HistoryEntry, ...]]:
+    """The latest of these groups that fit into ``tokens``, and the very last of any length."""
+    kept: list[tuple[HistoryEntry, ...]] = []
+    for group in reversed(groups):
+        tokens -= _tokens([group])
+        if kept and tokens < 0:
+            break
+        kept.append(group)
+    return kept
 
 
 def _tokens(groups: Sequence[tuple[HistoryEntry, ...]]) -> int:
