@@ -39,14 +39,6 @@ class DuplexLine:
         """Whether the model's output is speech, or was until just now."""
         return self._gate.is_open
 
-    def decode(self, data: bytes) -> FloatArray:
-        """Decode input to float32 ``[N]`` at the model's rate.
-
-        Raises:
-            AudioError: an odd number of bytes.
-        """
-        return self.decoder.feed(data)
-
     def say(self, reply: FrameReply) -> Said | None:
         """Encode a frame of the model; None where it is silent.
 
