@@ -270,7 +270,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return self._fill()
 
     def _fill(self) -> list[Message]:
-        """Silence beside the caller's audio where there is no sound; at ``due_s`` there is more."""
+        """Silence up to the length of the caller's audio; at ``due_s`` there is more."""
         spared = LATE_FRAMES if self._is_sounding else 0
         due = int(self._heard_ms / self._said.frame_ms) - spared
         self._frames = max(self._frames, due - MAX_SILENT_FRAMES)
