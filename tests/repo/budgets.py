@@ -44,7 +44,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon": 1450,
         "antiphon.agent": 1000,
         "antiphon.audio": 1650,
-        "antiphon.backends": 9100_200,
+        "antiphon.backends": 9_100,
         "antiphon.canary": 250,
         "antiphon.engine": 3850,
         "antiphon.ipc": 1950,
