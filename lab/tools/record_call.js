@@ -3,14 +3,13 @@
 import { openBrowser, openPage } from "../../tests/web/browser/lib.js";
 
 const [url = "", folder = ".", ...numbers] = process.argv.slice(2);
-const [PERIOD_MS = 125, width = 760, height = 840] = numbers.map(Number);
+const [PERIOD_MS = 125, width = 900, height = 800] = numbers.map(Number);
 const FIRST_MS = 1000;
 const ANSWER_MS = 4500;
 
 const browser = await openBrowser();
 try {
-  const { page } = await openPage(browser, url);
-  await page.setViewportSize({ width, height });
+  const { page } = await openPage(browser, url, { viewport: { width, height }, reducedMotion: "no-preference" });
   const questions = await page.locator("#chips .chip").allTextContents();
   let isOver = false;
   const recording = (async () => {

@@ -24,18 +24,18 @@ from tests.support.node import browser_env, find_node
 SCRIPT = Path(__file__).with_suffix(".js")
 FILE = "docs/images/web-call.webp"
 PERIOD_MS = 125
-SIZE = 760, 840
-OPTIONS = {"quality": "60", "compression_level": "6"}
+SIZE = 900, 800
+OPTIONS = {"quality": "75", "compression_level": "6"}
 
 
 def join(pictures: list[Path], target: Path) -> None:
     """Write pictures, named by their number of ``PERIOD_MS``, as one animated WebP that repeats."""
     with av.open(str(target), "w", format="webp", options={"loop": "0"}) as video:
         stream = video.add_stream("libwebp_anim", rate=Fraction(1000, PERIOD_MS), options=OPTIONS)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "bgra"
         for path in pictures:
             with av.open(str(path)) as picture:
-                frame = next(picture.decode(video=0)).reformat(format="yuv420p")
+                frame = next(picture.decode(video=0)).reformat(format="bgra")
             frame.pts, frame.time_base = int(path.stem), Fraction(PERIOD_MS, 1000)
             video.mux(stream.encode(frame))
         video.mux(stream.encode())
