@@ -1,4 +1,4 @@
-"""What an interruption of a voice agent costs: how long its sound goes on, and what its history keeps.
+"""Measure interruptions of a voice agent: when its sound stops, and which words its history keeps.
 
     python -m lab.bench.agent_interrupts                    200 interruptions by 8 callers, about two minutes
     python -m lab.bench.agent_interrupts --quick            four, to see that it works

@@ -61,11 +61,11 @@ class Watch:
 
     async def run(self, http: aiohttp.ClientSession, until_s: float) -> None:
         """A sample each second."""
-        next_s = told_s = time.monotonic()
+        next_s = shown_s = time.monotonic()
         while time.monotonic() < until_s:
             self.samples.append(await self.sample(http))
-            if time.monotonic() - told_s > TELL_S:
-                told_s = time.monotonic()
+            if time.monotonic() - shown_s > TELL_S:
+                shown_s = time.monotonic()
                 tell(f"{self.samples[-1]}, {self.progress()}")
             next_s += 1.0
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
@@ -91,7 +91,7 @@ class Watch:
 
 
 def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -> Slope:
-    """How memory goes on between two parts of the run, as a rule after the first quarter."""
+    """The change of memory between two parts of the run, as a rule after the first quarter."""
     first_s, last_s = begin * samples[-1].at_s, end * samples[-1].at_s
     blocks: dict[int, list[float]] = {}
     for each in samples:

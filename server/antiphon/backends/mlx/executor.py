@@ -52,7 +52,7 @@ class Loaded:
 
 
 def device_bytes(device: mx.Device) -> dict[str, int]:
-    """The device's part of ``BackendInfo.memory``: for a GPU ``total``, as much as Metal recommends."""
+    """The device's part of ``BackendInfo.memory``: for a GPU ``total``, the working set that Metal allows."""
     if device.type == mx.DeviceType.cpu or not mx.metal.is_available():
         return {}
     return {"total": int(mx.metal.device_info()["max_recommended_working_set_size"])}

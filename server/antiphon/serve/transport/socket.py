@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -36,13 +35,10 @@ from antiphon.serve.transport.frames import (
     read_close,
 )
 from antiphon.serve.transport.stream import StreamReader
-from antiphon.serve.transport.transport import M, Message, T, Taker
+from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes, peer_has_ended
 
 READ_AHEAD_BYTES: Final = 1_048_576
 """Bytes read ahead, like the largest message: minutes of Opus, an hour's text, 9 s of msgpack's numbers."""
-
-MESSAGE_BYTES: Final = 256
-"""Bytes that a message takes in memory in addition to its content, at most: many small ones count, too."""
 
 COMING_BACK: Final = 4000
 """A peer that closes with this code abandons the connection, but not its call."""
@@ -70,10 +66,6 @@ SHORT_BYTES: Final = 125
 
 CPU_SHARE: Final = 0.05
 """The fraction of a core for decoding one peer's messages; a peer that needs more is read more slowly."""
-
-
-FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
-"""Linux's states of a connection whose peer sends nothing more: its FIN or its RST has arrived."""
 
 
 class Socket:
@@ -180,7 +172,7 @@ class Socket:
                 self._write(control_frame(PONG, cast("bytes", content)))
         elif opcode != PONG and not self._is_closing and (left := self._left_of(content)) is not None:
             self._ahead.append(left)
-            self.ahead_bytes += _kept_bytes(left)
+            self.ahead_bytes += kept_bytes(left)
             self._wake()
 
     def _left_of(self, message: Message) -> Message | None:
@@ -296,7 +288,7 @@ class Socket:
                 del fault  # its traceback references this frame
         message = self._ahead.popleft()
         was_full = self.ahead_bytes >= READ_AHEAD_BYTES
-        self.ahead_bytes -= _kept_bytes(message)
+        self.ahead_bytes -= kept_bytes(message)
         if was_full:
             self._go_on()
         return message
@@ -309,7 +301,7 @@ class Socket:
     def unread(self, message: Message) -> None:
         """Make a message that was received already the next one."""
         self._ahead.appendleft(message)
-        self.ahead_bytes += _kept_bytes(message)
+        self.ahead_bytes += kept_bytes(message)
 
     def _is_last_received(self) -> bool:
         """Whether the connection is over; a peer that has closed it gets its answer."""
@@ -402,7 +394,7 @@ class Socket:
             return self._is_last_received()
         if self._is_over.is_set():
             return True
-        if not self._transport.is_closing() and not _peer_has_ended(self._transport):
+        if not self._transport.is_closing() and not peer_has_ended(self._transport):
             return False
         self._forget_ahead()
         self._transport.abort()
@@ -508,18 +500,3 @@ class Socket:
             self._transport.close()
         else:
             self._transport.abort()
-
-
-def _kept_bytes(message: Message) -> int:
-    return len(message) * (1 if isinstance(message, bytes) else 4) + MESSAGE_BYTES
-
-
-def _peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Whether the peer has ended its side, even if not all it sent was read. Only Linux reports it."""
-    connection = transport.get_extra_info("socket")
-    if connection is None or not hasattr(socket, "TCP_INFO"):
-        return False
-    try:
-        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in FIN_RECEIVED
-    except OSError:  # closed meanwhile, or no TCP
-        return False

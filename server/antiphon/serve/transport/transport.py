@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 M = TypeVar("M")
 T = TypeVar("T")
 
 Message: TypeAlias = bytes | str
 """A message in either direction: binary, or text."""
+
+MESSAGE_BYTES: Final = 256
+"""Bytes that a message takes in memory in addition to its content, at most: many small ones count, too."""
+
+FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
+"""Linux's states of a connection whose peer sends nothing more: its FIN or its RST has arrived."""
 
 Taker: TypeAlias = Callable[[Message], Message | None]
 """Takes a message and returns the rest for the receiver, who also gets its errors."""
@@ -84,3 +91,19 @@ class Transport(Protocol):
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason, after everything written before."""
         ...
+
+
+def kept_bytes(message: Message) -> int:
+    """The most memory that a waiting message takes."""
+    return len(message) * (1 if isinstance(message, bytes) else 4) + MESSAGE_BYTES
+
+
+def peer_has_ended(transport: asyncio.Transport) -> bool:
+    """Whether the peer has ended its side, even if not all it sent was read. Only Linux reports it."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in FIN_RECEIVED
+    except OSError:  # closed meanwhile, or no TCP
+        return False
