@@ -2,7 +2,7 @@
 // One page for all: a second one is in the background, where Firefox draws nothing and no press is waited out.
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openFirefox, openPage, says, Server } from "./lib.js";
+import { Server, call, eventually, inState, openFirefox, openPage, says, saysMuted } from "./lib.js";
 
 const QUESTION = new URL("../../../clients/antiphon_client/clips/question-colour.ogg", import.meta.url).pathname;
 
@@ -39,7 +39,7 @@ test("the microphone is heard, and muted it is not", async () => {
   const level = () => page.evaluate(() => Number(document.getElementById("level-you")?.style.getPropertyValue("--level")));
   await eventually("the fake microphone's tone", async () => (await level()) > 0.2, level);
   await page.keyboard.press("m");
-  await says(page, /You are muted/);
+  await saysMuted(page);
   await eventually("silence", async () => (await level()) === 0, level);
   await page.click("#talk");
   await inState(page, "ended");

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { call, eventually, inState, openBrowser, openPage, openSettings, says, Server } from "./lib.js";
+import { Server, call, eventually, inState, openBrowser, openPage, openSettings, says, saysMuted } from "./lib.js";
 
 /** @typedef {import("playwright-core").Page} Page */
 
@@ -36,7 +36,7 @@ test("the key T and the button are held to be heard, and let go to be silent", a
   await says(page, /You are heard\. Let go/);
   await isHeard(page);
   await page.keyboard.up("t");
-  await says(page, /You are muted/);
+  await saysMuted(page);
   await isSilent(page);
 
   await page.hover("#hold");

@@ -207,6 +207,12 @@ export async function openSettings(page) {
   await page.waitForSelector("#settings[open]");
 }
 
+/** Wait until the page shows that the caller is muted; the headline may say that the model speaks. @param {Page} page */
+export async function saysMuted(page) {
+  await page.waitForSelector("#mute-label:text-is('Unmute')");
+  await says(page, /You are muted|It is speaking/);
+}
+
 /** Wait until the headline, or the line below it, says something. @param {Page} page @param {RegExp} words */
 export async function says(page, words) {
   const read = async () => `${await page.textContent("#status")} ${await page.textContent("#help")}`;

@@ -1,7 +1,7 @@
 // Every state of a conversation, in every look.
 import { after, before } from "node:test";
 
-import { call, eventually, inState, openBrowser, openSettings, says, Server, talkedFor } from "./lib.js";
+import { Server, call, eventually, inState, openBrowser, openSettings, says, saysMuted, talkedFor } from "./lib.js";
 import { testLooks } from "./looks.js";
 
 /** @typedef {import("./looks.js").Page} Page */
@@ -85,7 +85,7 @@ testLooks(() => browser, [
     enter: async (page) => {
       await call(page);
       await page.keyboard.press("m");
-      await says(page, /You are muted/);
+      await saysMuted(page);
     },
   },
   {

@@ -4,6 +4,7 @@ import { readFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
 
 import {
+  Server,
   bestEcho,
   call,
   clipPath,
@@ -16,7 +17,7 @@ import {
   readWav,
   rms,
   saveRecording,
-  Server,
+  saysMuted,
   talkedFor,
 } from "./lib.js";
 
@@ -54,7 +55,7 @@ test("the echo of the microphone comes back, muted is silent, and the recording 
 
   await page.keyboard.press("m");
   assert.equal(await page.textContent("#mute-label"), "Unmute");
-  await eventually("mute is said", async () => (await page.textContent("#status")) === "You are muted.");
+  await saysMuted(page);
   await talkedFor(page, 1 + VOICE_S + 4);
   await page.click("#talk");
   await inState(page, "ended");

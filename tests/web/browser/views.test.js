@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { call, eventually, IMAGES, inState, openBrowser, openPage, openSettings, picture, says, Server } from "./lib.js";
+import { IMAGES, Server, call, eventually, inState, openBrowser, openPage, openSettings, picture, says, saysMuted } from "./lib.js";
 
 const DESKTOP = { width: 1120, height: 800 };
 const PHONE = { width: 390, height: 800 };
@@ -110,7 +110,7 @@ test("the keyboard reaches everything, and every control has a name", async () =
   await page.keyboard.press("Enter");
   await inState(page, "live");
   await page.keyboard.press("m");
-  await says(page, /You are muted/);
+  await saysMuted(page);
   await page.keyboard.press("m");
   await openSettings(page);
   const nameless = await page.$$eval("button, select, input, textarea, [role=meter], [role=log], canvas:not([aria-hidden])", (all) =>
