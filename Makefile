@@ -31,7 +31,7 @@ WEB_READY := $(VENV)/.web-$(shell cat package.json package-lock.json 2>/dev/null
 # moshi asks for older torch, numpy and aiohttp than it needs: it goes in last, without its dependencies.
 # So does autobahntestsuite, whose client is Python 2: of it the tests read the cases alone.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(PIP_ARGS)
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SHA256 := $(if $(shell command -v sha256sum 2>/dev/null),sha256sum,shasum -a 256)
 
 # ONNX Runtime sends no usage data, whichever program of these loads it.
@@ -55,6 +55,8 @@ demo: $(SERVE_READY) ## ask a server questions, show answers and latency, keep t
 test: programs check ## set up, run every check and every test of what the product promises (ARGS=...)
 	$(PYTEST) -m product $(ARGS)
 
+# These tests mostly wait for sound in real time: six processes take what two cores have.
+test-fast: WORKERS := 6
 test-fast: $(DEV_READY) ## the tests of two minutes: protocol, audio, engine, models, serving (ARGS=...)
 	$(PYTEST) -m fast $(ARGS)
 

@@ -50,7 +50,7 @@ def _pretend_to_set_up(checkout: Path, verb: str) -> None:
     [
         ("serve", "antiphon serve"),
         ("test", "python -m pytest -n 2 --dist worksteal -m product"),
-        ("test-fast", "python -m pytest -n 2 --dist worksteal -m fast"),
+        ("test-fast", "python -m pytest -n 6 --dist worksteal -m fast"),
         ("test-lab", "python -m pytest -n 2 --dist worksteal -m lab"),
     ],
 )
