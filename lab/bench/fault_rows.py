@@ -263,7 +263,7 @@ FAULTS: Final = {
         Fault("supervisor_stopped", "SIGSTOP of the supervisor for 3 s", _stop("supervisor")),
         Fault("server_leave", "SIGTERM, 2 s to drain", _leave, (*SPLIT, "--drain-timeout-s", "2")),
         Fault("signal_reconnect", "RST of every connection", _reset_all),
-        Fault("disconnect_on_resume", "RST, and RST again when the call goes on", _reset_again),
+        Fault("disconnect_on_resume", "RST, and RST again when the call continues", _reset_again),
         Fault("reset_while_paused", "no caller reads for 2 s, then RST", _reset_while_paused),
         Fault("no_open_files", "24 files left, 300 connections come and stay 3 s", _no_open_files),
         Fault("upgrades", "200 WebSockets a second for 3 s", _upgrades),
