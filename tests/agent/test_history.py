@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from antiphon.agent.history import MAX_ENTRIES, History, HistoryEntry, Role
 
 
@@ -33,6 +35,16 @@ def test_a_reply_is_cut_behind_the_last_word_that_was_heard() -> None:
     assert history["b"].shown == "It is a"
     history.cut("b", 299)
     assert "b" not in history
+
+
+def test_words_of_sound_that_is_lost_are_left_out_also_those_to_come() -> None:
+    for begin_ms, end_ms, left in ((0, 0, "abcdef"), (0, 1, "bcdef"), (150, 250, "adef"), (200, 500, "abf")):
+        entry = HistoryEntry(Role.ASSISTANT)
+        for place, word in enumerate("abcdef"):
+            if place == 3:
+                entry.lose(begin_ms, end_ms)
+            entry.add_word(word, 100 * place, 100 * (place + 1))
+        assert "".join(word for word, _ in entry.words) == left
 
 
 def test_the_oldest_turns_give_way_and_system_texts_stay() -> None:
@@ -93,6 +105,15 @@ def test_the_callers_last_turn_is_read_however_long_a_later_system_text_is() -> 
     history.put("u", HistoryEntry(Role.USER, "Hello?"))
     history.put("s", HistoryEntry(Role.SYSTEM, "long " * 500))
     assert [it["content"][:6] for it in history.messages("")] == ["Hello?", "long l"]
+
+
+def test_characters_are_bounded_and_the_oldest_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.agent.history.MAX_CHARS", 10)
+    history = History(4000)
+    for name in ("aaaa", "bbbb", "cccc", "x" * 20):
+        history.put(name, HistoryEntry(Role.USER, name))
+        assert len([it for it in ("aaaa", "bbbb", "cccc") if it in history]) <= 2
+    assert [it["content"] for it in history.messages("")] == ["x" * 20]
 
 
 def test_outputs_follow_their_calls_whatever_was_said_meanwhile() -> None:

@@ -34,12 +34,14 @@ class Role(StrEnum):
 class HistoryEntry:
     """One entry. A reply has its ``words`` with the time of their ends in its sound, in milliseconds.
 
-    ``call_id`` and ``name`` are a tool call's, whose ``text`` are the arguments.
+    ``lost`` are begins and ends of sound that did not reach the client. ``call_id`` and ``name`` are a tool
+    call's, whose ``text`` are the arguments.
     """
 
     role: Role
     text: str = ""
     words: list[tuple[str, int]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
     call_id: str = ""
     name: str = ""
 
@@ -52,6 +54,20 @@ class HistoryEntry:
     def tokens(self) -> int:
         """Its estimated number of tokens."""
         return TOKENS_A_MESSAGE + len((self.shown + self.name).encode()) // BYTES_A_TOKEN
+
+    def add_word(self, word: str, start_ms: int, end_ms: int) -> None:
+        """Add the next word of a reply, unless a part of its sound is lost."""
+        if not any(begin_ms < end_ms and start_ms < until_ms for begin_ms, until_ms in self.lost):
+            self.words.append((word, end_ms))
+
+    def lose(self, begin_ms: int, end_ms: int) -> None:
+        """This part of a reply's sound is lost: delete the words that it contains a part of."""
+        if begin_ms < end_ms:
+            self.lost.append((begin_ms, end_ms))
+            words, self.words, start_ms = self.words, [], 0
+            for word, until_ms in words:
+                self.add_word(word, start_ms, until_ms)
+                start_ms = until_ms
 
 
 class History:

@@ -95,9 +95,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class SoundAgain:
-    """The client has a new connection, and gets the last ``seconds`` of the reply's sound again."""
+    """The client has a new connection, and gets the last ``seconds`` of the reply ``item`` again.
+
+    ``lost_ms`` are begin and end of the part of its sound that the client never gets.
+    """
 
     seconds: float
+    item: str
+    lost_ms: tuple[int, int] = (0, 0)
 
 
 AgentRequest: TypeAlias = (

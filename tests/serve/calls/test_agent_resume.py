@@ -14,15 +14,12 @@ import pytest
 from antiphon.errors import SessionFailedError
 from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
-from antiphon.serve.calls.local_resume import MAX_SKIPPED_FRAMES, Recent, continued
 from antiphon.serve.hosting.front_end import drain
-from antiphon.serve.routes.routing import ELSEWHERE
 from antiphon.serve.transport.socket import Socket
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
 from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut
-from tests.serve.live_client import PATH, LiveClient, live_client, watchers_of
 from tests.serve.tts_client import levels
 from tests.support.text_model import Answer, TextModelServer, ending, piece, says
 
@@ -232,20 +229,6 @@ async def test_a_frame_that_is_cut_within_is_sent_again_and_heard_once() -> None
     assert messages_of(text) == [("user", written)]
 
 
-@pytest.mark.parametrize(
-    ("samples", "frame", "found"),
-    [(0, 0, (0, 0, 0)), (250, 0, (250, 50, 2)), (250, 2, (250, 50, 2)), (250, 3, (300, 0, 3))],
-)
-def test_a_client_continues_with_the_first_frame_that_is_not_whole_or_a_later_one(
-    samples: int, frame: int, found: tuple[int, int, int]
-) -> None:
-    assert continued(samples, frame, 100) == found
-
-
-def test_a_client_is_ahead_by_a_bounded_number_of_frames() -> None:
-    assert continued(250, 2**32 - 2, 100) == (100 * (2 + MAX_SKIPPED_FRAMES), 0, 2 + MAX_SKIPPED_FRAMES)
-
-
 async def test_sound_of_a_reply_that_was_cut_is_not_sent_again() -> None:
     endless = Answer([piece("on and on and ")], stays=True)
     async with TextModelServer(endless).serve() as text, agent_serving(text) as server:
@@ -268,20 +251,35 @@ async def test_sound_of_a_reply_that_was_cut_is_not_sent_again() -> None:
         await is_left(server)
 
 
-def test_a_client_gets_again_what_it_lacks_of_the_last_frames() -> None:
-    recent, pcm = Recent(80.0), np.zeros(1, np.float32)
-    assert recent.after(-1, 0) == (0, 0, [])
-    for frame in range(20):
-        recent.add(frame, pcm)
-    assert recent.after(16, 20) == (17, 0, [(frame, pcm) for frame in (17, 18, 19)])
-    assert recent.after(9, 20)[:2] == (15, 5)
-    assert recent.after(-1, 20)[:2] == (15, 0)  # a client that has none may have heard none
-    recent.clear()
-    assert recent.after(9, 20) == (20, 10, [])
-    recent.add(60, pcm)  # the numbers between were not sent
-    assert recent.after(19, 61) == (60, 0, [(60, pcm)])
-    recent.clear()
-    assert recent.after(17, 70)[:2] == (70, 3)  # 18, 19 and 60
+async def test_words_whose_sound_is_lost_with_a_connection_leave_the_history() -> None:
+    """The client has the first word, and gets what follows the lost sound."""
+    words = [f"{letter}{letter}" for letter in "abcdefghijkl"]
+    async with (
+        TextModelServer(says(" ".join(words)), says("one")).serve() as text,
+        agent_serving(text) as server,
+    ):
+        frames: list[int] = []
+        async with server.call(QUERY) as first, server.call(AGAIN) as second:
+            token = resume.decode_claim((await begun(first)).claim(0)).token
+            await first.speak(spoken([*word()[0], *SILENCE]))
+            while len(frames) < 14:
+                message = await first.receive()
+                if isinstance(message, moshi.StampedAudio) and any(message.data):
+                    frames.append(message.frame)
+            await second.ws.send_bytes(resume.encode_claim(resume.Claim(token, -1, frames[4], 0)))
+            told = (await second.event("resumed")).fields
+            assert told["missed_frames"] == told["replay_from"] - frames[4] - 1 > 0
+            (call,) = server.calls
+            await server.eventually(lambda: call.participant.is_idle)
+            await second.speak(spoken([*word(40)[0], *SILENCE]))
+            await server.eventually(lambda: len(text.requests) == 2)
+            await second.send(events.bye())
+        await is_left(server)
+    starts = [0, *range(5, 5 + 3 * 11, 3)]  # in frames of the reply
+    again = told["replay_from"] - frames[0]
+    kept = ["aa", *(it for it, start in zip(words, starts, strict=True) if start >= again)]
+    assert messages_of(text)[1] == ("assistant", " ".join(kept))
+    assert 2 <= len(kept) < len(words)
 
 
 async def test_a_connection_that_still_stands_is_replaced_and_tokens_are_good_once() -> None:
@@ -483,87 +481,3 @@ async def test_with_several_front_ends_no_call_of_an_agent_can_be_resumed() -> N
         server.call(QUERY) as client,
     ):
         assert "resume" not in (await client.event("ready")).fields
-
-
-class LiveThread(LiveClient):
-    """A client of Live that keeps what it needs to resume."""
-
-    token, seq, frame = "", -1, -1
-
-    async def receive(self) -> Any:
-        event = await super().receive()
-        if isinstance(event, dict):
-            self.token = event.get("resume", {}).get("token", self.token)
-            self.seq, self.frame = event.get("seq", self.seq), event.get("frame", self.frame)
-        return event
-
-    async def resume(self, before: LiveThread, **fields: Any) -> dict[str, Any]:
-        place = {"token": before.token, "seq": before.seq, "frame": before.frame, "input_frame": 0}
-        self.seq, self.frame = before.seq, before.frame
-        await self.send("session.resume", session={"model": "assistant"}, **{**place, **fields})
-        return await self.event("session.resumed")
-
-
-async def test_watchers_of_a_session_stay_when_it_is_resumed_and_see_nothing_of_it() -> None:
-    async with TextModelServer().serve() as text, agent_serving(text) as server:
-        async with live_client(server, f"{PATH}?resume=1") as ws:
-            first = LiveThread(ws.ws)
-            session = await first.start(model="assistant")
-            async with (
-                live_client(server, f"{PATH}/{session['id']}/attach") as watcher,
-                live_client(server, f"{PATH}?resume=again") as again,
-            ):
-                await server.eventually(lambda: bool(watchers_of(server.calls[0])))
-                second = LiveThread(again.ws)
-                await second.resume(first)
-                assert (await first.error())["code"] == "session_replaced"
-                await second.send("session.close")
-                await watcher.event("session.closed")
-                assert "error" not in [it["type"] for it in watcher.events]
-        await is_left(server)
-
-
-async def test_a_live_session_continues_over_another_connection() -> None:
-    async with (
-        TextModelServer(says(REPLY), says("two")).serve() as text,
-        agent_serving(text, slots=1) as server,
-    ):
-        async with live_client(server, f"{PATH}?resume=1") as ws:
-            first = LiveThread(ws.ws)
-            session = await first.start(model="assistant", instructions="Be kind.")
-            said, written = word()
-            await first.speak(spoken([*said, *SILENCE]))
-            await first.until(lambda it: it.get("delta") == " it")
-            cut(first.ws)
-        # Behind a proxy too: its rows are its own.
-        async with live_client(server, f"{PATH}?resume=again", **{ELSEWHERE: "1"}) as ws:
-            second = LiveThread(ws.ws)
-            again = await second.resume(first)
-            assert again["session"]["id"] == session["id"]
-            assert (again["input_frame"], again["missed_frames"]) == (len(said) + len(SILENCE), 0)
-            await second.until(lambda it: it.get("delta") == " one")
-            numbers = [it["seq"] for it in (*first.events, *second.events) if "seq" in it]
-            assert numbers == list(range(len(numbers)))
-            frames = [it["frame"] for it in (*first.events, *second.events) if "frame" in it]
-            assert frames == list(range(frames[-1] + 1))
-            await server.eventually(lambda: server.calls[0].participant.is_idle)
-            await second.speak(spoken([*word(40)[0], *SILENCE]))
-            await second.until(lambda it: it.get("delta") == " two")
-            await second.send("session.acknowledge", seq=second.seq)
-            await second.send("session.close")
-            await second.event("session.closed")
-        await is_left(server)
-    assert messages_of(text)[:3] == [("system", "Be kind."), ("user", written), ("assistant", REPLY)]
-
-
-async def test_a_token_is_good_for_its_own_protocol() -> None:
-    async with TextModelServer().serve() as text, agent_serving(text) as server:
-        async with live_client(server, f"{PATH}?resume=1") as ws:
-            live = LiveThread(ws.ws)
-            await live.start(model="assistant")
-            claim = resume.encode_claim(resume.Claim(resume.token_of(live.token), -1, -1, 0))
-            assert (await answer_to(server, claim))["reason"] == "unknown"
-            async with live_client(server, f"{PATH}?resume=again") as other:
-                await other.send("session.resume", token="A" * 22, session={"model": "assistant"})
-                assert (await other.error())["code"] == "session_not_resumable"
-        await is_left(server)

@@ -241,11 +241,14 @@ class Agent(Participant[AgentNews]):
                 self._history.remove(item)
             case Truncate(item, heard_ms):
                 self._history.cut(item, heard_ms)
-            case SoundAgain(seconds):
+            case SoundAgain(seconds, item, lost_ms):
                 self._again_s = now_s
                 self._ended_s = self._flushed_s = math.nan  # the wait for a client is not the agent's
-                if self._reply is not None:
+                if self._reply is not None and self._reply.item == item:
                     self._reply.rewind(seconds, now_s)
+                    self._reply.entry.lose(*lost_ms)
+                elif item in self._history:
+                    self._history[item].lose(*lost_ms)
         self._wake()
 
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[AgentNews]:

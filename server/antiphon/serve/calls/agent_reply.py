@@ -85,7 +85,8 @@ class Reply:
         self._calls: dict[int, ToolCalled] = {}
         self._tokens = TokensUsed(0, 0)
         self._error: TextModelError | None = None
-        self._has_begun = self._has_said = self._is_cut = self._is_whole = self._is_read = False
+        self._has_begun = self._has_said = self._has_written = False
+        self._is_cut = self._is_whole = self._is_read = False
         self._ready: deque[FloatArray | Spoken] = deque()
         self._said: list[AgentNews] = []
         self._sent_s = self._began_s = 0.0
@@ -261,8 +262,9 @@ class Reply:
         if self._voice is None:
             self.entry.text += piece.text
             return ReplyText(self.item, piece.text)
-        space = " " if self.entry.words else ""
-        self.entry.words.append((piece.text, round(1000 * piece.stop_s)))
+        space = " " if self._has_written else ""
+        self._has_written = True
+        self.entry.add_word(piece.text, round(1000 * piece.start_s), round(1000 * piece.stop_s))
         return ReplyText(self.item, space + piece.text, round(1000 * (piece.stop_s - piece.start_s)))
 
     @property

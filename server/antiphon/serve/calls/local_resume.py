@@ -11,6 +11,7 @@ import hmac
 from collections import deque
 from typing import Any, Final
 
+from antiphon.agent.values import SoundAgain
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ResumeError
 from antiphon.protocol import resume
@@ -62,20 +63,27 @@ class LocalSequence:
 
 
 class Recent:
-    """The last frames of sound of a call that are sent again, by their numbers."""
+    """The last frames of sound of a call, by number, which are sent again, and those of its last reply."""
 
     def __init__(self, frame_ms: float) -> None:
         """Begin without any."""
+        self._frame_ms = frame_ms
+        self._item, self._sound = "", list[tuple[int, int]]()  # the reply, begins and ends of its frames
         self._frames: deque[tuple[int, FloatArray]] = deque(maxlen=max(1, round(resume.REPLAY_MS / frame_ms)))
         self._gaps: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)  # numbers that no frame has
         self._next = 0
 
-    def add(self, frame: int, pcm: FloatArray) -> None:
-        """Add a frame that is being sent."""
+    def add(self, frame: int, pcm: FloatArray, item: str = "") -> None:
+        """Add a frame that is being sent, of the reply ``item`` or of silence."""
         if frame > self._next:
             self._gaps.append((self._next, frame))
         self._next = frame + 1
         self._frames.append((frame, pcm))
+        if item:
+            if item != self._item:
+                self._item, self._sound = item, []
+            begin = self._sound.pop()[0] if self._sound and self._sound[-1][1] == frame else frame
+            self._sound.append((begin, self._next))
 
     def clear(self) -> None:
         """Send none of these again: the reply was cut."""
@@ -91,6 +99,20 @@ class Recent:
         gaps = [*self._gaps, (self._next, max(self._next, following))]
         unsent = sum(max(0, min(end, first) - max(begin, frame + 1)) for begin, end in gaps)
         return first, max(0, first - frame - 1 - unsent) if frame >= 0 else 0, again
+
+    def sound_again(self, frame: int, first: int) -> SoundAgain:
+        """The part of the last reply that a client gets again from frame ``first`` on, and the part it lacks.
+
+        ``frame`` is the last one that it has; of a client that has none it is not known what it lacks.
+        """
+        again_ms, lost_ms = self._sound_ms(first), self._sound_ms(frame + 1)
+        seconds = (self._sound_ms(self._next) - again_ms) / 1000
+        return SoundAgain(seconds, self._item, (lost_ms, again_ms) if frame >= 0 else (0, 0))
+
+    def _sound_ms(self, frame: int) -> int:
+        """Milliseconds of the last reply in the frames before this one."""
+        frames = sum(max(0, min(end, frame) - begin) for begin, end in self._sound)
+        return round(frames * self._frame_ms)
 
 
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:

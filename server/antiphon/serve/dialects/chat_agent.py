@@ -16,7 +16,6 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
-    SoundAgain,
     ToolCalled,
     WordHeard,
 )
@@ -55,7 +54,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         spec = agent.tts.engine.info.spec
         self._resume, self._recent = resume, Recent(spec.frame_ms)
         self._said_frame = spec.frame_samples
-        self._heard_s, self._said_samples, self._reply_frame = 0.0, 0, 0
+        self._heard_s, self._said_samples = 0.0, 0
         self._has_reply = self._is_sounding = self._is_unwanted = self._has_text = False
         self._session = ""
 
@@ -107,8 +106,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
             worker=terms.get("worker", ""),
         )
         audio = [moshi.encode(it) for frame, pcm in frames for it in self._audio(frame, pcm)]
-        unheard = sum(frame >= self._reply_frame for frame, _ in frames) if self._is_sounding else 0
-        again = SoundAgain(unheard * self._said_frame / self._said_rate)
+        again = self._recent.sound_again(claim.frame, first)
         return [*self.event(event), *self._resume.sequence.after(claim.seq), *audio], [Instruct(again)]
 
     def encode(self, event: moshi.Message) -> Sequence[Message]:
@@ -134,10 +132,9 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
             case ReplyText(_, text) if not self._is_unwanted:
                 begins, self._has_text = not self._has_text, True
                 return self.encode(moshi.Text(f" {text}" if begins else text))
-            case ReplySound(_, pcm) if not self._is_unwanted:
-                if not self._is_sounding:
-                    self._is_sounding, self._reply_frame = True, self._said_samples // self._said_frame
-                return [moshi.encode(it) for it in self._sound(pcm)]
+            case ReplySound(item, pcm) if not self._is_unwanted:
+                self._is_sounding = True
+                return [moshi.encode(it) for it in self._sound(pcm, item)]
             case ReplyOver(outcome):
                 self._has_reply = self._is_sounding = self._is_unwanted = False
                 cut = self._cut()
@@ -152,10 +149,10 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         """Samples that the client has sent, at the rate of its output."""
         return round(self._heard_s * self._said_rate)
 
-    def _sound(self, pcm: FloatArray) -> list[moshi.Message]:
+    def _sound(self, pcm: FloatArray, item: str = "") -> list[moshi.Message]:
         frame = self._said_samples // self._said_frame
         self._said_samples += pcm.size
-        self._recent.add(frame, pcm)
+        self._recent.add(frame, pcm, item)
         return self._audio(frame, pcm)
 
     def _audio(self, frame: int, pcm: FloatArray) -> list[moshi.Message]:

@@ -23,7 +23,6 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
-    SoundAgain,
     ToolCalled,
     WordHeard,
 )
@@ -125,7 +124,6 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         self._frames = self._heard_samples = 0  # said and heard
         self._recent = Recent(self._said.frame_ms)
         self._is_sounding = self._has_text = False
-        self._reply_frame = 0  # the first of the reply's sound
         self._waiting: dict[str, str] = {}  # calls of the text model, by the delegation to the client
         self._responses: Delegated | None = None  # delegated to Responses in this reply
         self._delegation = read_delegation(start.session.delegation, start.event_id)
@@ -233,9 +231,8 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         )
         lacking = [data.decode() for data in self._resume.sequence.after(again.claim.seq)]
         audio = [self._audio(pcm, frame) for frame, pcm in frames]
-        unheard = sum(frame >= self._reply_frame for frame, _ in frames) if self._is_sounding else 0
-        seconds = unheard * self._said.frame_ms / 1000
-        return [self.written(event), *lacking, *audio], [Instruct(SoundAgain(seconds))]
+        sound = self._recent.sound_again(again.claim.frame, first)
+        return [self.written(event), *lacking, *audio], [Instruct(sound)]
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
         if isinstance(error, ReplacedError):  # of one connection: the session continues, with its watchers
@@ -251,10 +248,9 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
                 return self.encode(events.InputTranscript(f" {text}", start_ms, end_ms))
             case ReplyBegan():
                 self.is_speaking, self._has_text = True, False
-            case ReplySound(_, pcm):
-                if not self._is_sounding:
-                    self._is_sounding, self._reply_frame = True, self._frames
-                return self._say(pcm)
+            case ReplySound(item, pcm):
+                self._is_sounding = True
+                return self._say(pcm, item)
             case ReplyText(_, text, length_ms):
                 begins, self._has_text = not self._has_text, True
                 end_ms = self._said_ms
@@ -287,10 +283,10 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
     def _heard_ms(self) -> int:
         return 1000 * self._heard_samples // self.spec.sample_rate
 
-    def _say(self, pcm: FloatArray) -> list[Message]:
+    def _say(self, pcm: FloatArray, item: str = "") -> list[Message]:
         frame, start_ms = self._frames, self._said_ms
         self._frames += 1
-        self._recent.add(frame, pcm)
+        self._recent.add(frame, pcm, item)
         if self.watchers:
             self.show(events.OutputAudio(s16le_from_float(pcm), start_ms, self._said_ms))
         return [self._audio(pcm, frame)]
