@@ -26,7 +26,7 @@ from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.dialects.unmute import UnmuteDialect
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.agent_client import agent_serving, is_left, messages_of
-from tests.serve.harness import FRAME_SAMPLES, Closed, Server, serving, speech
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Closed, Server, serving, speech
 from tests.serve.live_client import LiveClient
 from tests.support.text_model import Answer, TextModelServer, ending, piece, says
 
@@ -49,6 +49,12 @@ FIELDS = {
     "input_audio_buffer.speech_stopped": set[str](),
 }
 """What each event of a conversation has beside its type and id, as Unmute's own backend sends it."""
+
+
+@pytest.fixture(autouse=True)
+def _no_silence_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers of these tests send sound at once, and then none."""
+    monkeypatch.setattr("antiphon.audio.clock.OVERDUE_S", PATIENCE_S)
 
 
 class Browser(LiveClient):
@@ -173,6 +179,13 @@ async def test_a_client_without_a_session_update_is_answered_all_the_same() -> N
         assert messages_of(text)[0] == ("system", "Be brief.")
         assert HELLO not in messages_of(text)
         assert not client.of("session.updated")
+
+
+async def test_a_caller_whose_audio_ends_is_heard_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.audio.clock.OVERDUE_S", 0.16)
+    async with browsing(says("yes")) as (client, _, _):
+        await client.speak(speech(8))
+        await client.event("response.audio.done")
 
 
 async def test_a_failed_text_model_is_told_and_the_call_continues() -> None:

@@ -47,7 +47,7 @@ async def handle_unmute(
 
     async def begin(_socket: Socket) -> Call:
         dialect = UnmuteDialect(agent, voice_of=partial(voice_of_agent, agent, services=services))
-        speaker = await participant_of(agent, services, fills_gaps=False)
+        speaker = await participant_of(agent, services, fills_gaps=True)
         call = Call(services, agent.stt, dialect, speaker, caller=caller)
         await call.admit(route=request.path)
         return call
