@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.audio.codec import Decoder
-from antiphon.audio.codecs import make_decoder, make_encoder
+from antiphon.audio.codecs import WireFormat, make_decoder, make_encoder
 from antiphon.audio.ogg import OggOpusWriter
 from antiphon.audio.opus import OpusEncoder, packet_ms
 from antiphon.audio.pcm import FloatArray
@@ -82,6 +82,18 @@ def test_a_long_message_of_ogg_is_taken_in_bounded_steps_and_none_of_it_is_lost(
     heard = steps(ear)
     assert max(piece.size for piece in heard) <= MAX_STEP_SAMPLES
     np.testing.assert_array_equal(np.concatenate(heard), decoder.feed(data))
+
+
+@pytest.mark.parametrize("name", ["pcm_s16le", "pcm_f32le"])
+@pytest.mark.parametrize("rate", [8_000, 24_000])
+def test_a_long_message_of_samples_is_taken_in_bounded_steps(name: str, rate: int) -> None:
+    pcm = speech(100)
+    data = b"".join(make_encoder(WireFormat(name, rate), rate).encode(pcm))
+    ear, decoder = make_decoder(WireFormat(name, rate)), make_decoder(WireFormat(name, rate))
+    ear.put(data)
+    heard = steps(ear)
+    assert max(piece.size for piece in heard) <= 16_384
+    np.testing.assert_allclose(np.concatenate(heard), decoder.feed(data))
 
 
 def test_a_page_of_tiny_packets_is_many_steps() -> None:

@@ -14,9 +14,9 @@ from antiphon.arrays import FloatArray
 from antiphon.audio.resample import Resampler
 from antiphon.errors import AudioError
 
-PCM_BYTES: Final = 262_144
-"""Samples converted in one step, 0.4 ms; a message of the largest size there is by default, and whole samples
-in every format."""
+PCM_BYTES: Final = 32_768
+"""Bytes converted in one step: 0.7 s at 24 kHz, which an agent follows in a millisecond, and whole samples in
+every format."""
 
 RESAMPLED_BYTES: Final = 1024
 """The same where the rate changes too: 1024 samples of G.711, in 0.3 ms."""
