@@ -40,20 +40,24 @@ def as_one(each: Mapping[str, Health]) -> Health:
     return replace(whole, alive=bool(able), stuck_s=0.0 if able else whole.stuck_s)
 
 
-def together(each: Mapping[str, Health]) -> Health:
-    """The health of engines by name as one: alive if all are, ready if any is; faults carry the name."""
+def together(each: Mapping[str, Health], *, needs_all: bool = False) -> Health:
+    """The health of engines by name as one: alive if all are, ready if any is; faults carry the name.
+
+    ``needs_all``: a caller takes a row of several, so the fewest free rows of any count, not their sum.
+    """
     if len(each) == 1:
         return next(iter(each.values()))
     healths = each.values()
+    free = [health.free if health.ready else 0 for health in healths]
     wrong = [f"{name}: {health.detail}" for name, health in each.items() if not health.is_healthy]
     return Health(
         alive=all(health.alive for health in healths),
         stuck_s=max(health.stuck_s for health in healths),
-        ready=any(health.ready for health in healths),
+        ready=(all if needs_all else any)(health.ready for health in healths),
         draining=all(health.draining for health in healths),
         active=sum(health.active for health in healths),
         queued=sum(health.queued for health in healths),
         slots=sum(health.slots for health in healths),
-        free=sum(health.free for health in healths if health.ready),
+        free=min(free) if needs_all else sum(free),
         detail="; ".join(wrong) or "ok",
     )

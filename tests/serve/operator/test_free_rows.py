@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
-from antiphon.ipc.health import Health
+from antiphon.ipc.health import Health, together
 from antiphon.serve.operator.free_rows import MAX_WEIGHT, free_rows_line, free_rows_port
 from antiphon.serve.routes.routing import ELSEWHERE
 from tests.serve.harness import serving
@@ -45,6 +45,17 @@ async def ask(port: int) -> str:
 )
 def test_a_worker_says_how_it_is(health: Health, line: str) -> None:
     assert free_rows_line(health) == line
+
+
+@pytest.mark.parametrize(
+    ("stt", "tts", "apart", "as_agent"),
+    [(3, 2, "up 5%", "up 2%"), (0, 3, "up 3%", "up 0%"), (1, 0, "up 1%", "up 0%")],
+)
+def test_an_agents_caller_needs_a_row_of_each_model(stt: int, tts: int, apart: str, as_agent: str) -> None:
+    free = {"stt": stt, "tts": tts}
+    healths = {name: replace(WELL, ready=rows > 0, free=rows) for name, rows in free.items()}
+    assert free_rows_line(together(healths)) == apart
+    assert free_rows_line(together(healths, needs_all=True)) == as_agent
 
 
 @given(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 600), st.integers(1, 600), st.text())

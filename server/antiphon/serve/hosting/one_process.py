@@ -73,7 +73,8 @@ async def _serve(
         return Child("front-end", LocalTask(work, front_end.peer), to_front_end.connect, hear)
 
     async def health() -> Health:
-        return together({each.name: each.engine.health() for each in running})
+        healths = {each.name: each.engine.health() for each in running}
+        return together(healths, needs_all=bool(config.served_agents))
 
     plan = make_plan(config, 0, listeners, start_engine, start_front_end, families)
     return await supervise(Supervisor(plan), config, health)

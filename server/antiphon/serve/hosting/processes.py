@@ -58,7 +58,7 @@ def serve_apart(config: ServerConfig, front_ends: int) -> int:
         plan = make_plan(config, front_ends, listeners, children.start_engine, children.start_front_end)
         plan = replace(plan, engines=len(devices))
         supervisor = Supervisor(plan)
-        return await supervise(supervisor, config, partial(overall, supervisor.answers))
+        return await supervise(supervisor, config, partial(overall, supervisor.answers, config))
 
     with bound_ports(config) as listeners:
         return asyncio.run(run(listeners))
@@ -113,12 +113,12 @@ async def supervise(
         return await supervisor.run()
 
 
-async def overall(answers: Answers) -> Health:
-    """The health of all engines as one, for the free-rows port."""
+async def overall(answers: Answers, config: ServerConfig) -> Health:
+    """The health of all engines as one, for the free-rows port. An agent's caller takes two rows."""
     said = await answers.health()
     healths = {name: Health(**health) for name, health in said["models"].items()}
     if healths and said["engine_answers"]:
-        return together(healths)
+        return together(healths, needs_all=bool(config.served_agents))
     words = "the engine's process does not answer" if healths else "starting"
     return Health(False, 0.0, False, False, active=0, queued=0, slots=0, free=0, detail=words)
 
