@@ -366,3 +366,24 @@ async def test_a_server_that_leaves_lets_answers_end_and_begins_none() -> None:
             assert (error.type, error.data["text"]) == ("error", "the server is leaving")
             assert not leaving.done()
         await asyncio.wait_for(leaving, PATIENCE_S)
+
+
+async def test_an_answer_that_outlasts_a_drain_ends_with_an_error_and_so_does_an_idle_connection() -> None:
+    async with (
+        TextModelServer(Answer([piece("word ")], stays=True)).serve() as text,
+        agent_serving(text) as server,
+        listening(server, WYOMING) as port,
+        home(port) as idle,
+        home(port) as answered,
+    ):
+        idle.send("ping", {"text": ""})
+        await idle.receive()
+        answered.send("transcript", {"text": "hello"})
+        await answered.until("handled-chunk")
+        await drain(server.app, 0.05, is_cut=lambda: False, log=Log())
+        for client in (idle, answered):
+            error = await client.receive()
+            assert (error.type, error.data["code"]) == ("error", "server_draining")
+            assert error.data["text"] == "the server is leaving; calls had 0.05 s to finish"
+            assert await client.peer.reader.read() == b""
+        await asyncio.wait_for(text.is_idle.wait(), PATIENCE_S)

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import ClientPayloadError
 
 from antiphon.audio.codec import Encoder
 from antiphon.audio.codecs import AudioCodec
 from antiphon.audio.pcm import FloatArray, float_from_s16le
 from antiphon.errors import AudioError
+from antiphon.log import Log
 from antiphon.protocol.speech_request import PATH
 from antiphon.serve.dialects import speech_body
 from antiphon.serve.dialects.speech_body import SpeechBody
+from antiphon.serve.hosting.front_end import drain
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
 from tests.serve.tts_client import SAID, SENTENCE, count_frames, levels, listening, speaking
 from tests.support.null_models import DUPLEX
@@ -154,6 +157,25 @@ async def test_what_fails_midway_is_cut_or_ends_its_events_with_an_error() -> No
         assert last["error"]["type"] == "server_error"
         assert last["error"]["code"] == "server_error"
         await server.is_empty()
+
+
+async def test_what_outlasts_a_drain_is_cut_or_ends_its_events_with_an_error() -> None:
+    for stream_format in ("audio", "sse"):
+        async with speaking() as (server, steps):
+            steps.held_at = 3
+            body = {"input": SENTENCE, "response_format": "pcm", "stream_format": stream_format}
+            async with server.http.post(server.url(PATH), json=body) as response:
+                data = await response.content.readany()
+                await drain(server.app, 0.05, is_cut=lambda: False, log=Log())
+                if stream_format == "audio":
+                    with pytest.raises(ClientPayloadError):
+                        await response.read()
+                else:
+                    *_, last = events_of(data + await response.read())
+                    assert last["error"]["code"] == "server_draining"
+                    assert last["error"]["message"] == "the server is leaving; calls had 0.05 s to finish"
+            steps.go_on()
+            await server.is_empty()
 
 
 async def test_sound_that_cannot_be_encoded_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,13 @@ class WyomingPort:
         Raises:
             AntiphonError: a request cannot be answered.
         """
+        self._services.waiting.add(socket)
+        try:
+            await self._serve(socket, caller)
+        finally:
+            self._services.waiting.discard(socket)
+
+    async def _serve(self, socket: Socket, caller: Caller) -> None:
         limits = self._services.config.limits
         socket.keeps_open = True
         limit_s, model = limits.handshake_timeout_s, None

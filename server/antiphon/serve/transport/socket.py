@@ -345,7 +345,7 @@ class Socket:
         return self._is_over.is_set() or self._transport.is_closing()
 
     async def wait_for(self, room: asyncio.Event) -> None:
-        """Wait until ``room`` is set, or the peer has disconnected: then nothing more is received.
+        """Wait until ``room`` is set, or an interruption, or the peer has disconnected.
 
         The disconnect may be behind messages for which there is no room. So up to ``READ_AHEAD_BYTES`` and a
         message are read ahead, and the connection is checked every ``LOOK_S``.
@@ -353,7 +353,7 @@ class Socket:
         has_room: asyncio.Future[Any] = asyncio.ensure_future(room.wait())
         try:
             async with self.paused():
-                while not has_room.done() and not self._has_left():
+                while not (has_room.done() or self._fault or self._has_left()):
                     self._news = self._loop.create_future()
                     await asyncio.wait(
                         [has_room, self._news], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
@@ -362,7 +362,7 @@ class Socket:
             has_room.cancel()
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work``; it is cancelled when the peer disconnects."""
+        """Do ``work``; it is cancelled by an interruption, or when the peer disconnects."""
         task, is_over = asyncio.ensure_future(work), asyncio.Event()
         task.add_done_callback(lambda _: is_over.set())
         try:
