@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import FieldError
 from antiphon.protocol.realtime_events import Event, Ids
-from antiphon.protocol.realtime_input import InputTurns
+from antiphon.protocol.realtime_input import MAX_TURNS, InputTurns
 from antiphon.protocol.realtime_items import Items
 from antiphon.protocol.realtime_reply import MAX_SAID_MS, ReplyRules, ResponseRequest, Responses
 from antiphon.protocol.realtime_session import OutputFormat
@@ -390,6 +390,18 @@ def test_turns_without_audio_cannot_be_committed() -> None:
     with pytest.raises(FieldError, match="no audio came since the last commit") as caught:
         it.turns.commit(0, "e")
     assert (caught.value.code, caught.value.event_id) == ("input_audio_buffer_commit_empty", "e")
+
+
+def test_turns_that_wait_for_their_transcript_are_bounded() -> None:
+    ids = Ids("a")
+    turns = InputTurns(ids, Items(ids), has_transcript=True)
+    for number in range(MAX_TURNS + 1):
+        turns.appended()
+        if number == MAX_TURNS:
+            with pytest.raises(FieldError, match=f"{MAX_TURNS} turns wait for their transcript"):
+                turns.commit(number, None)
+        else:
+            assert turns.commit(number, None)
 
 
 def test_words_belong_to_the_oldest_turn_that_is_not_complete() -> None:

@@ -13,7 +13,7 @@ from antiphon.agent.chat_stream import Piece, ReplyEnded, TextPiece
 from antiphon.agent.history import History
 from antiphon.agent.values import ReplyOver, ReplySound
 from antiphon.protocol.kyutai_tts import Spoken
-from antiphon.serve.calls.agent_reply import LEAD_S, Reply
+from antiphon.serve.calls.agent_reply import LEAD_S, MAX_READY, Reply
 
 FRAME_S = 0.08
 RATE = 24_000
@@ -127,6 +127,18 @@ async def test_a_long_text_is_read_over_many_turns() -> None:
         assert 0 < voice.words - read <= 64
         assert wakes or voice.words == 2000
         read = voice.words
+    reply.over("cancelled")
+
+
+async def test_sound_of_a_reply_waits_with_the_synthesiser() -> None:
+    voice = Voice(random.Random(0))
+    reply = await begun(100, voice)
+    reply.advance(0.0, may_take=True)
+    reply.hold(0.0)
+    for _ in range(200):
+        reply.advance(0.0, may_take=True)
+    pieces = voice.frames + voice.words - len(voice.ready)
+    assert MAX_READY <= pieces <= MAX_READY + round(LEAD_S / FRAME_S) + 3 + 3  # sent, and a burst above it
     reply.over("cancelled")
 
 

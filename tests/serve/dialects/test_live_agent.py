@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.agent.values import AudioHeard
+from antiphon.agent.values import AudioHeard, ToolCalled
 from antiphon.audio.pcm import FloatArray
+from antiphon.errors import FieldError
 from antiphon.protocol import live
-from antiphon.serve.dialects.live_agent import LiveAgentDialect
+from antiphon.serve.dialects.live_agent import MAX_DELEGATIONS, LiveAgentDialect
 from tests.serve.agent_client import SILENCE, SORRY, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
 from tests.serve.harness import PATIENCE_S, Server
@@ -175,6 +177,24 @@ async def test_work_is_delegated_to_the_client_and_its_result_is_spoken_of() -> 
         await client.send("session.commentary.append", **result)
         error = await client.error()
         assert (error["code"], error["param"]) == ("invalid_value", "delegation_id")
+
+
+async def test_the_oldest_of_too_many_delegations_is_dropped() -> None:
+    asked = {"model": "assistant", "delegation": {"type": "client"}}
+    start = live.decode(json.dumps({"type": "session.start", "session": asked}))
+    assert isinstance(start, live.Start)
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        dialect = LiveAgentDialect(start, server.services.agents["assistant"])
+        told = [
+            json.loads(str(message))["delegation"]["id"]
+            for number in range(MAX_DELEGATIONS + 1)
+            for message in dialect.messages(ToolCalled(f"item{number}", f"call{number}", "delegate", ["{}"]))
+        ]
+        result = {"type": "session.commentary.append", "content": "Done."}
+        with pytest.raises(FieldError, match="no delegation of that id waits for the client"):
+            dialect.feed(json.dumps({**result, "delegation_id": told[0]}))
+        for delegation in told[1:]:
+            assert dialect.feed(json.dumps({**result, "delegation_id": delegation}))
 
 
 async def test_appended_text_is_read_and_commentary_is_spoken_of() -> None:
