@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,16 +18,17 @@ from antiphon.arrays import FloatArray
 from antiphon.protocol import kyutai, kyutai_tts
 from antiphon_client.address import ServerAddress
 from antiphon_client.tts_probe import TtsRecord
-from lab.train.answers import speak_answers
+from lab.train.answers import Answer
 from lab.train.augment import coloured_noise
 from lab.train.dictation import Marks, Told, marks
+from lab.train.ear import Ear, words_wrong
 from lab.train.outside import WORDLESS
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
 from lab.train.readings import words_in_frames
 from lab.train.recital import held_out_answers, share_understood
 from lab.train.recogniser import answers_grammar, recognise
-from lab.train.synthetic_voices import SAMPLE_RATE, Voice
+from lab.train.synthetic_voices import SAMPLE_RATE
 from lab.train.word_times import Listener
 
 Note = Callable[[int, int], None]
@@ -219,20 +220,26 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
     return speech
 
 
+def sounds_of(speeches: Sequence[TtsRecord]) -> list[FloatArray]:
+    """The sound of each reading ``[samples]``."""
+    return [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
+
+
 def reading_report(
     texts: Sequence[str],
     speeches: Sequence[TtsRecord],
-    teacher: Voice,
+    taught: Mapping[str, Answer],
     coded: Callable[[FloatArray], FloatArray],
+    ear: Ear | None = None,
 ) -> dict[str, Any]:
     """What a recogniser understands, with bounds beside it: what it does of the teacher, and by chance.
 
     It is held to the answers' grammar, in which it mishears a teacher hardly ever, and then left to English
-    at large: there the two errors can be compared. ``coded`` is a sound after the codec: what the synthesiser
-    is trained to say is understood no better than that of the teacher's words.
+    at large: there the two errors can be compared. ``taught`` are the texts as the teacher says them, and
+    ``coded`` is a sound after the codec: what the synthesiser is trained to say is understood no better than
+    that of the teacher's words. An ear hears the same three.
     """
-    sounds = [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
-    taught = speak_answers(texts, voice=teacher)
+    sounds = sounds_of(speeches)
     own_voice = [taught[text].pcm for text in texts]
     bound = [coded(np.concatenate(words_in_frames(taught[text]))) for text in texts]
     grammar = answers_grammar()
@@ -241,7 +248,11 @@ def reading_report(
     error, teachers_error, bound_error = (
         1 - share_understood(texts, recognise(some)) for some in (sounds, own_voice, bound)
     )
-    return {
+    whisper = {}
+    if ear is not None:
+        kinds = (("model", sounds), ("teacher", own_voice), ("teacher_coded", bound))
+        whisper = {"whisper": {name: asdict(words_wrong(texts, ear.hear(some))) for name, some in kinds}}
+    return whisper | {
         "answers": len(texts),
         "words_understood": round(share_understood(texts, heard), 4),
         "original_voice": round(share_understood(texts, recognise(own_voice, grammar)), 4),

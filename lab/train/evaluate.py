@@ -8,8 +8,8 @@ Training chooses the best checkpoint by the first shard of the held-out question
 there is one alone, it judges too, and the report's "judged_by" says so.
 
 Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
-synthesiser as fast as they can. --only has one part measured alone. The part "duplex" has no server: see
-lab.train.duplex.
+synthesiser as fast as they can. --only has one part measured alone. The parts "duplex" and "natural" have no
+server: see lab.train.duplex and lab.train.yardsticks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,18 +33,24 @@ import torch
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import calls, codec_quality, duplex, eval_calls
+from lab.train.answers import Answer, speak_answers
 from lab.train.codec import load_mimi
+from lab.train.ear import Count, Ear, words_wrong
+from lab.train.material import Material
+from lab.train.outside import CHAT, PROSE, Outside
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance, read_shard
-from lab.train.readings import VOICES
+from lab.train.readings import NATURAL_VOICES, VOICES, natural_speakers
 from lab.train.recordings import pieces, recordings_in
-from lab.train.rows import Talker
+from lab.train.rows import Recogniser, Talker
 from lab.train.shards import shards_in
 from lab.train.synthetic_voices import Voice
+from lab.train.yardsticks import Sets, ask, write_down
 from tests.support.launch import ANTIPHON, RunningServer, free_port, running_server
 
-PARTS: Final = ("codec", "talk", "duplex", "stt", "tts")
+PARTS: Final = ("codec", "talk", "duplex", "stt", "tts", "natural")
+ENGLISH_SENTENCES: Final = 20
 NOT_ASKED: Final = (*OUTSIDE, "half")
 
 
@@ -103,6 +111,7 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
     texts, report = eval_calls.held_out_texts(options.answers), dict[str, Any]()
     mimi = load_mimi(options.codec or codec_quality.folder_of(model))
     mimi.eval()
+    ear = Ear(Material(options.material)) if options.material else None
     with serving(model, options) as server:
         for name in voices_of(model):
             note = progress(f"read by {name}")
@@ -110,16 +119,49 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
             report[name] = eval_calls.reading_report(
                 texts,
                 speeches,
-                Voice("flite", VOICES[name]),
+                as_taught(name, texts, options),
                 partial(codec_quality.round_trip_from_silence, mimi),
+                ear,
             )
+            if ear is not None:
+                report[name]["whisper_english"] = asdict(english_at_large(server.url, name, options, ear))
     return report
+
+
+def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> Mapping[str, Answer]:
+    """The texts as the teacher of a voice says them; Kokoro's voices need the material."""
+    if name in VOICES:
+        return speak_answers(texts, voice=Voice("flite", VOICES[name]))
+    teacher = natural_speakers(Material(options.material))[name]
+    return {text: teacher.say(text) for text in sorted(set(texts))}
+
+
+def english_at_large(url: str, name: str, options: argparse.Namespace, ear: Ear) -> Count:
+    """Words that the ear hears wrong of sentences outside the domain, of which the model knows few."""
+    rng, outside = random.Random(14), Outside(held_out=True)
+    drawn = [outside.draw(rng)[0] for _ in range(4 * ENGLISH_SENTENCES)]
+    texts = [turn.question for turn in drawn if turn.intent in (CHAT, PROSE)][:ENGLISH_SENTENCES]
+    speeches = asyncio.run(
+        eval_calls.read_all(url, texts, options.callers, progress(f"English by {name}"), name)
+    )
+    return words_wrong(texts, ear.hear(eval_calls.sounds_of(speeches)))
 
 
 def voices_of(model: str) -> list[str]:
     """Those of a synthesiser's voices that have a teacher, by name."""
     found = find_tts_voices(None, load_checkpoint(model))
-    return [name for name in ([] if found is None else found.names()) if name in VOICES]
+    return [name for name in ([] if found is None else found.names()) if name in {**VOICES, **NATURAL_VOICES}]
+
+
+def naturally(options: argparse.Namespace) -> dict[str, Any]:
+    """How the talker, and the recogniser if it is named, take natural voices and people."""
+    material = Material(options.material)
+    sets, ear = Sets.of(material, options.yardsticks), Ear(material)
+    report: dict[str, Any] = {"talker": ask(Talker(options.model, options.backend), sets, ear)}
+    if options.stt:
+        own, without = (Recogniser(options.stt, options.backend, prefix_frames=it) for it in (None, 1))
+        report["recogniser"] = {"model": options.stt} | write_down(own, without, sets, ear)
+    return report
 
 
 def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -187,6 +229,17 @@ def main(argv: list[str] | None = None) -> int:
         default=Path("out/train/questions-test"),
         help="held-out folder of lab.train.questions [%(default)s]",
     )
+    parser.add_argument(
+        "--material",
+        type=Path,
+        help="folder of lab.train.material: natural voices, people and Whisper measure too [not measured]",
+    )
+    parser.add_argument(
+        "--yardsticks",
+        type=Path,
+        default=Path("out/train/yardsticks"),
+        help="where the natural voices' questions are kept [%(default)s]",
+    )
     parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
     parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
     parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
@@ -220,6 +273,8 @@ def main(argv: list[str] | None = None) -> int:
         report["duplex"] = in_process(options.model, options)
     if "stt" in wanted and options.stt:
         report["dictation"] = {"model": options.stt} | dictate(options.stt, options)
+    if "natural" in wanted and options.material:
+        report["natural"] = naturally(options)
     if "tts" in wanted and options.tts:
         report["reading"] = {"model": options.tts} | read_aloud(options.tts, options)
     text = json.dumps(report, indent=2)

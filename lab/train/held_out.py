@@ -20,9 +20,16 @@ VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "flite": ("rms",),
         "festival": ("kal_diphone",),
         "freetts": ("kevin16",),
+        "kokoro": (
+            *("af_aoede", "af_kore", "af_sarah", "am_eric", "am_onyx", "bf_emma", "bm_fable"),
+            *("hm_omega", "zf_xiaobei"),
+        ),
     }
 )
-"""By program; those of espeak-ng are variants, spoken with every accent of English."""
+"""By program; those of espeak-ng are variants, spoken with every accent of English.
+
+Kokoro's are natural: they speak the natural tests, and training mixes none of them into another voice.
+"""
 BENDINGS: Final = ("warp", "flutter")
 """Ways to make another voice of one, see lab.train.bendings; training bends voices in Praat's way."""
 NOISES: Final = ("engine", "rain")
@@ -58,6 +65,8 @@ Which of them a talker missed has been looked at, and training's own ways have b
 ways has one of these in it, but it has near ones: "tell me please who you are", or "can you tell me" before
 other words. A recogniser's lines go on as others do, so that one in ten thousand may be one of these.
 """
+PEOPLE: Final = "recording"
+"""Program of voices that are recordings of people: training hears none of them."""
 SENTENCES_SHARE: Final = 4
 """One sentence of other people's text in so many is kept for the tests."""
 

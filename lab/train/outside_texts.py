@@ -124,3 +124,64 @@ SMALL_TALK: Final = _parts(
     tomorrow, see what I mean
     """
 )
+
+ABROAD_SENTENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "es": _parts(
+            """
+            buenos días cómo está usted, dónde vive tu hermana, hoy hace mucho frío, me gusta leer por la
+            noche, el tren sale a las ocho, no entiendo la pregunta, qué hora es por favor, tengo que
+            comprar leche y pan, mi perro duerme en la cocina, cuánto cuesta este libro, nos vemos el
+            lunes, la ventana está abierta
+            """
+        ),
+        "fr-fr": _parts(
+            """
+            bonjour comment allez vous, où habite ta sœur, il fait très froid ce soir, j'aime lire avant
+            de dormir, le train part à huit heures, je ne comprends pas la question, quelle heure est il,
+            il faut acheter du lait, mon chien dort dans la cuisine, combien coûte ce livre, à lundi
+            prochain, la fenêtre est ouverte
+            """
+        ),
+        "it": _parts(
+            """
+            buongiorno come sta, dove abita tua sorella, oggi fa molto freddo, mi piace leggere la sera,
+            il treno parte alle otto, non capisco la domanda, che ore sono per favore, devo comprare
+            latte e pane, il mio cane dorme in cucina, quanto costa questo libro, ci vediamo lunedì, la
+            finestra è aperta
+            """
+        ),
+        "pt": _parts(
+            """
+            bom dia como vai você, onde mora a sua irmã, hoje está muito frio, gosto de ler à noite, o
+            trem sai às oito, não entendo a pergunta, que horas são por favor, preciso comprar leite e
+            pão, meu cachorro dorme na cozinha, quanto custa este livro, até segunda feira, a janela está
+            aberta
+            """
+        ),
+        "hi": _parts(
+            """
+            नमस्ते आप कैसे हैं, आपकी बहन कहाँ रहती है, आज बहुत ठंड है, मुझे रात को पढ़ना पसंद है, गाड़ी आठ
+            बजे जाती है, मैं सवाल नहीं समझा, अभी कितने बजे हैं, मुझे दूध और रोटी चाहिए, मेरा कुत्ता रसोई में
+            सोता है, यह किताब कितने की है, सोमवार को मिलते हैं, खिड़की खुली है
+            """
+        ),
+        "ja": _parts(
+            """
+            おはようございます げんきですか, えきは どこですか, きょうは とても さむいです, よる ほんを
+            よむのが すきです, でんしゃは はちじに でます, しつもんが わかりません, いま なんじですか,
+            ぎゅうにゅうを かいます, いぬは だいどころで ねています, この ほんは いくらですか, また
+            げつようびに, まどが あいています
+            """
+        ),
+        "cmn-latn-pinyin": _parts(
+            """
+            ni3hao3 ni3 zen3me5yang4, huo3che1zhan4 zai4 na3li3, jin1tian1 hen3 leng3, wo3 xi3huan1
+            wan3shang4 kan4shu1, huo3che1 ba1dian3 kai1, wo3 bu4 dong3 ni3 de5 wen4ti2, xian4zai4
+            ji3dian3, wo3 yao4 mai3 niu2nai3, wo3 de5 gou3 zai4 chu2fang2 shui4jiao4, zhe4ben3 shu1
+            duo1shao3 qian2, xing1qi1yi1 jian4, chuang1hu4 kai1 zhe5
+            """
+        ),
+    }
+)
+"""Sentences of languages for which Kokoro has voices: a fourth of them is for the tests."""

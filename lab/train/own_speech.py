@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 
 from antiphon.arrays import FloatArray
-from lab.train.answers import VOICE, Speaker
-from lab.train.readings import VOICES, Texts, record, speakers_of
+from lab.train.answers import VOICE
+from lab.train.readings import VOICES, Reader, Texts, record, speakers_of
 from lab.train.segments import FRAME_SAMPLES
 from lab.train.shards import write_speech
 from lab.train.synthetic_voices import require_speakers
@@ -29,7 +29,7 @@ PAUSE_FRAMES: Final = (2, 12)
 """Of silence after an utterance."""
 
 
-def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker]) -> FloatArray:
+def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader]) -> FloatArray:
     """One answer or reading, and a pause: float32 ``[samples]`` of whole frames."""
     if rng.random() < 0.5:
         talker = next(name for name, voice in VOICES.items() if voice == VOICE.name)
@@ -39,9 +39,7 @@ def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker])
     return np.pad(said, (0, -said.size % FRAME_SAMPLES + rng.randint(*PAUSE_FRAMES) * FRAME_SAMPLES))
 
 
-def make_shard(
-    path: Path, seed: int, texts: Texts, speakers: Mapping[str, Speaker], utterances: int
-) -> float:
+def make_shard(path: Path, seed: int, texts: Texts, speakers: Mapping[str, Reader], utterances: int) -> float:
     """Write one shard of utterances; returns its seconds."""
     rng = random.Random(f"own-{seed}")
     return write_speech(path, [utterance(rng, texts, speakers) for _ in range(utterances)])

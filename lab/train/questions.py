@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,18 +46,27 @@ QUIET = 10 ** (-40 / 20)
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One spoken question: its turn, who speaks, by how much the sound is stretched, and the sound."""
+    """One spoken question: its turn, who speaks, by how much the sound is stretched, and the sound.
+
+    ``starts_s`` are the seconds in which its words start, where the synthesiser tells.
+    """
 
     turn: Turn
     voice: Voice
     stretch: float
     pcm: NDArray[np.float32]
+    starts_s: tuple[float, ...] = ()
+
+
+def audible(pcm: NDArray[np.float32]) -> slice:
+    """``[samples]`` without the near-silence at both ends."""
+    loud = np.flatnonzero(np.abs(pcm) > QUIET * np.abs(pcm).max(initial=1e-6))
+    return slice(int(loud[0]), int(loud[-1]) + 1) if loud.size else slice(0, pcm.size)
 
 
 def trim(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``[samples]`` without the near-silence at both ends."""
-    loud = np.flatnonzero(np.abs(pcm) > QUIET * np.abs(pcm).max(initial=1e-6))
-    return pcm[loud[0] : loud[-1] + 1] if loud.size else pcm
+    """The audible part of ``pcm [samples]``."""
+    return pcm[audible(pcm)]
 
 
 def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
@@ -117,7 +127,7 @@ def spoken_with(voice: Voice, text: str, place: int = 0, pause_s: float = 0.0) -
 def make_shard(
     path: Path, seed: int, asked: Asked, *, threads: int, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
-    """Write one shard, ``pcm`` int16, ``ends`` int64 and ``turns`` (JSON); returns its seconds."""
+    """Write one shard; returns its seconds."""
     rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
     plans = [plan(rng, domain, asked) for _ in range(utterances)]
     pauses = [(0, 0.0) if asked.held_out else hesitation(rng, turn) for turn, *_ in plans]
@@ -128,10 +138,23 @@ def make_shard(
 
     with ThreadPoolExecutor(threads) as pool:
         spoken = list(pool.map(perform, plans, pauses))
-    told = [{"turn": asdict(turn), "voice": asdict(voice), "stretch": f} for turn, voice, f in plans]
-    pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
+    return write_shard(path, [Utterance(*one, pcm) for one, pcm in zip(plans, spoken, strict=True)])
+
+
+def write_shard(path: Path, said: Sequence[Utterance]) -> float:
+    """Write utterances: ``pcm`` int16, ``ends`` int64, the rest as JSON in ``turns``; returns the seconds."""
+    told = [
+        {
+            "turn": asdict(one.turn),
+            "voice": asdict(one.voice),
+            "stretch": one.stretch,
+            "starts_s": one.starts_s,
+        }
+        for one in said
+    ]
+    pcm = (np.concatenate([one.pcm for one in said]).clip(-1, 1) * 32767).astype(np.int16)
     part = path.with_suffix(".part.npz")
-    np.savez(part, pcm=pcm, ends=np.cumsum([x.size for x in spoken]), turns=np.array(json.dumps(told)))
+    np.savez(part, pcm=pcm, ends=np.cumsum([one.pcm.size for one in said]), turns=np.array(json.dumps(told)))
     part.replace(path)
     return pcm.size / 24_000
 
@@ -147,6 +170,7 @@ def read_shard(path: Path) -> list[Utterance]:
             Voice.read(one["voice"]),
             one["stretch"],
             pcm[start:end].astype(np.float32) / 32767,
+            tuple(one.get("starts_s", ())),
         )
         for one, start, end in zip(told, starts, ends, strict=True)
     ]

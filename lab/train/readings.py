@@ -1,6 +1,7 @@
 """Make what a speech synthesiser is trained on: spoken texts as codes, and the script that goes with them.
 
-Usage: python -m lab.train.readings --shards 8 --codec out/train/codec --out out/train/readings
+Usage: python -m lab.train.readings --shards 8 --codec out/train/codec --out out/train/readings \\
+           [--natural out/material]
 
 The texts are answers of the domain (but none that is held out) and random sequences of its words, with
 breaks and words that nobody knows in them. Every word begins with a frame of the codec, so that one word is
@@ -26,8 +27,11 @@ import torch
 from antiphon.arrays import FloatArray
 from lab.train.answers import LOUDNESS, Answer, Speaker
 from lab.train.codec import load_mimi
-from lab.train.domain import Domain
+from lab.train.domain import Domain, Turn
 from lab.train.held_out import is_answer_held_out
+from lab.train.kokoro import PROGRAM, Kokoro
+from lab.train.material import Material
+from lab.train.natural import spoken
 from lab.train.phrasings import PHRASINGS
 from lab.train.questions import stretched
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
@@ -38,6 +42,8 @@ VOICES: Final[Mapping[str, str]] = MappingProxyType({"slt": "slt", "thomas": "aw
 
 A server takes the first name of the alphabet where a client names none.
 """
+NATURAL_VOICES: Final[Mapping[str, str]] = MappingProxyType({"heart": "af_heart", "george": "bm_george"})
+"""Names, and the voices of Kokoro's that read under them where they are asked to, each sentence whole."""
 LEAD_FRAMES: Final = 2
 """Silence before the first word, as a script begins."""
 TAIL_FRAMES: Final = 6
@@ -58,7 +64,8 @@ class Reading:
     """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
 
     ``text`` is as a caller would send it. Its entries, words and breaks, begin with the frames ``starts``;
-    the last of these is the frame before which all is said. ``voice`` is one of ``VOICES``.
+    the last of these is the frame before which all is said. ``voice`` is a name of ``VOICES`` or of
+    ``NATURAL_VOICES``.
     """
 
     codes: CodeArray
@@ -147,7 +154,35 @@ def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
     return {name: Speaker(sentences, threads, Voice("flite", voice)) for name, voice in VOICES.items()}
 
 
-def record(rng: random.Random, texts: Texts, speakers: Mapping[str, Speaker], *, is_long: bool) -> Recording:
+@dataclass(frozen=True, slots=True)
+class NaturalSpeaker:
+    """Says whole sentences in one of Kokoro's voices."""
+
+    kokoro: Kokoro
+    voice: str
+
+    def say(self, sentence: str) -> Answer:
+        """The sound of a sentence.
+
+        Raises:
+            ValueError: Kokoro cannot say it, or not when its words start.
+        """
+        one = spoken(self.kokoro, Turn("words", sentence, "", False), Voice(PROGRAM, self.voice))
+        if not one.starts_s:
+            raise ValueError(f"it is not known when the words of {sentence!r} start")
+        return Answer(tuple(sentence.split()), one.starts_s, one.pcm)
+
+
+Reader = Speaker | NaturalSpeaker
+
+
+def natural_speakers(material: Material) -> dict[str, Reader]:
+    """By voice a natural speaker."""
+    kokoro = Kokoro(material.kokoro)
+    return {name: NaturalSpeaker(kokoro, voice) for name, voice in NATURAL_VOICES.items()}
+
+
+def record(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader], *, is_long: bool) -> Recording:
     """One voice speaks a sentence, or several with pauses and breaks between them."""
     voice = rng.choice(tuple(speakers))
     recording, speaker = Recording.empty(voice), speakers[voice]
@@ -195,7 +230,7 @@ def make_shard(
     path: Path,
     seed: int,
     texts: Texts,
-    speakers: Mapping[str, Speaker],
+    speakers: Mapping[str, Reader],
     mimi: Any,
     *,
     short: int = SHORT_PER_SHARD,
@@ -242,6 +277,9 @@ def main(argv: list[str] | None = None) -> int:
         "--readings", type=int, default=SHORT_PER_SHARD, help="short ones of a shard [%(default)s]"
     )
     parser.add_argument("--answers", type=int, help="read the first so many, and words of them [all]")
+    parser.add_argument(
+        "--natural", type=Path, help="let Kokoro read too, of this folder of lab.train.material"
+    )
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
@@ -252,7 +290,9 @@ def main(argv: list[str] | None = None) -> int:
     if all(path.exists() for path in paths):
         return 0
     texts = Texts(options.answers)
-    speakers = speakers_of(texts, options.threads)
+    speakers: dict[str, Reader] = {**speakers_of(texts, options.threads)}
+    if options.natural:
+        speakers |= natural_speakers(Material(options.natural))
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s = time.monotonic()

