@@ -1,7 +1,8 @@
 """A small playback buffer with a start level and a bounded delay; an empty one plays silence. Pure.
 
 Underrun policy: playback stops, silence is played, and it starts again once ``start`` is buffered, which
-grows by 20 ms with each underrun up to 240 ms. Overrun policy: when more than ``start`` plus 120 ms waits,
+grows by 20 ms with each underrun up to 240 ms. An underrun counts once audio follows: the end of a call is
+none. Overrun policy: when more than ``start`` plus 120 ms waits,
 the oldest is dropped down to ``start``, so the delay the network causes does not stay.
 """
 
@@ -27,20 +28,24 @@ class JitterBuffer:
         self._per_ms = sample_rate // 1000
         self._start = START_MS * self._per_ms
         self._pieces: deque[Samples] = deque()
-        self._is_playing = False
+        self._is_playing = self._is_dry = False
         self.buffered = 0
         self.underruns = 0
         self.dropped = 0
 
     @property
     def start_ms(self) -> float:
-        """Seconds to buffer before playback starts."""
+        """Milliseconds to buffer before playback starts."""
         return self._start / self._per_ms
 
     def push(self, pcm: Samples) -> None:
         """Add ``pcm``, float32 ``[samples]``, dropping the oldest when too much is waiting."""
         if pcm.size == 0:
             return
+        if self._is_dry:
+            self._is_dry = False
+            self.underruns += 1
+            self._start = min(self._start + STEP_MS * self._per_ms, LONGEST_START_MS * self._per_ms)
         self._pieces.append(pcm)
         self.buffered += pcm.size
         if self.buffered > self._start + SLACK_MS * self._per_ms:
@@ -57,16 +62,14 @@ class JitterBuffer:
         played = self._take(min(samples, self.buffered))
         out[: played.size] = played
         if played.size < samples:
-            self._is_playing = False
-            self.underruns += 1
-            self._start = min(self._start + STEP_MS * self._per_ms, LONGEST_START_MS * self._per_ms)
+            self._is_playing, self._is_dry = False, True
         return out
 
     def clear(self) -> None:
         """Discard the buffered audio: the speaker was interrupted."""
         self._pieces.clear()
         self.buffered = 0
-        self._is_playing = False
+        self._is_playing = self._is_dry = False
 
     def _take(self, samples: int) -> Samples:
         taken: list[Samples] = []
