@@ -12,13 +12,16 @@ from antiphon.serve.hosting.main import main
 from antiphon.serve.hosting.options import check_files, parse_command_line
 from tests.serve.encrypted import TLS
 
+CERTIFICATE = str(TLS / "test-cert.pem")
 KEY = ["--tls-key", str(TLS / "test-key.pem")]
 
 
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["--tls-cert", "{}/none.pem", *KEY], "cannot use {}/none.pem with "),
+        (["--tls-cert", "{}/none.pem", *KEY], "cannot read {}/none.pem: No such file or directory"),
+        (["--tls-cert", "{}/file", *KEY], "one of them is no PEM file"),
+        (["--tls-cert", CERTIFICATE, "--tls-key", "{}/none.pem"], "cannot read {}/none.pem: No such file"),
         (["--hand-over-secret", "{}/none"], "{}/none"),
         (["--api-keys", "{}/none"], "{}/none"),
         (["--voices", "{}/none"], "voices = '{}/none': there is no such folder"),
@@ -50,5 +53,5 @@ def test_files_that_can_be_used_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("front_ends", ["0", "2"])
 def test_files_are_checked_before_models(front_ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.serve.hosting.main.set_up_logging", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match=r"^cannot use none\.pem"):
+    with pytest.raises(ConfigError, match=r"^cannot read none\.pem"):
         main(["--model", "none", "--front-ends", front_ends, "--tls-cert", "none.pem", *KEY])

@@ -216,8 +216,10 @@ async def test_tls(split: tuple[str, str]) -> None:
 
 def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
     assert tls_context(None, None) is None
-    with pytest.raises(ConfigError, match=r"cannot use .*none\.pem"):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.pem: No such file or directory"):
         tls_context(str(tmp_path / "none.pem"), str(TLS / "test-key.pem"))
+    with pytest.raises(ConfigError, match=r"other-key\.pem: the key belongs to another certificate"):
+        tls_context(str(TLS / "test-cert.pem"), str(TLS / "other-key.pem"))
 
 
 async def run(*options: str) -> tuple[int | None, str]:

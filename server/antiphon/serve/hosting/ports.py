@@ -62,9 +62,15 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        for path in (certificate, key):
+            Path(path).open("rb").close()  # ssl does not name the file that is missing
         context.load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError is an OSError
-        raise ConfigError(f"cannot use {certificate} with {key}: {error}") from error
+    except ssl.SSLError as error:
+        is_read = error.reason is not None
+        why = "the key belongs to another certificate" if is_read else "one of them is no PEM file"
+        raise ConfigError(f"cannot use {certificate} with {key}: {why}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     return context
 
 
