@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import most_rows, slots_on
-from antiphon.models.costs import CARDS
+from antiphon.models.costs import CARDS, COMPUTED
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import (
     AudioFamily,
@@ -30,6 +30,7 @@ from antiphon_quantize.advice.fit import (
 
 GATED = "gated: accept its licence on Hugging Face first, and set HF_TOKEN"
 
+INT8: Final = "--backend-option weights=int8 --backend-option kv=int8"
 Row: TypeAlias = Sequence[str]
 INDENT: Final = "    "
 
@@ -189,33 +190,38 @@ def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[F
     kv = family.kv_bytes(fit.precision)
     weights = facts.weights_bytes - family.codec_bytes
     together = facts.needed(request.sessions)
+    row_mb, kv_mb = facts.row_bytes / 1e6, kv / 1e6
+    per_session = f"{request.sessions} x ({kv_mb:.0f} MB keys and values + {row_mb - kv_mb:.0f} MB codec)"
     lines = [
         f"{family.name} in {fit.precision}, {sessions_of(request.sessions)}, "
         f"in {gigabytes(request.memory_bytes)}",
-        f"  {family.model(request.language)}, {', '.join(family.languages_of_model(request.language))}, "
-        f"{family.licence}",
-        *([f"  {GATED}"] if family.is_gated else []),
-        f"  weights    {gigabytes(weights)}   {count(family.parameters)} parameters",
-        f"  codec      {gigabytes(family.codec_bytes)}   {family.codec}",
-        f"  sessions   {gigabytes(request.sessions * facts.row_bytes)}   {request.sessions} x "
-        f"({kv / 1e6:.0f} MB keys and values + {(facts.row_bytes - kv) / 1e6:.0f} MB codec)",
-        *_sum(together, request.memory_bytes, most_rows(facts)),
+        f"{INDENT}{' '.join(family.languages_of_model(request.language))}; {family.licence}",
+        *([f"{INDENT}{GATED}"] if family.is_gated else []),
+        f"{INDENT}antiphon serve --model {family.model(request.language)}"
+        + (f" \\\n{INDENT}  {INT8}" if fit.precision == "int8" else ""),
+        table(
+            [
+                ("  weights", gigabytes(weights), f"{count(family.parameters)} parameters"),
+                ("  codec", gigabytes(family.codec_bytes), family.codec),
+                ("  sessions", gigabytes(request.sessions * facts.row_bytes), per_session),
+                *_sum(together, request.memory_bytes, most_rows(facts)),
+            ]
+        ),
         *([] if isinstance(family, PocketFamily) else time_lines(family, fit, request)),
-        "  --slots auto measures how many are answered in time",
+        "--slots auto measures how many are answered in time",
     ]
     also = [
         f"{other.family.name} {other.precision} ({sessions_of(other.rows)}"
         + (", gated)" if other.family.is_gated else ")")
         for other in others
     ]
-    return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
+    return "\n".join([*lines, *_also(also)])
 
 
 def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest) -> list[str]:
     """For the requested GPU, or each known one: the milliseconds of a tick, and the sessions in time."""
     known = CARDS if request.card is None else (request.card,)
-    sessions = request.sessions
-    work, lines = family.work(fit.precision), list[str]()
+    sessions, work, rows = request.sessions, family.work(fit.precision), list[Row]()
     for each in (it for it in known if it.memory_bytes >= fit.facts.needed(sessions)):
         found = slots_on(each, work, family.kind, FRAME_MS, EngineConfig())
         in_time = (
@@ -223,34 +229,47 @@ def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest)
             if found.slots
             else f"too slow for one call, whose ticks may take {found.limit_ms:.0f} ms"
         )
-        lines.append(
-            f"  on {each.name:<7} {work.tick_ms(sessions, each):.1f} ms   a tick of {sessions_of(sessions)} "
-            f"at full context; {in_time} ({each.label})"
-        )
-    return lines
+        label = "" if each.label == COMPUTED else f" ({each.label})"
+        rows.append((f"  {each.name}", f"{work.tick_ms(sessions, each):.1f} ms", in_time + label))
+    if not rows:
+        return []
+    return [f"a tick of {sessions_of(sessions)} at full context ({COMPUTED}):", table(rows)]
 
 
 def text_advice(fit: Fit[TextFamily], request: FitRequest, others: Iterable[Fit[TextFamily]]) -> str:
     """The recommendation of a text model."""
+    kept = f"{request.sessions} x {fit.facts.row_bytes / 1e6:.0f} MB keys and values"
     lines = [
         f"{fit.family.name} in {fit.precision}, {sessions_of(request.sessions)}, "
         f"in {gigabytes(request.memory_bytes)}",
-        f"  {fit.family.repository}, {fit.family.licence}",
-        f"  weights    {gigabytes(fit.facts.weights_bytes)}   {fit.family.parameters_b} B parameters",
-        f"  sessions   {gigabytes(request.sessions * fit.facts.row_bytes)}   {request.sessions} x "
-        f"{fit.facts.row_bytes / 1e6:.0f} MB keys and values",
-        *_sum(fit.facts.needed(request.sessions), request.memory_bytes, fit.rows),
-        "  memory is half of the answer: the text model's server limits how many are answered in time",
+        f"{INDENT}{fit.family.repository}; {fit.family.licence}",
+        table(
+            [
+                ("  weights", gigabytes(fit.facts.weights_bytes), f"{fit.family.parameters_b} B parameters"),
+                ("  sessions", gigabytes(request.sessions * fit.facts.row_bytes), kept),
+                *_sum(fit.facts.needed(request.sessions), request.memory_bytes, fit.rows),
+            ]
+        ),
+        "memory is half of the answer: the text model's server limits how many are\nanswered in time",
     ]
     also = [f"{other.family.name} {other.precision} ({sessions_of(other.rows)})" for other in others]
-    return "\n".join(lines + ([f"also: {', '.join(also)}"] if also else []))
+    return "\n".join([*lines, *_also(also)])
 
 
-def _sum(together: int, memory_bytes: int, rows: int) -> list[str]:
-    share = EngineConfig().memory_reserve_fraction
+def _also(others: Sequence[str]) -> list[str]:
+    if not others:
+        return []
+    return textwrap.wrap(f"also: {', '.join(others)}", 80, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _sum(together: int, memory_bytes: int, rows: int) -> list[Row]:
+    free = EngineConfig().memory_reserve_fraction
+    held = f"of {gigabytes(memory_bytes)}; memory would hold {sessions_of(rows)}"
     return [
-        f"  kept free  {gigabytes(share * memory_bytes)}   {share:.0%}, as --slots auto does: activations, "
-        "framework",
-        f"  needed     {gigabytes(together + share * memory_bytes)}   of {gigabytes(memory_bytes)}; memory "
-        f"would hold {sessions_of(rows)}",
+        (
+            "  kept free",
+            gigabytes(free * memory_bytes),
+            f"{free:.0%}, as --slots auto: activations, framework",
+        ),
+        ("  needed", gigabytes(together + free * memory_bytes), held),
     ]

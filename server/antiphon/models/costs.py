@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+COMPUTED: Final = "computed, not measured"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
@@ -36,7 +38,7 @@ class GpuCard:
     @property
     def label(self) -> str:
         """The origin of a number computed with these constants."""
-        return f"on {self.name}'s measured constants" if self.is_measured else "computed, not measured"
+        return f"on {self.name}'s measured constants" if self.is_measured else COMPUTED
 
 
 H200: Final = GpuCard("H200", 150.0e9, 4.3e12, 5.5e12, 30e12, 132, 1.755e9)
