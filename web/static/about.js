@@ -78,7 +78,7 @@ function entry(model) {
     KINDS[model.kind] ?? model.kind,
     card?.parameters ? `${(card.parameters / 1e6).toFixed(card.parameters < 1e7 ? 1 : 0)} million parameters` : "",
     card?.license ?? "",
-    `${model.slots.total} calls at once`,
+    model.slots.total === 1 ? "one call at a time" : `${model.slots.total} calls at once`,
   ];
   item.append(name, ` ${facts.filter(Boolean).join(", ")}. ${card?.description ?? ""}`);
   return item;

@@ -5,13 +5,16 @@ import { recordingOf } from "./questions.js";
 export class Chips {
   /**
    * @param {HTMLElement} list
+   * @param {HTMLElement} more shows those that are out of sight, where the list is one line
    * @param {(text: string, recording: URL) => void} onAsk
    */
-  constructor(list, onAsk) {
+  constructor(list, more, onAsk) {
     this._list = list;
     this._onAsk = onAsk;
     /** @type {HTMLButtonElement[]} */
     this._buttons = [];
+    this._more = more;
+    more.addEventListener("click", () => this._scroll());
     list.addEventListener("scroll", () => this._hint(), { passive: true });
     new ResizeObserver(() => this._hint()).observe(list);
   }
@@ -19,8 +22,18 @@ export class Chips {
   /** Fade the list where it scrolls on. */
   _hint() {
     const { scrollLeft, clientWidth, scrollWidth, classList } = this._list;
-    classList.toggle("has-before", scrollLeft > 1);
-    classList.toggle("has-after", scrollLeft + clientWidth < scrollWidth - 1);
+    const hasBefore = scrollLeft > 1;
+    const hasAfter = scrollLeft + clientWidth < scrollWidth - 1;
+    classList.toggle("has-before", hasBefore);
+    classList.toggle("has-after", hasAfter);
+    this._more.hidden = !hasBefore && !hasAfter;
+    this._more.classList.toggle("is-end", !hasAfter);
+  }
+
+  /** On by most of what is in sight; from the end back to the beginning. */
+  _scroll() {
+    const { scrollLeft, clientWidth, classList } = this._list;
+    this._list.scrollTo({ left: classList.contains("has-after") ? scrollLeft + 0.8 * clientWidth : 0 });
   }
 
   /** @param {string[]} examples */
@@ -28,6 +41,7 @@ export class Chips {
     this._buttons = [];
     this._list.replaceChildren(...examples.map((text) => this._item(text)));
     this._list.hidden = examples.length === 0;
+    this._hint();
   }
 
   /** @param {boolean} isFree whether a question may be asked now @param {string | null} spoken what is being asked */

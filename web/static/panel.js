@@ -16,7 +16,7 @@ const NOW = 2000 / EVERY_MS;
 /** What a call without a connection is called. @type {Readonly<Record<Numbers["state"], string>>} */
 const STATES = Object.freeze({
   ...{ idle: "Starting", connecting: "Connecting", queued: "Waiting", live: "", lost: "Reconnecting" },
-  ...{ full: "Server is full", limited: "Call limit", ended: "Over", failed: "Gone" },
+  ...{ full: "Server is full", limited: "Call limit", ended: "Measurements", failed: "Gone" },
 });
 
 /** @type {readonly [keyof Numbers, string, string, number][]} number, label, unit, digits */

@@ -127,7 +127,7 @@ export function queryOf({ model, values, format, waitS, textPrompt, voicePrompt,
   if (model) query.set("model", model.name);
   for (const [name, value] of Object.entries(changed(model, values))) query.set(name, String(value));
   if (textPrompt && model?.voices) query.set("text_prompt", textPrompt);
-  if (voicePrompt && model?.voices) query.set("voice_prompt", voicePrompt);
+  if (voicePrompt && model?.voices?.includes(voicePrompt)) query.set("voice_prompt", voicePrompt);
   if (key) query.set("auth_id", key);
   return query.toString();
 }

@@ -8,6 +8,7 @@ import { modelsOf, PATHS } from "./parameters.js";
 import { Player } from "./player.js";
 import { STALL_MS } from "./quality.js";
 import { toInt16, wavHeader } from "./wav.js";
+import { nameOf, offer, voicesOf } from "./voices.js";
 import { STALLED } from "./words.js";
 
 const IDLE = { line: "Write something, and hear it.", help: "It plays while it is made, and marks the word you hear.", isTrouble: false };
@@ -59,6 +60,7 @@ export class Read {
 
   begin() {
     this._button.addEventListener("click", () => void (this._player ? this._stop(IDLE) : this._speak(this._text.value.trim(), false)));
+    this._voice.addEventListener("change", () => this._settings.keepVoice("read", this._voice.value));
     this._preview.addEventListener("click", () => this._speak(this._example, true));
     part("read-save", HTMLButtonElement).addEventListener("click", () => download(this._wav(), fileName(".wav")));
     setInterval(() => this._follow(), FOLLOW_MS);
@@ -68,9 +70,7 @@ export class Read {
     const model = this._model;
     write(part("read-model", HTMLElement), model?.name ?? "");
     write(part("read-about", HTMLElement), model?.card?.description ?? "");
-    const chosen = this._voice.value;
-    this._voice.replaceChildren(...(model?.voices ?? []).map((id) => new Option(nameOf(model, id), id, false, id === chosen)));
-    part("voice-field", HTMLElement).hidden = (model?.voices?.length ?? 0) < 2;
+    offer(part("voice-field", HTMLElement), this._voice, voicesOf(model), this._settings.voice("read"));
     const examples = model?.card?.examples ?? [];
     if (!this._text.value && examples.length) this._text.value = this._given = `${examples.join(". ")}.`;
     fill(part("read-samples", HTMLElement), examples.map((text) => chip(text, () => this._take(text))));
@@ -258,14 +258,4 @@ export class Read {
     const header = /** @type {Uint8Array<ArrayBuffer>} */ (wavHeader({ sampleRate: SAMPLE_RATE, channels: 1, frames }));
     return new Blob([header, ...this._sound.map((it) => Int16Array.from(it, toInt16))], { type: "audio/wav" });
   }
-}
-
-/**
- * What people call a voice.
- *
- * @param {import("./parameters.js").Model | null | undefined} model
- * @param {string} id
- */
-function nameOf(model, id) {
-  return model?.card?.voices?.[id] ?? id;
 }

@@ -4,6 +4,7 @@ import { chip, fill } from "./chips.js";
 import { listMicrophones } from "./microphone.js";
 import { MicrophoneTest } from "./microphonetest.js";
 import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, sliderLow, snap, stepOf, withAgents } from "./parameters.js";
+import { OWN_VOICE, voicesOf } from "./voices.js";
 
 /** @typedef {import("./parameters.js").Model} Model */
 /** @typedef {import("./parameters.js").Values} Values */
@@ -15,7 +16,8 @@ import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, slid
  * @property {string} deviceId
  * @property {number} waitS
  * @property {string} textPrompt
- * @property {string} voicePrompt
+ * @property {string} voicePrompt the voice of a call; "" for the model's own
+ * @property {string} readVoice the voice that reads aloud; "" for the first
  * @property {string} key
  * @property {string} heard "always", or "held": while a button or a key is held
  * @property {string} keys "on", or "off": single keys do nothing
@@ -24,7 +26,7 @@ import { changed, isTyped, labelOf, LABELS, modelsOf, PATHS, queryOf, show, slid
 
 /** @type {Kept} */
 const FRESH = {
-  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", key: "", heard: "always", keys: "on" },
+  ...{ model: "", format: "auto", deviceId: "", waitS: 300, textPrompt: "", voicePrompt: "", readVoice: "", key: "", heard: "always", keys: "on" },
   values: {},
 };
 const STORE = "antiphon.settings";
@@ -43,6 +45,8 @@ const KEYS = /** @type {[string, string][]} */ ([
   ["on", "On"],
   ["off", "Off"],
 ]);
+/** Where the voice of each use is kept. */
+const VOICES = Object.freeze({ talk: "voicePrompt", read: "readVoice" });
 /** Roles to begin with. */
 const PERSONAS = Object.freeze([
   "You are a friendly librarian.",
@@ -114,6 +118,17 @@ export class Settings {
     return this._models.find((model) => model.name === this._kept.model) ?? this._models[0] ?? null;
   }
 
+  /** @param {keyof typeof VOICES} use */
+  voice(use) {
+    return this._kept[VOICES[use]];
+  }
+
+  /** Every place that offers this voice shows the choice. @param {keyof typeof VOICES} use @param {string} id */
+  keepVoice(use, id) {
+    this._keep({ [VOICES[use]]: id });
+    this._listener.onModel(this.model);
+  }
+
   get format() {
     return this._kept.format;
   }
@@ -164,7 +179,9 @@ export class Settings {
   async _draw() {
     const model = this.model;
     const groups = /** @type {HTMLElement[]} */ ([await this._callGroup()]);
-    if (model?.voices) groups.push(this._personaGroup(model.voices));
+    if (model?.voices) groups.push(this._personaGroup(model));
+    const reading = voicesOf(modelsOf(this.all, PATHS.read)[0] ?? null);
+    if (reading.length > 1) groups.push(this._readingGroup(reading));
     if (model && Object.keys(model.ranges).length) groups.push(this._samplingGroup(model));
     const { body } = this._parts;
     const focused = document.activeElement;
@@ -224,8 +241,8 @@ export class Settings {
     return field("Access key", "Only where the server asks for one. It is kept in this browser.", key, null);
   }
 
-  /** @param {string[]} voices */
-  _personaGroup(voices) {
+  /** @param {Model} model */
+  _personaGroup(model) {
     const group = fieldset("Who speaks", "For the next call.");
     const prompt = document.createElement("textarea");
     prompt.name = "text_prompt";
@@ -244,12 +261,15 @@ export class Settings {
       ),
     );
     group.append(field("Who it is", "", prompt, null), roles);
-    if (voices.length) {
-      const names = this.model?.card?.voices ?? {};
-      const choices = voices.map((id) => /** @type {[string, string]} */ ([id, names[id] ?? id]));
-      const keep = /** @param {string} voicePrompt */ (voicePrompt) => this._keep({ voicePrompt });
-      group.append(choice("Its voice", "", [["", "Its own"], ...choices], this._kept.voicePrompt, keep));
-    }
+    const voices = voicesOf(model, OWN_VOICE);
+    if (voices.length) group.append(choice("Its voice", "", voices, this._kept.voicePrompt, (id) => this.keepVoice("talk", id)));
+    return group;
+  }
+
+  /** @param {[string, string][]} voices */
+  _readingGroup(voices) {
+    const group = fieldset("Read aloud", "");
+    group.append(choice("Voice that reads", "", voices, this._kept.readVoice, (id) => this.keepVoice("read", id)));
     return group;
   }
 

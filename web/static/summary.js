@@ -1,6 +1,6 @@
-/** A call in a line, once it is over. Pure. */
+/** A call in a line, once it is over; where it takes two, it breaks between facts. Pure. */
 
-import { stopwatch } from "./words.js";
+import { count, stopwatch } from "./words.js";
 
 /**
  * @param {object} call
@@ -19,10 +19,10 @@ export function summaryOf({ seconds, said, heard, name, typicalMs, gaps }) {
     typicalMs === null ? "" : `${Math.round(typicalMs)} ms from mouth to ear`,
     gaps ? count(gaps, "gap") : "no gaps",
   ];
-  return facts.filter(Boolean).join(" · ");
+  return facts.filter(Boolean).map(whole).join("\u00a0· ");
 }
 
-/** @param {number} number @param {string} noun */
-function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+/** @param {string} fact */
+function whole(fact) {
+  return fact.replaceAll(" ", "\u00a0");
 }

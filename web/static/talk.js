@@ -5,6 +5,7 @@ import { Call } from "./call.js";
 import { Chips } from "./chips.js";
 import { Hold, HOLD_KEY } from "./hold.js";
 import { isTyping } from "./keyhelp.js";
+import { LastCall } from "./lastcall.js";
 import { MicrophoneError } from "./microphone.js";
 import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { Panel } from "./panel.js";
@@ -13,12 +14,11 @@ import { ANY_QUESTION } from "./questions.js";
 import { Recogniser } from "./recogniser.js";
 import { LONGEST_S } from "./recorder.js";
 import { explain } from "./refusal.js";
-import { canOpus, Saving } from "./saving.js";
 import { Score } from "./score.js";
-import { summaryOf } from "./summary.js";
 import { wordsForTalk } from "./talkwords.js";
 import { Transcript } from "./transcript.js";
 import { Turns } from "./turns.js";
+import { offer, OWN_VOICE, voicesOf } from "./voices.js";
 import { duration, stopwatch, wordsForLeaving, wordsForMicrophone } from "./words.js";
 
 /** @typedef {import("./session.js").State} State */
@@ -62,13 +62,14 @@ export class Talk {
     this._tryNow = part("try-now", HTMLButtonElement);
     this._elapsed = part("elapsed", HTMLSpanElement);
     this._ongoing = part("ongoing", HTMLElement);
-    this._playback = part("playback", HTMLAudioElement);
     this._notice = part("notice", HTMLElement);
     this._levels = [part("level-you", HTMLSpanElement), part("level-reply", HTMLSpanElement)];
     this._score = new Score(part("score", HTMLCanvasElement));
     this._transcript = new Transcript(part("transcript-section", HTMLElement), part("transcript", HTMLElement), clock);
-    this._chips = new Chips(part("chips", HTMLElement), (text, recording) => void this._ask(text, recording));
-    this._saving = new Saving();
+    this._voice = part("talk-voice", HTMLSelectElement);
+    const more = part("chips-more", HTMLButtonElement);
+    this._chips = new Chips(part("chips", HTMLElement), more, (text, recording) => void this._ask(text, recording));
+    this._last = new LastCall();
     this._panel = new Panel({
       panel: part("latency", HTMLDetailsElement),
       list: part("numbers", HTMLElement),
@@ -92,11 +93,8 @@ export class Talk {
     this._liveSinceMs = 0;
     /** When the server that leaves ends the call. @type {number | null} */
     this._leavesMs = null;
-    this._startedMs = 0;
     this._isStopped = false;
     this._isStarting = false;
-    /** Of the last call. */
-    this._summary = "";
     /** Whether the call ended while another view was shown. */
     this._isNews = false;
     this._awake = new Awake(() => this.isCalling);
@@ -104,15 +102,15 @@ export class Talk {
   }
 
   begin() {
-    this._talk.addEventListener("click", () => void this._pressed());
+    // The second click of a double click would end what the first began.
+    this._talk.addEventListener("click", ({ detail }) => detail < 2 && void this._pressed());
     this._mute.addEventListener("click", () => this._setMuted(!this._call?.isMuted));
     this._microphoneOn.addEventListener("click", () => void this._useMicrophone());
     this._hold.begin();
     this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
     part("ongoing-end", HTMLButtonElement).addEventListener("click", () => void this._hangUp());
-    part("save", HTMLButtonElement).addEventListener("click", () => void this._saving.save(false));
-    part("save-opus", HTMLButtonElement).addEventListener("click", () => void this._saving.save(true));
-    void canOpus().then((can) => void (document.body.dataset["opus"] = String(can)));
+    this._voice.addEventListener("change", () => this._settings.keepVoice("talk", this._voice.value));
+    this._last.begin();
     const copyButton = part("transcript-copy", HTMLButtonElement);
     copyButton.addEventListener("click", () => void copy(copyButton, this._transcript.text));
     part("transcript-save", HTMLButtonElement).addEventListener("click", () =>
@@ -136,6 +134,7 @@ export class Talk {
     write(part("model-name", HTMLElement), model?.name ?? "");
     write(part("model-about", HTMLElement), model?.card?.description ?? "");
     part("model-line", HTMLElement).hidden = !model;
+    offer(part("talk-voice-field", HTMLElement), this._voice, voicesOf(model, OWN_VOICE), this._settings.voice("talk"));
     const examples = model?.card?.examples ?? [];
     this._chips.show(examples.length ? examples : [ANY_QUESTION]);
     write(part("chips-title", HTMLElement), isEcho ? "No microphone? Send a recorded voice:" : "Ask, or let a recorded voice ask:");
@@ -160,7 +159,7 @@ export class Talk {
   /** Another view is shown: the call continues. */
   leave() {
     this._hold.set(false);
-    this._playback.pause();
+    this._last.pause();
   }
 
   // What is pressed.
@@ -192,7 +191,7 @@ export class Talk {
 
   /** @param {string | null} text @param {URL | null} clip */
   async _start(text, clip) {
-    if (this._isStarting || !(await this._saving.mayGoOn())) return;
+    if (this._isStarting || !(await this._last.mayGoOn())) return;
     this._isStarting = true;
     this._trouble = null;
     this._asked = text;
@@ -218,15 +217,12 @@ export class Talk {
     });
     this._call = call;
     this._isNews = false;
-    this._summary = "";
-    this._forgetPlayback();
     call.isMuted = settings.holdsToTalk;
-    this._startedMs = clock();
     this._turns = new Turns();
     this._score.clear();
     this._transcript.begin();
     this._note("");
-    this._saving.begin(call.recorder);
+    this._last.replace(call.recorder);
     this._panel.begin(() => call.numbers());
     this._about.log(clip ? "call with a recorded voice" : "call");
     this.show();
@@ -309,7 +305,7 @@ export class Talk {
       this._liveSinceMs = clock();
       if (state.isResumed) this._transcript.note("The connection was lost for a moment.");
       else if (state.isReturning) this._transcript.note("The connection was lost. This is a new conversation.");
-      else this._startedMs = this._liveSinceMs; // waiting was no talk
+      else this._last.talks();
       void this._awake.stay();
     } else {
       this._deafen();
@@ -398,20 +394,11 @@ export class Talk {
   /** What was said can be heard again, and is summed up. */
   _sumUp() {
     const call = this._call;
-    if (!call?.recorder.frames || this._playback.src) return;
+    if (!call) return;
     const transcript = this._transcript;
     const [said, heard] = [transcript.words("you"), transcript.words("reply")];
     const { typicalMs } = this._panel;
-    const { gaps } = call.numbers();
-    const seconds = (clock() - this._startedMs) / 1000; // the recording is shorter where it is full
-    const facts = { seconds, said, heard, name: transcript.names.reply, typicalMs, gaps };
-    this._summary = summaryOf(facts);
-    this._playback.src = URL.createObjectURL(call.recorder.wav());
-  }
-
-  _forgetPlayback() {
-    if (this._playback.src) URL.revokeObjectURL(this._playback.src);
-    this._playback.removeAttribute("src");
+    this._last.sumUp(call.recorder, { said, heard, name: transcript.names.reply, typicalMs, gaps: call.numbers().gaps });
   }
 
   /**
@@ -446,8 +433,7 @@ export class Talk {
     write(this._talk, this._label(state, isCalling));
     this._tryNow.hidden = !counts;
     this._showMute(isCalling && !counts);
-    part("saves", HTMLElement).hidden = !this._call?.recorder.frames;
-    part("after", HTMLElement).hidden = isCalling || !this._playback.src;
+    this._last.show(isCalling);
     if (this._call?.recorder.isFull && this._fullCall !== this._call) {
       this._fullCall = this._call;
       this._note(`The recording is full: its first ${duration(LONGEST_S)} can be saved. The call continues.`);
@@ -455,7 +441,7 @@ export class Talk {
     const isFree = !isOpening && !this._asked && (!isCalling || state.name === "live");
     this._chips.update(isFree, this._asked);
     this._elapsed.hidden = !isCalling || isOpening;
-    write(this._elapsed, stopwatch((clock() - this._startedMs) / 1000));
+    write(this._elapsed, stopwatch(this._last.seconds));
     this._levels.forEach((level, side) => {
       level.setAttribute("aria-valuenow", String(Math.round(100 * (this._loud[side] ?? 0))));
     });
@@ -465,8 +451,8 @@ export class Talk {
   _showOngoing() {
     if (this.isShown) this._isNews = false;
     this._ongoing.hidden = this.isShown || !(this.isCalling || this._isNews);
-    const time = stopwatch((clock() - this._startedMs) / 1000);
-    write(part("ongoing-words", HTMLElement), this.isCalling ? `The call continues: ${time}.` : "The call is over.");
+    const words = this.isCalling ? `The call continues: ${stopwatch(this._last.seconds)}.` : "The call is over.";
+    write(part("ongoing-words", HTMLElement), words);
     part("ongoing-end", HTMLButtonElement).hidden = !this.isCalling;
   }
 
@@ -487,7 +473,7 @@ export class Talk {
     const nowMs = clock();
     return wordsForTalk(state, nowMs, {
       needsKey: this._settings.needsKey && !this.isCalling,
-      openingMs: call && state.name === "idle" ? nowMs - this._startedMs : null,
+      openingMs: call && state.name === "idle" ? 1000 * this._last.seconds : null,
       stage: call?.stage ?? "sound",
       isStopped: this._isStopped,
       silentMs: call?.silentMs ?? 0,
@@ -502,7 +488,7 @@ export class Talk {
       delayMs: this._panel.delayMs,
       liveMs: nowMs - this._liveSinceMs,
       isEcho: this._settings.model?.kind === "codec",
-      summary: this._summary,
+      summary: this._last.summary,
     });
   }
 

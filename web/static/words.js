@@ -130,10 +130,14 @@ export function wordsForLeaving(ms) {
   return seconds <= 0 ? "The server restarts now." : `The server restarts soon: this call may continue for ${duration(seconds)}.`;
 }
 
+/** @param {number} number @param {string} noun in the singular */
+export function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 /** @param {number} seconds */
 export function duration(seconds) {
-  if (seconds < 90) return seconds === 1 ? "1 second" : `${Math.round(seconds)} seconds`;
-  return `${Math.round(seconds / 60)} minutes`;
+  return seconds < 90 ? count(Math.round(seconds), "second") : count(Math.round(seconds / 60), "minute");
 }
 
 /**

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { call, inState, openBrowser, openPage, says, Server, talkedFor } from "./lib.js";
+import { call, inState, openBrowser, openPage, openSettings, says, Server, talkedFor } from "./lib.js";
 
 const KEY = "key-of-this-test";
 
@@ -47,5 +47,31 @@ test("a key is asked for, and then the model is chosen", async (t) => {
   assert.ok(((await page.textContent("#transcript")) ?? "").length > 3, "the chosen model has words");
   await page.click("#talk");
   await inState(page, "ended");
+  await close();
+});
+
+test("a voice is chosen beside what it speaks or in the settings, and kept", async (t) => {
+  const models = ["--model", "tiny-stt", "--model", "tiny-tts", "--agent", "assistant", "--llm", "http://127.0.0.1:9/v1"];
+  const server = await Server.start(...models, "--backend", "null", "--slots", "1");
+  t.after(() => server.stop());
+  const { page, complaints, close } = await openPage(browser, server.url);
+  for (const [view, beside, field] of /** @type {const} */ ([["read", "#voice", "Voice that reads"], ["talk", "#talk-voice", "Its voice"]])) {
+    const inSettings = `#settings select[name="${field}"]`;
+    await page.click(`#views a[data-view="${view}"]`);
+    await page.selectOption(beside, "thomas");
+    await openSettings(page);
+    assert.equal(await page.inputValue(inSettings), "thomas");
+    await page.selectOption(inSettings, "slt");
+    assert.equal(await page.inputValue(beside), "slt");
+    await page.selectOption(inSettings, "thomas");
+    await page.click("#settings button[value=close]");
+    await page.reload();
+    await page.waitForSelector("body[data-ready]");
+    assert.equal(await page.inputValue(beside), "thomas");
+  }
+  const opened = page.waitForEvent("websocket", (socket) => socket.url().includes("/api/chat"));
+  await page.click("#talk");
+  assert.equal(new URL((await opened).url()).searchParams.get("voice_prompt"), "thomas");
+  assert.deepEqual(complaints, []);
   await close();
 });

@@ -106,7 +106,7 @@ test("a recording is asked about before the next call replaces it, and saved as 
   await talkedFor(page, 11);
   await page.click("#talk");
   await inState(page, "ended");
-  await says(page, /The call is over\. 0:1\d of talk/);
+  await says(page, /The call is over\. 0:1\d\sof\stalk/);
   const heardS = () => page.$eval("#playback", (it) => (it instanceof HTMLAudioElement ? it.duration : NaN));
   await eventually("it can be heard again", async () => (await heardS()) > 10, heardS);
   await page.click("#talk");
@@ -126,6 +126,13 @@ test("a recording is asked about before the next call replaces it, and saved as 
   await close();
 });
 
+test("a double click on the button begins a call", async () => {
+  const { page, close } = await openPage(browser, silent.url);
+  await page.dblclick("#talk");
+  await talkedFor(page, 1);
+  await close();
+});
+
 test("a notice of the server's leaving stands above the page, not in the transcript", async (t) => {
   const server = await Server.start("--model", "tiny", "--slots", "1", "--drain-timeout-s", "20");
   t.after(() => server.stop());
@@ -137,6 +144,39 @@ test("a notice of the server's leaving stands above the page, not in the transcr
   assert.match((await page.textContent("#notice")) ?? "", /restarts soon: this call may continue for/);
   assert.doesNotMatch(await transcript(page), /restarts/);
   await page.click("#talk");
+  await close();
+});
+
+test("after a call its summary, recording and files are in sight at every size", async () => {
+  const { page, close } = await openPage(browser, talker.url);
+  await call(page, ".chip");
+  await eventually("an answer", async () => /tiny\s*\w+ \w+/.test(await transcript(page)), () => transcript(page));
+  await page.click("#talk");
+  await inState(page, "ended");
+  for (const viewport of [{ width: 1280, height: 800 }, { width: 390, height: 844 }, { width: 844, height: 390 }]) {
+    await page.setViewportSize(viewport);
+    for (const id of ["#help", "#playback", "#save", "#save-opus", "#talk"]) {
+      const box = await page.locator(id).boundingBox();
+      assert.ok(box && box.y >= 0 && box.y + box.height <= viewport.height, `${viewport.height}: ${id} ends at ${box && box.y + box.height}`);
+      assert.ok(id === "#help" || box.height >= 44, `${id} is ${box.height} high`);
+    }
+  }
+  await close();
+});
+
+test("questions beyond the edge have a button that shows them, and wrap where there is room", async () => {
+  const { page, close } = await openPage(browser, talker.url, { viewport: { width: 390, height: 844 } });
+  const last = page.locator("#chips .chip").last();
+  const ends = async () => (await last.boundingBox())?.x ?? NaN;
+  assert.equal(await page.isVisible("#chips-more"), false, "before a call every question is in sight");
+  await call(page, ".chip");
+  for (let press = 0; press < 6 && (await ends()) > 250; press++) await page.click("#chips-more");
+  assert.ok((await ends()) < 250, `${await ends()}`);
+  assert.match((await page.getAttribute("#chips-more", "class")) ?? "", /is-end/);
+  await page.click("#chips-more"); // back to the first
+  await eventually("the first question", async () => ((await page.locator("#chips .chip").first().boundingBox())?.x ?? NaN) >= 0);
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await eventually("the button is gone", async () => !(await page.isVisible("#chips-more")));
   await close();
 });
 

@@ -91,6 +91,8 @@ test("PCM when Opus is not wanted, beside a stock client on the same port", asyn
   assert.ok(JSON.parse(stock.trim().split("\n").at(-1) ?? "").loud_samples > 12_000, stock);
   await page.click("#latency summary");
   await eventually("the path is told", async () => /PCM/.test((await page.textContent('[data-name="path"]')) ?? ""));
+  await page.click("#talk");
+  await inState(page, "ended");
   const { sides } = await saveRecording(page);
   const echo = bestEcho(/** @type {Float32Array} */ (sides[0]), /** @type {Float32Array} */ (sides[1]), 3000);
   assert.ok(echo.correlation > 0.7, `${echo.correlation}`);
@@ -111,11 +113,11 @@ test("a browser without WebCodecs speaks PCM by itself, and one without a microp
   await talkedFor(page, VOICE_S);
   await page.click("#latency summary");
   await eventually("the path is told", async () => /PCM/.test((await page.textContent('[data-name="path"]')) ?? ""));
+  await page.click("#talk");
+  await inState(page, "ended");
   const { sides } = await saveRecording(page);
   const echo = bestEcho(/** @type {Float32Array} */ (sides[0]), /** @type {Float32Array} */ (sides[1]), 3000);
   assert.ok(echo.correlation > 0.7, `${echo.correlation}`);
-  await page.click("#talk");
-  await inState(page, "ended");
   await context.close();
 });
 

@@ -47,7 +47,8 @@ test("a query says what differs, and what every one of ours has", () => {
 });
 
 test("a prompt is only said to a model that takes one", () => {
-  assert.match(queryOf({ ...WISH, model: { ...MODEL, voices: [] } }), /text_prompt=be\+kind&voice_prompt=ada$/);
+  assert.match(queryOf({ ...WISH, model: { ...MODEL, voices: ["ada"] } }), /text_prompt=be\+kind&voice_prompt=ada$/);
+  assert.match(queryOf({ ...WISH, model: { ...MODEL, voices: ["bob"] } }), /text_prompt=be\+kind$/, "the voice of another model");
   assert.equal(queryOf({ ...WISH, model: null }), "ext=1&format=opus&resume=1&wait=60");
 });
 

@@ -2,7 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { summaryOf } from "../../../web/static/summary.js";
+import { summaryOf as summary } from "../../../web/static/summary.js";
+
+/** As it is read. @param {Parameters<typeof summary>[0]} call */
+const summaryOf = (call) => summary(call).replaceAll("\u00a0", " ");
 
 const CALL = { seconds: 84.4, said: 9, heard: 14, name: "tiny", typicalMs: 302.4, gaps: 0 };
 
@@ -12,6 +15,10 @@ test("a call is its time, its words and its delay", () => {
 
 test("what is not known is left out", () => {
   assert.equal(summaryOf({ ...CALL, said: 0, heard: 0, typicalMs: null, gaps: 2 }), "1:24 of talk · 2 gaps");
+});
+
+test("a line breaks between facts alone", () => {
+  assert.deepEqual(summary(CALL).split(" ").map((it) => it.split("\u00a0").at(-1)), ["·", "·", "·", "·", "gaps"]);
 });
 
 test("one is one", () => {

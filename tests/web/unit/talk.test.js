@@ -43,9 +43,13 @@ for (const [holdsToTalk, isHeld, isMuted] of /** @type {const} */ ([
 test("a call is as long as it was, however much of it was recorded", () => {
   const it = view(false);
   element("playback").src = "";
-  it._startedMs = performance.now() - 7_200_000;
+  it._last._startedMs = performance.now() - 7_200_000;
   it._sumUp();
-  assert.equal(it._summary, "120:00 of talk · 2 gaps");
+  assert.equal(it._last.summary.replaceAll("\u00a0", " "), "120:00 of talk · 2 gaps");
+  it._last.show(true);
+  assert.equal(element("after").hidden, true);
+  it._last.show(false);
+  assert.equal(element("after").hidden, false);
 });
 
 test("how long a call may continue is counted down, and gone with the server", () => {
