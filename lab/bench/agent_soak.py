@@ -84,7 +84,7 @@ class Talks:
                         caller.ws.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
                 self.ends["left"] += 1
             except (aiohttp.ClientError, CallError) as error:
-                self.ends[f"{type(error).__name__}: {error}"[:80]] += 1
+                self.ends[f"{type(error).__name__}: {error}"[:30]] += 1  # "CallError: closed with 1013"
                 await asyncio.sleep(1.0)
 
 

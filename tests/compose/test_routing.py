@@ -129,10 +129,10 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         assert int(headers["Retry-After"]) > 5  # the worker's own estimate
         waiting = Caller(chat(stack, query="&wait=30"), stack.http)
         async with asyncio.timeout(START_S):
-            while "1 callers wait" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
+            while "callers waiting: 1" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
         refused = await Caller(chat(stack), stack.http).result()
-        words = "all 2 rows are taken and 1 callers wait"
+        words = "all 2 rows are taken; callers waiting: 1 of at most"
         assert refused.record.detail.startswith(words), (refused.record.detail, stack.balancer.text())
         await callers[0].finish()
         await waiting.hears(2)

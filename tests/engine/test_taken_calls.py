@@ -115,7 +115,7 @@ def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:
     a, b = two(slots=1)
     first = armed(a)
     moved(a, first)
-    with pytest.raises(ServerFullError, match="all 1 rows are taken"):
+    with pytest.raises(ServerFullError, match="the only row is taken"):
         b.taken(a.posted[0])
     resume(b, claim()).close()
     with pytest.raises(HandOverError, match="this worker has this call already, or had it"):

@@ -285,12 +285,13 @@ class Admission(Generic[C]):
             outcome = AdmissionOutcome.LATE
         else:
             outcome = AdmissionOutcome.FULL
-            why = f"all {self._rows} rows are taken"
+            why = "the only row is taken" if self._rows == 1 else f"all {self._rows} rows are taken"
             if self._free:
                 lack = lack or "every place of this front end is taken"
                 why = f"{self._free} of {self._rows} rows are free, but {lack}"
         return RefusedError(
-            f"{why} and {ahead} callers wait (at most {self._config.max_queue})"
+            why
+            + (f"; callers waiting: {ahead} of at most {self._config.max_queue}" if ahead else "")
             + (f"; try again in {retry_after_s} s" if self._knows_when(now_s) else "")
             + (self._note if outcome is AdmissionOutcome.FULL else ""),
             retry_after_s=retry_after_s,

@@ -179,7 +179,7 @@ async def test_a_full_server_is_503_with_retry_after() -> None:
         status, text, response = await refusal(server)
         assert status == 503
         assert int(response.headers["Retry-After"]) >= 1
-        assert "all 1 rows are taken" in text
+        assert "the only row is taken" in text
 
 
 async def test_a_plain_request_to_a_full_server_is_told_so_and_takes_no_row() -> None:
@@ -188,7 +188,7 @@ async def test_a_plain_request_to_a_full_server_is_told_so_and_takes_no_row() ->
         for _ in range(3):
             status, text, headers = await server.get("/api/chat?ext=1")
             assert (status, json.loads(text)["code"]) == (503, 1013)
-            assert json.loads(text)["error"].startswith("all 1 rows are taken and 0 callers wait")
+            assert json.loads(text)["error"].startswith("the only row is taken")
             assert int(headers["Retry-After"]) >= 1
         assert (await server.get("/api/chat?ext=1&wait=5"))[0] == 426  # a socket would be let wait
         assert 'outcome="full"} 0.0' in (await server.get("/metrics"))[1]  # nobody was refused

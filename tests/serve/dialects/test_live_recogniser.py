@@ -128,9 +128,7 @@ async def test_without_a_free_row_of_the_recogniser_one_notice_and_the_call_goes
     np.testing.assert_allclose(heard[120:], said[120:], atol=2e-4)
     (notice,) = client.of("info")
     assert notice["code"] == "input_transcript_unavailable"
-    assert notice["message"] == (
-        "no transcript of the input: all 1 rows are taken and 0 callers wait (at most 0)"
-    )
+    assert notice["message"] == ("no transcript of the input: the only row is taken")
     assert client.of(INPUT) == []
 
 

@@ -162,7 +162,7 @@ async def test_the_list_of_models() -> None:
 async def test_ready_while_one_model_is() -> None:
     async with serving(slots=1, also=[("duplex", DUPLEX)]) as server, server.caller():
         status, text, _ = await server.get("/readyz")
-        assert (status, text) == (200, "null-echo: full: 1 of 1 rows taken, 0 callers wait\nduplex: ok\n")
+        assert (status, text) == (200, "null-echo: full: 1 of 1 rows taken, callers waiting: 0\nduplex: ok\n")
         assert (await server.get("/m/duplex/readyz"))[:2] == (200, "ok\n")
         assert (await server.get("/readyz?model=null-echo"))[0] == 503
         async with server.caller("model=duplex"):
@@ -176,7 +176,7 @@ async def test_ready_while_one_model_is() -> None:
                 "active": 1,
                 "queued": 0,
                 "slots": 1,
-                "detail": "full: 1 of 1 rows taken, 0 callers wait",
+                "detail": "full: 1 of 1 rows taken, callers waiting: 0",
             }
 
 

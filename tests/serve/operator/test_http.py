@@ -36,7 +36,7 @@ async def test_health_and_readiness() -> None:
         assert (await server.get("/readyz"))[:2] == (200, "ok\n")
         async with server.caller():
             status, text, _ = await server.get("/readyz")
-            assert (status, text) == (503, "full: 1 of 1 rows taken, 0 callers wait\n")
+            assert (status, text) == (503, "full: 1 of 1 rows taken, callers waiting: 0\n")
             assert (await server.get("/healthz"))[0] == 200
         await server.is_empty()
         server.engine.drain()
@@ -164,7 +164,7 @@ async def test_a_refusal_before_the_upgrade_is_one_line_with_its_reason(
             (line,) = [it for it in caplog.records if it.getMessage() == "session refused"]
             fields: dict[str, Any] = vars(line)["fields"]
             assert (line.levelname, fields["path"]) == ("INFO", "/api/chat")
-            assert fields["reason"].startswith("all 1 rows are taken and 0 callers wait")
+            assert fields["reason"].startswith("the only row is taken")
 
 
 async def test_refusals_without_end_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -45,7 +45,7 @@ def readiness(health: Health) -> str:
     if health.is_healthy and not health.ready and health.active < health.slots and not health.queued:
         return f"late: {health.active} of {health.slots} rows taken, but frames miss their deadline"
     if health.is_healthy and not health.ready:
-        return f"full: {health.active} of {health.slots} rows taken, {health.queued} callers wait"
+        return f"full: {health.active} of {health.slots} rows taken, callers waiting: {health.queued}"
     return health.detail
 
 
