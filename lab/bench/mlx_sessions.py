@@ -1,6 +1,6 @@
 """How many sessions should a chip of Apple's hold? Arithmetic: bytes a tick has to read, against bandwidth.
 
-  python -m lab.bench.mlx_sessions            the table, as in docs/benchmarks/mlx-sessions.md
+  python -m lab.bench.mlx_sessions            the table, as in docs/mac.md
 
 Computed, not measured. A tick reads every weight once for all sessions, and for each session its keys and
 values and the codec's. It has 40 ms: latency lies between one and two ticks, and two have to fit into a

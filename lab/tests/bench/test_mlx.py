@@ -10,7 +10,7 @@ from lab.bench.mlx_sessions import CHIPS, MODELS, Chip, load_of, read_parameters
 from lab.bench.published import STT_1B
 from tests.repo.tracked import ROOT
 
-PAGE = ROOT / "docs" / "benchmarks" / "mlx-sessions.md"
+PAGE = ROOT / "docs" / "mac.md"
 
 
 @pytest.mark.parametrize(("lm", "billions", "kv_mb"), [(MOSHI_CONFIG, 7.688, 1573), (STT_1B, 0.989, 98)])
