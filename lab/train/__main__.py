@@ -2,12 +2,14 @@
 
 Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--decoder-minutes 30] \\
            [--talker-minutes 120] [--listener-minutes 90] [--reader-minutes 60] \\
-           [--start out/built-in] [--rhvoice] [--pico] [--threads 2] [--small]
+           [--start out/built-in [--natural out/material]] [--rhvoice] [--pico] [--threads 2] \\
+           [--small]
 
 Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
 run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,
 everything else starts from nothing but seeds; with --start talker, recogniser and synthesiser go on from
-the models in that folder, whose codec stays. --small makes so little that the whole takes two minutes.
+the models in that folder, whose codec stays. With --natural besides, the recogniser and the synthesiser
+alone go on, and learn from natural voices too. --small makes so little that the whole takes two minutes.
 The last stages write the models' folders; `python -m lab.train.evaluate` measures them.
 """
 
@@ -18,7 +20,7 @@ import sys
 from pathlib import Path
 
 from lab.train.questions import add_further, further_ones
-from lab.train.recipe import SMALL, Minutes, Recipe, Scale
+from lab.train.recipe import NATURAL, SMALL, Minutes, Recipe, Scale
 from lab.train.synthetic_voices import require_held_out_speakers, require_speakers
 
 
@@ -34,10 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listener-minutes", type=float, default=90, help="[%(default)s]")
     parser.add_argument("--reader-minutes", type=float, default=60, help="[%(default)s]")
     parser.add_argument("--start", type=Path, help="folder of tiny, tiny-stt and tiny-tts to go on from")
+    parser.add_argument("--natural", type=Path, help="folder of lab.train.material; needs --start")
     add_further(parser)
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--small", action="store_true", help="a trial of the whole in two minutes")
     options = parser.parse_args(argv)
+    if options.natural and not options.start:
+        parser.error("--natural goes on from trained models: name their folder with --start")
     require_speakers()
     require_held_out_speakers()
     further = further_ones(options)
@@ -48,8 +53,10 @@ def main(argv: list[str] | None = None) -> int:
         options.listener_minutes,
         options.reader_minutes,
     )
-    scale = SMALL if options.small else Scale()
-    plan = Recipe(options.out, minutes, scale, options.start, further, options.threads).stages()
+    scale = SMALL if options.small else NATURAL if options.natural else Scale()
+    plan = Recipe(
+        options.out, minutes, scale, options.start, further, options.threads, options.natural
+    ).stages()
     for number, (title, stage, arguments) in enumerate(plan, 1):
         sys.stderr.write(f"==> {number} of {len(plan)}: {title}\n")
         code = stage(arguments)

@@ -4,8 +4,9 @@ Usage: python -m lab.train.asr_trainer --segments out/train/segments --times out
            --test out/train/segments-test/0000.npz --test-times out/train/word-times-test/0000.npz \\
            --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 90
 
-With ``--start`` it begins with the ear of a talker trained before, or with all of such a recogniser. It stops
-and goes on as lab.train.talker does.
+With ``--start`` it begins with the ear of a talker trained before, or with all of such a recogniser. With
+``--stretches`` half of what it hears are stretches of lab.train.stretches, which are used as they appear. It
+stops and goes on as lab.train.talker does. Of several tests the mean score chooses the best checkpoint.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +54,7 @@ from lab.train.quick_lm import read
 from lab.train.segments import FRAME_SAMPLES, CodeArray, encode, read_segments
 from lab.train.sequences import ZERO, misheard
 from lab.train.shards import shards_in
+from lab.train.stretches import read_stretches
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from lab.train.word_times import check_fit, read_word_times, starts_of
 
@@ -81,6 +85,8 @@ class Settings:
     """
     misheard: float = 0.3
     """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
+    stretches_share: float = 0.5
+    """Of the passages, so many are stretches that were encoded whole, where there are any."""
     judge_every_steps: int = 500
     seed: int = 6
 
@@ -215,13 +221,15 @@ class Trainer:
         settings: Settings,
         schedule: Schedule,
         segments: tuple[Path, Path],
-        test: tuple[Path, Path],
+        tests: Sequence[tuple[Path, Path]],
         codec: Path,
         out: Path,
         start: Path | None = None,
+        stretches: Path | None = None,
     ) -> None:
-        """``segments`` are the folders of codes and of word times, ``test`` two such files."""
+        """``segments`` are the folders of codes and of word times, ``tests`` pairs of such files."""
         self.settings, self.folders, self.out = settings, segments, out
+        self.stretches_folder, self.stretches = stretches, dict[str, list[Passage]]()
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(settings.seed)
         self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
@@ -234,7 +242,11 @@ class Trainer:
         self.near = nearest_codes(mimi, NEAR_CODES)
         self.course = Course(self.lm, schedule, out, settings.averaged_steps)
         self.cold = encode(mimi, np.zeros((1, COLD_FRAMES * FRAME_SAMPLES), np.float32))[0]
-        self.test = read_rooms(*test)[0] if test[0].exists() and test[1].exists() else []
+        self.tests = {
+            codes.parent.name: read_rooms(codes, times)[0]
+            for codes, times in tests
+            if codes.exists() and times.exists()
+        }
         self.shards: dict[str, tuple[list[Room], list[CodeArray]]] = {}
         self.look_for_segments()
 
@@ -275,12 +287,22 @@ class Trainer:
         rooms = [room for some, _ in self.shards.values() for room in some]
         quiet = [strip for _, strips in self.shards.values() for strip in strips]
         self.composer = PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
+        for path in [] if self.stretches_folder is None else shards_in(self.stretches_folder):
+            if path.name not in self.stretches:
+                self.stretches[path.name] = [one.passage(self.tokenizer) for one in read_stretches(path)]
+        self.passages = [one for some in self.stretches.values() for one in some]
+
+    def draw(self, rng: np.random.Generator) -> Passage:
+        """A stretch that was encoded whole, or a passage that is composed of codes."""
+        if self.passages and rng.random() < self.settings.stretches_share:
+            return self.passages[int(rng.integers(len(self.passages)))]
+        return self.composer.draw(rng)
 
     def train_step(self) -> dict[str, float]:
         """One batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
-        batch = collate([self.composer.draw(rng) for _ in range(settings.batch)])
+        batch = collate([self.draw(rng) for _ in range(settings.batch)])
         with fast_arithmetic():
             parts = losses(self.lm, batch, self.near, rng, settings)
         self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
@@ -291,12 +313,23 @@ class Trainer:
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()
-            notes["questions"] = self.questions
-        if self.step % self.settings.judge_every_steps == 0 and self.test:
-            got = dictate(self.course.judged, self.test, self.tokenizer)
-            notes |= {name: round(value, 4) for name, value in asdict(got).items() if value is not None}
-            if self.course.is_best(got.score):
-                write_lm(self.course.judged, self.config, self.out / "best")
+            notes |= {"questions": self.questions, "stretches": len(self.passages)}
+        if self.step % self.settings.judge_every_steps == 0 and self.tests:
+            notes |= self._judged()
+        return notes
+
+    def _judged(self) -> dict[str, float]:
+        """Marks of every test, by its folder where there are several; the best checkpoint is kept."""
+        notes, scores = dict[str, float](), list[float]()
+        for folder, rooms in self.tests.items():
+            got = dictate(self.course.judged, rooms, self.tokenizer)
+            scores.append(got.score)
+            suffix = f" of {folder}" if len(self.tests) > 1 else ""
+            notes |= {
+                f"{name}{suffix}": round(value, 4) for name, value in asdict(got).items() if value is not None
+            }
+        if self.course.is_best(fmean(scores)):
+            write_lm(self.course.judged, self.config, self.out / "best")
         return notes
 
     def save(self) -> None:
@@ -312,8 +345,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--segments", type=Path, required=True, help="folder made by lab.train.segments")
     parser.add_argument("--times", type=Path, required=True, help="folder made by lab.train.word_times")
-    parser.add_argument("--test", type=Path, required=True, help="a shard of held-out segments")
-    parser.add_argument("--test-times", type=Path, required=True, help="the times of that shard")
+    parser.add_argument("--stretches", type=Path, help="folder made by lab.train.stretches")
+    parser.add_argument("--test", type=Path, nargs="+", required=True, help="shards of held-out segments")
+    parser.add_argument("--test-times", type=Path, nargs="+", required=True, help="the times of each")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument(
         "--start", type=Path, help="a talker's checkpoint whose ear to begin with, or a recogniser's"
@@ -326,12 +360,15 @@ def main(argv: list[str] | None = None) -> int:
         Settings(),
         replace(SCHEDULE, total_steps=options.steps, peak_learning_rate=options.rate),
         (options.segments, options.times),
-        (options.test, options.test_times),
+        list(zip(options.test, options.test_times, strict=True)),
         options.codec,
         options.out,
         options.start,
+        options.stretches,
     )
-    sys.stderr.write(f"{trainer.questions} questions, from step {trainer.step}\n")
+    sys.stderr.write(
+        f"{trainer.questions} questions, {len(trainer.passages)} stretches, from step {trainer.step}\n"
+    )
     return run_until_stopped(trainer, options.steps, options.minutes)
 
 

@@ -132,10 +132,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--held-out", action="store_true", help="voices and turns training never hears")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1, help="of each process [%(default)s]")
     options = parser.parse_args(argv)
     share, shares = map(int, options.part.split("/"))
     options.out.mkdir(parents=True, exist_ok=True)
-    kokoro, start_s = Kokoro(Material(options.material).kokoro), time.monotonic()
+    kokoro = Kokoro(Material(options.material).kokoro, options.threads)
+    start_s = time.monotonic()
     for seed in range(options.shards)[share::shares]:
         path = options.out / f"{seed:04d}.npz"
         if not path.exists():

@@ -42,7 +42,7 @@ VOICES: Final[Mapping[str, str]] = MappingProxyType({"slt": "slt", "thomas": "aw
 
 A server takes the first name of the alphabet where a client names none.
 """
-NATURAL_VOICES: Final[Mapping[str, str]] = MappingProxyType({"heart": "af_heart", "george": "bm_george"})
+NATURAL_VOICES: Final[Mapping[str, str]] = MappingProxyType({"vera": "af_heart", "will": "bm_george"})
 """Names, and the voices of Kokoro's that read under them where they are asked to, each sentence whole."""
 LEAD_FRAMES: Final = 2
 """Silence before the first word, as a script begins."""

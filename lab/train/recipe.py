@@ -11,11 +11,13 @@ from lab.train import (
     asr_trainer,
     codec,
     corpus,
+    natural,
     own_speech,
     questions,
     readings,
     segments,
     ship,
+    stretches,
     talker,
     tts_trainer,
     word_times,
@@ -44,21 +46,38 @@ class Scale:
     question_shards: int = 140
     test_shards: int = 4
     reading_shards: int = 16
+    natural_shards: int = 0
     speeches: int = corpus.UTTERANCES_PER_SHARD
     own_speeches: int = own_speech.UTTERANCES_PER_SHARD
     utterances: int = questions.UTTERANCES_PER_SHARD
     readings: int = readings.SHORT_PER_SHARD
+    natural: int = natural.UTTERANCES_PER_SHARD
     answers: int | None = None
     steps: int | None = None
 
 
-SMALL: Final = Scale(1, 1, 1, 1, 1, speeches=4, own_speeches=4, utterances=12, readings=5, answers=9, steps=2)
+SMALL: Final = Scale(
+    *(1, 1, 1, 1, 1, 1),
+    speeches=4,
+    own_speeches=4,
+    utterances=12,
+    readings=5,
+    natural=6,
+    answers=9,
+    steps=2,
+)
 """To see that the whole runs: what it makes knows nothing."""
+NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, reading_shards=8)
+"""With natural voices: some nine hours of questions by the others, and seven by these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``start`` holds models made before, such as out/built-in; their codec is kept as it is."""
+    """``start`` holds models made before, such as out/built-in; their codec is kept as it is.
+
+    With ``material``, a folder of lab.train.material, recogniser and synthesiser learn from natural voices
+    too, and go on from ``start``; the talker stays as it is.
+    """
 
     out: Path
     minutes: Minutes = field(default_factory=Minutes)
@@ -66,13 +85,14 @@ class Recipe:
     start: Path | None = None
     further: tuple[str, ...] = ()
     threads: int = 2
+    material: Path | None = None
 
     def stages(self) -> list[Stage]:
         """What is done, in order: a title, a stage's main function and its arguments."""
         return [
             *([] if self.start else self._codec_stages()),
             *self._question_stages(),
-            *self._talker_stages(),
+            *(self._natural_stages(self.material) if self.material else self._talker_stages()),
             *self._listener_stages(),
             *self._reader_stages(),
         ]
@@ -89,6 +109,11 @@ class Recipe:
         steps = [] if self.scale.steps is None else ["--steps", str(self.scale.steps)]
         begin = [] if begun is None else ["--start", begun]
         return ["--out", self._at(name), "--minutes", str(minutes), *self._threads, *steps, *begin]
+
+    @property
+    def _beside(self) -> str:
+        """The folder whose codec recogniser and synthesiser name."""
+        return str(self.start / "tiny") if self.material and self.start else self._at("tiny")
 
     @property
     def _threads(self) -> list[str]:
@@ -159,6 +184,32 @@ class Recipe:
             ),
         ]
 
+    def _natural_stages(self, material: Path) -> list[Stage]:
+        """Natural speech, whole stretches of it, and what is held out of it as codes with word times."""
+        scale, said, out = self.scale, self._at("natural"), self._at
+        speak = ["--material", str(material), "--utterances", str(scale.natural)]
+        held_out = ["--held-out", "--shards", "1", *speak, "--out", f"{said}-test"]
+        codes = ["--codec", self._codec, "--out"]
+        return [
+            (
+                "natural speech",
+                natural.main,
+                ["--shards", str(scale.natural_shards), *speak, *self._threads, "--out", said],
+            ),
+            ("stretches", stretches.main, ["--questions", said, *codes, out("stretches")]),
+            ("held-out natural speech", natural.main, held_out),
+            (
+                "codes of it",
+                segments.main,
+                ["--held-out", "--questions", f"{said}-test", *codes, out("natural-segments-test")],
+            ),
+            (
+                "its word times",
+                word_times.main,
+                ["--questions", f"{said}-test", "--out", out("natural-times-test")],
+            ),
+        ]
+
     def _talker_stages(self) -> list[Stage]:
         heard = self._at("segments")
         return [
@@ -180,6 +231,12 @@ class Recipe:
     def _listener_stages(self) -> list[Stage]:
         """The recogniser, which starts with the talker's ear and hears what that heard."""
         asked, heard, times = self._at("questions"), self._at("segments"), self._at("word-times")
+        tests, test_times = [f"{heard}-test/0000.npz"], [f"{times}-test/0000.npz"]
+        whole = list[str]()
+        if self.material:
+            tests.append(self._at("natural-segments-test/0000.npz"))
+            test_times.append(self._at("natural-times-test/0000.npz"))
+            whole = ["--stretches", self._at("stretches")]
         return [
             ("word times", word_times.main, ["--questions", asked, "--out", times]),
             (
@@ -191,8 +248,8 @@ class Recipe:
                 "the recogniser",
                 asr_trainer.main,
                 [
-                    *("--segments", heard, "--times", times, "--codec", self._codec),
-                    *("--test", f"{heard}-test/0000.npz", "--test-times", f"{times}-test/0000.npz"),
+                    *("--segments", heard, "--times", times, *whole, "--codec", self._codec),
+                    *("--test", *tests, "--test-times", *test_times),
                     *self._trained(
                         "listener", self.minutes.listener, self._begun("tiny-stt", self._at("talker"))
                     ),
@@ -206,7 +263,7 @@ class Recipe:
                     "--listener",
                     self._at("listener"),
                     "--beside",
-                    self._at("tiny"),
+                    self._beside,
                     "--out",
                     self._at("tiny-stt"),
                 ],
@@ -216,6 +273,7 @@ class Recipe:
     def _reader_stages(self) -> list[Stage]:
         scale, read = self.scale, self._at("readings")
         many = ["--readings", str(scale.readings), *self._threads, *self._answers]
+        many += ["--natural", str(self.material)] if self.material else []
         return [
             (
                 "readings",
@@ -233,6 +291,6 @@ class Recipe:
             (
                 "the synthesiser's folder",
                 ship.main,
-                ["--reader", self._at("reader"), "--beside", self._at("tiny"), "--out", self._at("tiny-tts")],
+                ["--reader", self._at("reader"), "--beside", self._beside, "--out", self._at("tiny-tts")],
             ),
         ]

@@ -80,7 +80,12 @@ KINDS: Final = {
         "months.",
         SPEAKING,
         ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
-        {"slt": "Sarah, American", "thomas": "Thomas, Scottish"},
+        {
+            "slt": "Sarah, American",
+            "thomas": "Thomas, Scottish",
+            "vera": "Vera, American",
+            "will": "Will, British",
+        },
     ),
 }
 
@@ -124,7 +129,8 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
         license_name="Apache-2.0",
         examples=what.examples,
     )
-    write_manifest(replace(manifest, voices=what.voices), out / MANIFEST_NAME)
+    voices = {name: title for name, title in what.voices.items() if any((out / "voices").glob(f"{name}.*"))}
+    write_manifest(replace(manifest, voices=voices), out / MANIFEST_NAME)
 
 
 def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:

@@ -341,7 +341,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     def trainer(out: Path, start: Path | None = None) -> Trainer:
         folders = tmp_path / "codes", tmp_path / "times"
         test = folders[0] / "0000.npz", folders[1] / "0000.npz"
-        return Trainer(settings, schedule, folders, test, TINY, out, start)
+        return Trainer(settings, schedule, folders, [test], TINY, out, start)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")

@@ -28,7 +28,7 @@ from lab.train.losses import EnvelopeLoss, SpectralLoss
 from lab.train.outside import ABROAD, ABROAD_BY, Outside
 from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Asked, plan
-from lab.train.recipe import Recipe
+from lab.train.recipe import NATURAL, Recipe
 from lab.train.sentences import draw_sentence
 from lab.train.synthetic_voices import (
     Voice,
@@ -244,6 +244,35 @@ def test_what_is_trained_on_starts_with_the_models_of_a_folder_and_keeps_their_c
         assert begun[title][begun[title].index("--codec") + 1] == str(start / "tiny")
     assert "--start" not in alone["the talker"]
     assert alone["the recogniser"][-1] == str(tmp_path / "talker")
+
+
+def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_is_trained(
+    tmp_path: Path,
+) -> None:
+    start, material = tmp_path / "built-in", tmp_path / "material"
+    plan = Recipe(tmp_path, start=start, material=material, scale=NATURAL).stages()
+    told = {title: arguments for title, _, arguments in plan}
+    assert [title for title in told if title.startswith("the ")] == [
+        *("the recogniser", "the recogniser's folder", "the synthesiser", "the synthesiser's folder"),
+    ]
+    for title in ("natural speech", "held-out natural speech"):
+        assert told[title][told[title].index("--material") + 1] == str(material)
+    assert "--held-out" in told["held-out natural speech"]
+    assert "--held-out" not in told["natural speech"]
+    recogniser, written = told["the recogniser"], told["stretches"][-1]
+    assert recogniser[recogniser.index("--stretches") + 1] == written
+    for option, title in (("--test", "codes of it"), ("--test-times", "its word times")):
+        tested = recogniser[recogniser.index(option) + 2]
+        assert str(Path(tested).parent) in told[title]
+    assert told["readings"][told["readings"].index("--natural") + 1] == str(material)
+    for title in ("the recogniser's folder", "the synthesiser's folder"):
+        assert told[title][told[title].index("--beside") + 1] == str(start / "tiny")
+
+
+def test_natural_voices_need_models_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        whole.main(["--natural", "out/material"])
+    assert "--natural goes on from trained models: name their folder with --start" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("further", [(), ("rhvoice",), ("rhvoice", "pico")])

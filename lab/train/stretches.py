@@ -1,0 +1,256 @@
+"""Encode twenty seconds of a caller as the server gets them: turns, silences of every kind, a room, a line.
+
+Usage: python -m lab.train.stretches --questions out/train/natural --codec out/built-in/tiny \\
+           --out out/train/stretches
+
+Where lab.train.segments encodes one question after another and composes their codes, here a whole stretch of
+sound is composed and then encoded, from the codec's first frame on. So a recogniser hears speech that begins
+with the audio, speech without a pause for 20 s, and pauses of exact zeros in a room of -80 to -40 dBFS. The
+questions are those whose word starts are known, and what is outside the domain. A shard that is there is
+kept. Two processes share the work with --part 0/2 and --part 1/2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from antiphon.arrays import FloatArray
+from lab.train.augment import SAMPLE_RATE, coloured_noise, equalise
+from lab.train.codec import load_mimi
+from lab.train.outside import WORDLESS
+from lab.train.passages import DELAY_FRAMES, FRAME_RATE, Passage, pause_labels, text_stream
+from lab.train.questions import Utterance, read_shard
+from lab.train.segments import EQUALISED, FRAME_SAMPLES, CodeArray, encode
+from lab.train.shards import shards_in
+from lab.train.surroundings import Surroundings
+from lab.train.talker_tokenizer import TalkerTokenizer
+
+FRAMES: Final = 250
+"""Of a stretch: 20 s."""
+BEGINS_AT_ONCE: Final = 0.3
+"""Of the stretches, so many begin with speech in their first sample."""
+WITHOUT_PAUSES: Final = 0.15
+LONGEST_SILENCE_S: Final = 3.0
+GAPS_S: Final = ((0.0, 0.4), (0.4, 2.0), (2.0, LONGEST_SILENCE_S))
+GAP_SHARES: Final = (0.5, 0.3, 0.2)
+HESITATES: Final = 0.15
+"""Of the turns of four words and more, so many have a silence before one of their words."""
+IS_QUIET: Final = 0.5
+"""Of the stretches, so many have their room's faint noise alone; others a noise, a room or a line too."""
+ROOM_DB: Final = (-80.0, -40.0)
+LEAST_SNR_DB: Final = 15.0
+"""A faint voice has a fainter room."""
+ZEROED: Final = 0.5
+"""Of the stretches, so many have silences of exact zeros, as of a muted microphone or packets not sent."""
+ZEROED_GAPS: Final = 0.7
+SHORTEST_ZEROS_S: Final = 0.16
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Codes int16 ``[8, FRAMES]``, and in frames the words' starts and the first and last of what is spoken.
+
+    ``wordless`` is a part of ``speech``.
+    """
+
+    codes: CodeArray
+    words: tuple[tuple[float, str], ...]
+    speech: tuple[tuple[int, int], ...]
+    wordless: tuple[tuple[int, int], ...]
+
+    def passage(self, tokenizer: TalkerTokenizer) -> Passage:
+        """What a recogniser is trained on."""
+        is_wordless = np.zeros(self.codes.shape[1], np.bool_)
+        for first, last in self.wordless:
+            is_wordless[first + DELAY_FRAMES : last + DELAY_FRAMES] = True
+        frames = self.codes.shape[1]
+        return Passage(
+            self.codes,
+            text_stream(self.words, frames, tokenizer),
+            pause_labels(self.speech, frames),
+            is_wordless,
+            list(self.words),
+        )
+
+
+@dataclass(slots=True)
+class Composed:
+    """A stretch while it is composed: clean sound ``[samples]``, and in samples what is said where.
+
+    ``silences`` are (first, end) of what lies before, between and within turns.
+    """
+
+    pcm: FloatArray
+    words: list[tuple[int, str]]
+    speech: list[tuple[int, int]]
+    wordless: list[tuple[int, int]]
+    silences: list[tuple[int, int]]
+    at: int = 0
+
+    @classmethod
+    def empty(cls) -> Composed:
+        """One of silence."""
+        return cls(np.zeros(FRAMES * FRAME_SAMPLES, np.float32), [], [], [], [])
+
+    def wait(self, seconds: float) -> None:
+        """Say nothing for so long."""
+        end = min(self.pcm.size, self.at + int(seconds * SAMPLE_RATE))
+        if end > self.at:
+            self.silences.append((self.at, end))
+        self.at = end
+
+    def say(self, pcm: FloatArray, words: Sequence[tuple[int, str]], *, has_words: bool) -> None:
+        """Speak; ``words`` start at samples of ``pcm``. The end of the stretch cuts off what is too long."""
+        end = min(self.pcm.size, self.at + pcm.size)
+        if end == self.at:
+            return
+        self.pcm[self.at : end] = pcm[: end - self.at]
+        self.words += [(self.at + start, word) for start, word in words if self.at + start < end]
+        self.speech.append((self.at, end))
+        if not has_words:
+            self.wordless.append((self.at, end))
+        self.at = end
+
+
+def compose(rng: np.random.Generator, utterances: Sequence[Utterance]) -> Composed:
+    """Draw turns and silences until the stretch is full."""
+    made, has_pauses = Composed.empty(), rng.random() >= WITHOUT_PAUSES
+    if rng.random() >= BEGINS_AT_ONCE:
+        made.wait(float(rng.uniform(0, LONGEST_SILENCE_S)))
+    while made.at < made.pcm.size:
+        _take_a_turn(rng, made, utterances[int(rng.integers(len(utterances)))], may_pause=has_pauses)
+        if has_pauses:
+            made.wait(float(rng.uniform(*GAPS_S[int(rng.choice(len(GAPS_S), p=GAP_SHARES))])))
+    return made
+
+
+def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, may_pause: bool) -> None:
+    """Say a turn, perhaps with a silence before one of its words."""
+    pcm = one.pcm * np.float32(rng.uniform(0.7, 1.0))
+    pcm = equalise(rng, pcm) if rng.random() < EQUALISED else pcm
+    if one.turn.intent in WORDLESS:
+        made.say(pcm, (), has_words=False)
+        return
+    starts = [int(start * SAMPLE_RATE) for start in one.starts_s]
+    words = list(zip(starts, one.turn.question.split(), strict=True))
+    cut = int(rng.integers(1, len(words))) if may_pause and len(words) > 3 and rng.random() < HESITATES else 0
+    if cut:
+        made.say(pcm[: starts[cut]], words[:cut], has_words=True)
+        made.wait(float(rng.uniform(0.2, LONGEST_SILENCE_S)))
+    at = starts[cut] if cut else 0
+    made.say(pcm[at:], [(start - at, word) for start, word in words[cut:]], has_words=True)
+
+
+def heard(rng: np.random.Generator, made: Composed, utterances: Sequence[Utterance]) -> FloatArray:
+    """The sound of a stretch as a microphone and a line bring it, with its room's noise and zeros."""
+    pcm = made.pcm
+    loudness = _loudness(made, pcm)
+    if rng.random() < IS_QUIET:
+        pcm = pcm * np.float32(10 ** (rng.uniform(-30, 0) / 20))
+    else:
+        behind = utterances[int(rng.integers(len(utterances)))].pcm
+        level = loudness / (float(np.sqrt(np.mean(behind**2))) + 1e-9)
+        around = Surroundings.drawn(rng)
+        pcm = around.heard(rng, pcm, loudness, np.resize(behind, pcm.size) * np.float32(level))
+    room = coloured_noise(rng, pcm.size, float(rng.uniform(0, 2)))
+    level = min(10 ** (rng.uniform(*ROOM_DB) / 20), _loudness(made, pcm) * 10 ** (-LEAST_SNR_DB / 20))
+    pcm = pcm + room * np.float32(level)
+    if rng.random() < ZEROED:
+        for first, end in made.silences:
+            if rng.random() < ZEROED_GAPS:
+                pcm[_zeros_in(rng, first, end)] = 0
+    return pcm.clip(-1, 1).astype(np.float32)
+
+
+def _loudness(made: Composed, pcm: FloatArray) -> float:
+    """Root mean square of a stretch's speech in ``pcm``."""
+    return float(np.sqrt(np.mean(np.concatenate([pcm[first:end] for first, end in made.speech]) ** 2)))
+
+
+def _zeros_in(rng: np.random.Generator, first: int, end: int) -> slice:
+    """All of a silence, or a part of it: the room's noise is heard before, after or on both sides."""
+    least = min(end - first, int(SHORTEST_ZEROS_S * SAMPLE_RATE))
+    if rng.random() < 1 / 3:
+        return slice(first, end)
+    length = int(rng.integers(least, end - first + 1))
+    at = first + int(rng.integers(0, end - first - length + 1))
+    return slice(at, at + length)
+
+
+def make_stretch(rng: np.random.Generator, utterances: Sequence[Utterance], mimi: Any) -> Stretch:
+    """Compose and encode one."""
+    made = compose(rng, utterances)
+    codes = encode(mimi, heard(rng, made, utterances)[None])[0]
+
+    def frames(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        return tuple((first // FRAME_SAMPLES, (end - 1) // FRAME_SAMPLES) for first, end in spans)
+
+    words = tuple((round(start / SAMPLE_RATE * FRAME_RATE, 2), word) for start, word in made.words)
+    return Stretch(codes, words, frames(made.speech), frames(made.wordless))
+
+
+def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> int:
+    """Write as many stretches as say each utterance of a shard about once; returns how many."""
+    utterances = [one for one in read_shard(source) if one.starts_s or one.turn.intent in WORDLESS]
+    rng = np.random.default_rng((17, seed))
+    seconds = sum(one.pcm.size for one in utterances) / SAMPLE_RATE
+    count = max(1, round(seconds / (FRAMES / FRAME_RATE) * 1.4))
+    stretches = [make_stretch(rng, utterances, mimi) for _ in range(count)]
+    told = [[one.words, one.speech, one.wordless] for one in stretches]
+    part = path.with_suffix(".part.npz")
+    np.savez(part, codes=np.stack([one.codes for one in stretches]), told=np.array(json.dumps(told)))
+    part.replace(path)
+    return count
+
+
+def read_stretches(path: Path) -> list[Stretch]:
+    """The stretches of a shard."""
+
+    def pairs(some: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+        return tuple((first, last) for first, last in some)
+
+    with np.load(path) as shard:
+        return [
+            Stretch(codes, tuple((start, word) for start, word in words), pairs(speech), pairs(wordless))
+            for codes, (words, speech, wordless) in zip(
+                shard["codes"], json.loads(str(shard["told"])), strict=True
+            )
+        ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the shards that are missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.natural")
+    parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", default="0/1", help="this process's share: I/N")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    share, shares = map(int, options.part.split("/"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    mimi = load_mimi(options.codec)
+    mimi.eval()
+    start_s = time.monotonic()
+    for seed, source in list(enumerate(shards_in(options.questions)))[share::shares]:
+        path = options.out / source.name
+        if not path.exists():
+            count = make_shard(path, source, seed, mimi)
+            sys.stderr.write(f"{path.name}: {count} stretches, {time.monotonic() - start_s:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
