@@ -125,8 +125,8 @@ def tick_lines() -> Iterator[str]:
         yield f"| {name}, {rows} rows | {kernels} | {' | '.join(cells)} |"
 
 
-def runbook_lines() -> Iterator[str]:
-    """Lines of the table in ``docs/runbooks/gpu-session.md``: the steps that time ticks and hold calls."""
+def session_lines() -> Iterator[str]:
+    """A table of the steps of a GPU session that time ticks and hold calls."""
     moshi = published_sizes()["moshi-7b"]
     most = {card: rows_held(moshi, INT8, card) for card in (H200, H100)}
     for (name, rows), limit_s in zip(TICKS, TICK_LIMITS_S, strict=True):
@@ -152,7 +152,7 @@ def runbook_lines() -> Iterator[str]:
 
 def main() -> int:
     """All tables, line by line: a simulation takes seconds."""
-    for lines in (tick_lines(), call_lines(), runbook_lines(), form_lines()):
+    for lines in (tick_lines(), call_lines(), session_lines(), form_lines()):
         for line in lines:
             print(line, flush=True)
         print()

@@ -15,7 +15,7 @@ from antiphon_quantize.advice.families import load_families
 from antiphon_quantize.advice.fit import speech_facts
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, published_sizes, reads
-from lab.bench.gpu_simulation import form_lines, rows_held, runbook_lines, simulate
+from lab.bench.gpu_simulation import form_lines, rows_held, session_lines, simulate
 
 MOSHI = published_sizes()["moshi-7b"]
 
@@ -61,10 +61,12 @@ def test_simulated_calls_wait_between_one_tick_and_two() -> None:
     assert rows == 1
 
 
-def test_the_runbook_has_the_table_that_is_computed() -> None:
+def test_the_runbook_has_the_times_that_are_computed() -> None:
     text = (Path(__file__).parents[3] / "docs" / "runbooks" / "gpu-session.md").read_text()
-    for line in runbook_lines():
-        assert line in text, "python -m lab.bench.gpu_simulation prints what belongs there"
+    one, many = (next(line for line in session_lines() if f"{rows} rows" in line) for rows in (1, 64))
+    for line in (one, many):
+        for cell in line.split(" | ")[2:4]:
+            assert cell.split(", ")[1] in text, "python -m lab.bench.gpu_simulation prints what belongs there"
 
 
 def test_the_decision_has_the_table_that_is_computed() -> None:
