@@ -3,10 +3,11 @@
     python -m lab.bench.telephone_line                     ten minutes of a line, in seconds
     python -m lab.bench.telephone_line --minutes 60 --fast 0 --seed 3
 
-The dialect, the input clock, the codecs and the resamplers are the server's; the line, the model, which says
-what it hears 40 ms after a frame is whole, and the telephone have a clock of the simulation. The caller sends
-20 ms a packet, in order, each held up for 0 to 120 ms; every 20 s packets are held up for 400 ms, and once
-for 3 s. The telephone plays what comes one after the other, from 160 ms after it had nothing on.
+:mod:`lab.bench.telephone_call` has the same line before a server, in real time. Here the dialect, the input
+clock, the codecs and the resamplers are the server's; the line, the model, which says what it hears 40 ms
+after a frame is whole, and the telephone have a clock of the simulation. The caller sends 20 ms a packet, in
+order, each held up for 0 to 120 ms; every 20 s packets are held up for 400 ms, and once for 3 s. The
+telephone plays what comes one after the other, from 160 ms after it had nothing on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import heapq
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Final, cast
@@ -53,6 +54,9 @@ FULL: Final = 0.15
 TURN_S: Final = 3.0
 """The caller speaks for two seconds of three, each time at another pitch, by which the answer is known."""
 
+PLAIN_S: Final = 15.0
+"""Seconds of a line without faults, for comparison."""
+
 PITCHES: Final = 40
 PITCH_HZ: Final = 50
 LOWEST_HZ: Final = 300
@@ -67,6 +71,11 @@ class Telephone:
     turn: int = 0
     turns_s: dict[int, float] = field(default_factory=dict)
     was_loud: bool = False
+
+    @property
+    def delays_s(self) -> tuple[float, ...]:
+        """From each turn's begin to the first frame of it that is heard, without the frame's length."""
+        return tuple(heard_s - turn * TURN_S - FRAME_S for turn, heard_s in self.turns_s.items())
 
     def take(self, pcm: FloatArray, now_s: float) -> None:
         """Sound has come, float32 ``[N]`` at 8 kHz."""
@@ -108,15 +117,22 @@ class Outcome:
     filled_s: float
     dropped_s: float
 
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        delays = np.array(self.delays_s) * 1000
+    def lines(self, plain: Outcome) -> Iterator[str]:
+        """For people; ``plain`` is what came of a line without faults."""
         yield f"{self.said} frames of speech, {self.lost} not sent, {self.underruns} under-runs"
         yield f"{self.turns} turns of the caller, {len(self.delays_s)} answered"
         yield f"silence for overdue audio {self.filled_s:.1f} s, late audio dropped {self.dropped_s:.1f} s"
-        for name, part in zip(("first", "second", "last"), np.array_split(delays, 3), strict=True):
-            p50, p99 = np.percentile(part, (50, 99))
-            yield f"{name} third: from said to heard p50 {p50:.0f} ms, p99 {p99:.0f} ms"
+        yield from delay_lines(self.delays_s, plain.delays_s)
+
+
+def delay_lines(delays_s: Sequence[float], plain_s: Sequence[float]) -> Iterator[str]:
+    """For people: the delays of turns, and what the line adds to the median of one without faults."""
+    delays, plain = np.array(delays_s) * 1000, float(np.median(plain_s)) * 1000
+    yield f"a line without faults: from said to heard p50 {plain:.0f} ms"
+    for name, part in zip(("first", "second", "last"), np.array_split(delays, 3), strict=True):
+        p50, p99 = np.percentile(part, (50, 99))
+        yield f"{name} third: p50 {p50:.0f} ms, p99 {p99:.0f} ms; added p99 {p99 - plain:.0f} ms"
+    yield f"all: added p50 {np.median(delays) - plain:.0f} ms, p99 {np.percentile(delays, 99) - plain:.0f} ms"
 
 
 def spec() -> ModelSpec:
@@ -125,11 +141,16 @@ def spec() -> ModelSpec:
     return ModelSpec(name="echo", kind=PipelineKind.CODEC, family="none", mimi=mimi)
 
 
-def arrivals(seconds: float, fast: float, rng: random.Random) -> Iterator[tuple[float, float]]:
-    """When each packet was said and when it comes, in order."""
+def arrivals(
+    seconds: float, fast: float, rng: random.Random, *, is_plain: bool = False
+) -> Iterator[tuple[float, float]]:
+    """When each packet was said and when it comes, in order; at once on a line that ``is_plain``."""
     last_s = 0.0
     for number in range(round(seconds / PACKET_S)):
         said_s = (number + 1) * PACKET_S / (1 + fast)
+        if is_plain:
+            yield said_s, said_s
+            continue
         due_s = said_s + rng.uniform(0, JITTER_S)
         for begins_s, hold_s in ((said_s // HOLD_EVERY_S * HOLD_EVERY_S, HOLD_S), (seconds / 2, GAP_S)):
             if 0 < begins_s <= said_s < begins_s + hold_s:
@@ -138,20 +159,28 @@ def arrivals(seconds: float, fast: float, rng: random.Random) -> Iterator[tuple[
         yield said_s, last_s
 
 
-def simulate(seconds: float, fast: float, seed: int) -> Outcome:
+def packets(
+    seconds: float, fast: float, seed: int, *, is_plain: bool = False
+) -> Iterator[tuple[float, Mapping[str, object]]]:
+    """When each packet of a call comes, and the message."""
+    loud = [base64.b64encode(g711.encode(tone(pitch), Law.MU)).decode() for pitch in range(PITCHES)]
+    quiet = base64.b64encode(g711.encode(0 * tone(0), Law.MU)).decode()
+    coming = arrivals(seconds, fast, random.Random(seed), is_plain=is_plain)
+    for number, (said_s, comes_s) in enumerate(coming, start=1):
+        turn, into_s = divmod(said_s, TURN_S)
+        payload = loud[int(turn) % PITCHES] if into_s < SPEAKS_S else quiet
+        yield comes_s, {"event": "media", "media": {"payload": payload, "chunk": number}}
+
+
+def simulate(seconds: float, fast: float, seed: int, *, is_plain: bool = False) -> Outcome:
     """One call."""
-    rng, now = random.Random(seed), SimpleNamespace(s=0.0)
+    now = SimpleNamespace(s=0.0)
     model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=spec())))
     start = wire.StreamStart("MZ1", "streamSid", "pcmu")
     dialect = TelephoneDialect(MediaStreamLine(start), cast("ServedModel", model), lambda: now.s)
     clock, telephone = InputClock(24_000, FRAME_SAMPLES, 0.0), Telephone()
-    loud = [base64.b64encode(g711.encode(tone(pitch), Law.MU)).decode() for pitch in range(PITCHES)]
-    quiet = base64.b64encode(g711.encode(0 * tone(0), Law.MU)).decode()
     events: list[tuple[float, int, str, object]] = []
-    for number, (said_s, comes_s) in enumerate(arrivals(seconds, fast, rng)):
-        turn, into_s = divmod(said_s, TURN_S)
-        payload = loud[int(turn) % PITCHES] if into_s < SPEAKS_S else quiet
-        packet = {"event": "media", "media": {"payload": payload, "chunk": number + 1}}
+    for number, (comes_s, packet) in enumerate(packets(seconds, fast, seed, is_plain=is_plain)):
         events.append((comes_s, number, "packet", json.dumps(packet)))
     heapq.heapify(events)
     numbers = iter(range(len(events), sys.maxsize))
@@ -190,7 +219,7 @@ def simulate(seconds: float, fast: float, seed: int) -> Outcome:
         said,
         lost,
         round(seconds / TURN_S),
-        tuple(heard_s - turn * TURN_S - FRAME_S for turn, heard_s in telephone.turns_s.items()),
+        telephone.delays_s,
         telephone.underruns,
         counts.filled / 24_000,
         counts.dropped / 24_000,
@@ -199,14 +228,20 @@ def simulate(seconds: float, fast: float, seed: int) -> Outcome:
 
 def main(argv: list[str]) -> int:
     """Simulate, and print what came of it."""
-    parser = argparse.ArgumentParser(description="Simulate a telephone line.")
+    options = read_options("Simulate a telephone line.", argv)
+    plain = simulate(PLAIN_S, 0.0, options.seed, is_plain=True)
+    for line in simulate(60 * options.minutes, options.fast, options.seed).lines(plain):
+        print(line)
+    return 0
+
+
+def read_options(about: str, argv: list[str]) -> argparse.Namespace:
+    """The options of both benchmarks."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the call [%(default)g]")
     parser.add_argument("--fast", type=float, default=0.005, help="of the caller's clock [%(default)g]")
     parser.add_argument("--seed", type=int, default=1, help="[%(default)s]")
-    options = parser.parse_args(argv)
-    for line in simulate(60 * options.minutes, options.fast, options.seed).lines():
-        print(line)
-    return 0
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
