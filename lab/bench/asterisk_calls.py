@@ -3,12 +3,16 @@
     python -m lab.bench.asterisk_calls /path/to/sbin/asterisk
 
 Asterisk is built from its sources with app_audiosocket, chan_audiosocket, chan_websocket, app_dial,
-app_playback, app_mixmonitor, pbx_config and pbx_spool; no SIP is needed, since the caller is a local channel.
+app_playback, app_mixmonitor, pbx_config and pbx_spool; its callers are local channels. Where it has
+chan_pjsip, and sipp is installed (Debian's sip-tester), a SIP telephone calls too, with mu-law over RTP and
+the configuration of ``deploy/asterisk``.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +27,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.audio import g711
 from antiphon.audio.files import read_audio
+from antiphon.audio.g711 import Law
 from antiphon.audio.pcm import FloatArray, s16le_from_float
-from lab.bench.harness import Values
+from lab.bench.harness import BenchError, Values
 from tests.support.calm import SERVE
 from tests.support.launch import free_port, running_server
+from tests.support.stack.composefile import ROOT
 
 CLIP: Final = Path(str(resources.files("antiphon_client") / "clips" / "question-name.ogg"))
 LINES: Final = ("audiosocket", "audiosocket_24k", "websocket", "websocket_ulaw")
@@ -55,6 +62,11 @@ exten => _[a-z].,1,Answer()
  same => n,Wait({listen_s})
  same => n,Hangup()
 """
+SIP_PLAN: Final = """
+[antiphon]
+exten => 100,1,MixMonitor({folder}/telephone-mix.wav,t({folder}/telephone.wav))
+ same => n,{dial}
+"""
 CALL: Final = """
 Channel: Local/{line}@caller
 Context: lines
@@ -70,8 +82,97 @@ connection_type = per_call_config
 """
 
 
+TELEPHONE: Final = """<?xml version="1.0" encoding="ISO-8859-1" ?>
+<scenario name="telephone">
+  <send retrans="500"><![CDATA[
+INVITE sip:100@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:telephone@[local_ip]:[local_port]>;tag=[call_number]
+To: <sip:100@[remote_ip]:[remote_port]>
+Call-ID: [call_id]
+CSeq: 1 INVITE
+Contact: <sip:telephone@[local_ip]:[local_port]>
+Max-Forwards: 70
+Content-Type: application/sdp
+Content-Length: [len]
+
+v=0
+o=telephone 1 1 IN IP4 [local_ip]
+s=-
+c=IN IP4 [media_ip]
+t=0 0
+m=audio [rtpstream_audio_port] RTP/AVP 0
+a=rtpmap:0 PCMU/8000
+]]></send>
+  <recv response="100" optional="true"/>
+  <recv response="180" optional="true"/>
+  <recv response="183" optional="true"/>
+  <recv response="200" rrs="true"/>
+  <send><![CDATA[
+ACK sip:100@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:telephone@[local_ip]:[local_port]>;tag=[call_number]
+To: <sip:100@[remote_ip]:[remote_port]>[peer_tag_param]
+Call-ID: [call_id]
+CSeq: 1 ACK
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>
+  <nop><action><exec rtp_stream="{folder}/question.ulaw,1,0,PCMU/8000"/></action></nop>
+  <pause milliseconds="{ms}"/>
+  <send retrans="500"><![CDATA[
+BYE sip:100@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:telephone@[local_ip]:[local_port]>;tag=[call_number]
+To: <sip:100@[remote_ip]:[remote_port]>[peer_tag_param]
+Call-ID: [call_id]
+CSeq: 2 BYE
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>
+  <recv response="200"/>
+</scenario>
+"""
+"""A call of sipp, which sends a file as RTP; Asterisk records what the telephone gets."""
+
+
+def telephone_call(folder: Path, question: FloatArray, sip: int) -> Values:
+    """Call by SIP, say the question, and compare what the telephone gets with it.
+
+    Raises:
+        BenchError: the call failed.
+    """
+    quiet = np.zeros(RATE, np.float32)
+    said = np.concatenate([quiet, question, *[quiet] * LISTEN_S])  # a telephone sends silence too
+    (folder / "question.ulaw").write_bytes(g711.encode(said, Law.MU))
+    scenario = folder / "telephone.xml"
+    milliseconds = round(1000 * said.size / RATE)
+    scenario.write_text(TELEPHONE.replace("{folder}", str(folder)).replace("{ms}", str(milliseconds)))
+    command = ["sipp", f"127.0.0.1:{sip}", "-sf", str(scenario), "-i", "127.0.0.1", "-p", str(free_port())]
+    done = subprocess.run(
+        [*command, "-m", "1", "-nostdin", "-timeout", "60", "-trace_err"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        errors = [file.read_text() for file in folder.glob("*errors.log")]
+        raise BenchError(f"sipp ended with {done.returncode}: {''.join(errors)[-2000:]}")
+    time.sleep(1.0)  # the recording is closed
+    return likeness(read_audio(folder / "telephone.wav", RATE), question)
+
+
+def has_telephone(binary: Path) -> bool:
+    """Whether this Asterisk speaks SIP, and there is a telephone."""
+    module = binary.parents[1] / "lib/asterisk/modules/chan_pjsip.so"
+    return module.exists() and shutil.which("sipp") is not None
+
+
 @contextmanager
-def asterisk_running(binary: Path, folder: Path, port: int, tcp: int) -> Iterator[list[str]]:
+def asterisk_running(binary: Path, folder: Path, port: int, tcp: int, sip: int) -> Iterator[list[str]]:
     """An Asterisk of its own; yields the command that controls it."""
     own = folder / "etc"
     own.mkdir()
@@ -89,6 +190,13 @@ def asterisk_running(binary: Path, folder: Path, port: int, tcp: int) -> Iterato
     plan = DIALPLAN.format(id=uuid.uuid4(), tcp=tcp, folder=folder, listen_s=LISTEN_S)
     (own / "extensions.conf").write_text(plan)
     (own / "websocket_client.conf").write_text(CLIENT.format(port=port))
+    deployed = ROOT / "deploy" / "asterisk"
+    (own / "pjsip.conf").write_text((deployed / "pjsip.conf").read_text().replace(":5060", f":{sip}"))
+    (own / "rtp.conf").write_text((deployed / "rtp.conf").read_text())
+    dial = re.search(r"Dial\(.*\)", (deployed / "extensions.conf").read_text())
+    assert dial is not None
+    with (own / "extensions.conf").open("a") as file:
+        file.write(SIP_PLAN.format(folder=folder, dial=dial[0]))
     command = [str(binary), "-C", str(own / "asterisk.conf")]
     with subprocess.Popen([*command, "-f", "-q"]) as process:
         try:
@@ -132,7 +240,7 @@ def stamped(difference: FloatArray) -> NDArray[np.bool_]:
 
 def measure(binary: Path) -> Values:
     """The question as each line brings it back."""
-    port, tcp, found = free_port(), free_port(), Values()
+    (port, tcp, sip), found = (free_port(), free_port(), free_port()), Values()
     question = read_audio(CLIP, RATE)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -140,7 +248,7 @@ def measure(binary: Path) -> Values:
         options = ("--port", str(port), "--tcp", f"audiosocket://:{tcp}/echo", "--slots", "2")
         with (
             running_server([*SERVE, *options, *MODEL], port, folder / "server.log"),
-            asterisk_running(binary, folder, port, tcp),
+            asterisk_running(binary, folder, port, tcp, sip),
         ):
             for line in LINES:
                 call = folder / f"{line}.call"
@@ -148,6 +256,8 @@ def measure(binary: Path) -> Values:
                 call.rename(folder / "spool" / "outgoing" / call.name)
                 time.sleep(LISTEN_S + 6)  # a call lasts so long
                 found[line] = likeness(read_audio(folder / f"{line}.wav", RATE), question)
+            if has_telephone(binary):
+                found["telephone"] = telephone_call(folder, question, sip)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from tests.support.stack.stack import place
 
 SCHEMA = Path(__file__).parent / "schema" / "compose-spec.json"
 NOT_OURS = {
+    "asterisk": "Asterisk's own exchange; its configuration is read by tests/compose/test_composefile.py",
     "grafana": "its dashboard's queries are asked of Prometheus in tests/compose/test_watching.py",
     "llm": "llama.cpp's own server, with a model of gigabytes",
     "llm-gpu": "vLLM's own server, with a model of gigabytes",
@@ -145,6 +147,28 @@ def test_the_agent_finds_its_text_model_whichever_it_is() -> None:
         context = int(words[words.index("--ctx-size" if name == "llm" else "--max-model-len") + 1])
         assert context / parallel >= 1.5 * (agent.max_history_tokens + agent.max_reply_tokens)
     assert list(config.model) == ["tiny-stt", "tiny-tts"]
+
+
+def test_asterisk_reaches_the_agent_and_has_the_ports_that_it_uses() -> None:
+    read = {
+        name: configparser.ConfigParser(delimiters=("=",), comment_prefixes=(";",))
+        for name in ("pjsip", "rtp", "websocket_client")
+    }
+    for name, parser in read.items():
+        parser.read_string((ROOT / "deploy" / "asterisk" / f"{name}.conf").read_text())
+    url = urlsplit(read["websocket_client"]["antiphon"]["uri"])
+    assert (url.scheme, url.hostname, url.path) == ("ws", "balancer", "/m/agent/asterisk")
+    assert f"127.0.0.1:8080:{url.port}" in services()["balancer"].raw["ports"]
+    sip = read["pjsip"]["udp"]["bind"].rpartition(":")[2]
+    first, last = (read["rtp"]["general"][name] for name in ("rtpstart", "rtpend"))
+    raw = services()["asterisk"].raw
+    assert raw["ports"] == [
+        f"127.0.0.1:{sip}:{sip}/udp",
+        f"127.0.0.1:{first}-{last}:{first}-{last}/udp",
+    ]
+    directories = (ROOT / "deploy" / "asterisk" / "asterisk.conf").read_text()
+    written = set(re.findall(r"=> (\S+)", directories))
+    assert [f"{it}:size=64m,mode=1777" for it in written] == raw["tmpfs"]
 
 
 @pytest.mark.parametrize("name", ["agent", "duplex", "echo", "stt", "tts"])
