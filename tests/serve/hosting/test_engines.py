@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from antiphon import __version__
 from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.backends import registry
 from antiphon.config import ModelConfig, ServerConfig
@@ -31,6 +32,7 @@ from antiphon.serve.hosting.engines import backend_factory, describe, running_en
 from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.hosting.model_names import name_models
 from antiphon.serve.hosting.one_process import serve_here
+from antiphon.serve.hosting.processes import banner
 from antiphon.serve.hosting.served import ServedModel
 from tests.engine.bench import NowLoop
 from tests.engine.fakes import FakeBackend
@@ -124,7 +126,12 @@ def test_few_slots_of_auto_are_named_with_their_cure() -> None:
     ):
         engine = running.engine
         assert engine.health().detail == engine.note == note
-        assert describe("echo", engine.info, running.checkpoint, engine.note).endswith(f"; {note}")
+        line = describe("echo", engine.info, running.checkpoint, engine.note)
+        assert line.endswith(f"; {note}")
+        version, name, *more, address = banner([line], config, 8998).splitlines()
+        assert (version, address) == (f"antiphon {__version__}", "http://127.0.0.1:8998   Ctrl-C stops")
+        assert name.startswith("  echo (codec, 2.9 M) on null/cpu, 1 slot, files ")
+        assert all(len(it) <= 80 and it.startswith("    ") for it in more)
     with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
         assert model.engine.health().detail == "ok"
 

@@ -133,12 +133,14 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
 
 
 def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = "") -> str:
-    """One model in a line, with the beginning of its manifest's SHA-256, and the engine's ``note``."""
+    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``note``."""
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
     threads = f" ({info.threads})" if info.threads else ""
+    parameters = info.spec.parameters
+    size = f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
     return (
-        f"{name} ({info.spec.kind}, {info.spec.parameters:,} parameters) "
+        f"{name} ({info.spec.kind}, {size}) "
         f"on {info.name}/{info.device}{threads}, {info.slots} slot{'s' * (info.slots != 1)}, {files}"
         + (f"; {note}" if note else "")
     )

@@ -8,6 +8,7 @@ import pickle
 import secrets
 import socket
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -135,10 +136,15 @@ def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLim
 
 
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
-    """Return the text that the terminal shows when the server is ready: models, one a line, and address."""
+    """The text that the terminal shows when the server is ready: version, models of a line each, address."""
     scheme = "https" if config.tls_cert else "http"
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # one that can be opened
     shown = f"[{host}]" if ":" in host else host
     processes = f", {front_ends} front-end process{'es' if front_ends > 1 else ''}" if front_ends else ""
-    lines = [f"antiphon {__version__}: {model}{processes}" for model in models]
-    return "\n".join([*lines, f"{scheme}://{shown}:{port}   Ctrl-C stops"])
+    lines = [
+        textwrap.fill(model, 80, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        for model in models
+    ]
+    return "\n".join(
+        [f"antiphon {__version__}{processes}", *lines, f"{scheme}://{shown}:{port}   Ctrl-C stops"]
+    )
