@@ -43,8 +43,7 @@ class JitterBuffer:
         if pcm.size == 0:
             return
         if self._is_dry:
-            self._is_dry = False
-            self.underruns += 1
+            self._is_dry, self.underruns = False, self.underruns + 1
             self._start = min(self._start + STEP_MS * self._per_ms, LONGEST_START_MS * self._per_ms)
         self._pieces.append(pcm)
         self.buffered += pcm.size

@@ -198,7 +198,8 @@ def render_result(done: ProbeResult) -> str:
     text = done.report.per_session[0].text.strip()
     if text:
         parts.append(f"text       {text}")
-    parts.append(render_card(done.card))
+    if done.report.counts.answered:  # a card of nothing says nothing
+        parts.append(render_card(done.card))
     return "\n\n".join(parts)
 
 

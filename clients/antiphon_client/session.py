@@ -305,4 +305,4 @@ async def describe_refusal(
             text = (await response.text())[:300].strip()
             if response.status == error.status and text:
                 words += f": {text}"
-    return words
+    return words + ("; give it by --api-key-file FILE" if error.status == 401 else "")

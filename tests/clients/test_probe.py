@@ -117,6 +117,16 @@ def test_a_protocol_that_no_model_speaks_is_named_with_the_one_that_one_does(
     assert server.sessions == 0
 
 
+def test_where_nothing_was_answered_there_is_no_card(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server_in_thread(Behaviour(slots=0)) as server:
+        assert probe(server, "--audio", recording) == 1
+    captured = capsys.readouterr()
+    assert "1 asked, 0 answered, 1 rejected" in captured.out
+    assert "Benchmark card" not in captured.out
+
+
 def test_without_a_recording_a_question_is_asked_and_its_answer_awaited() -> None:
     clip = make_clip(parse_arguments(["--format", "pcm_f32le"]))
     assert 4.0 < clip.seconds < 6.0

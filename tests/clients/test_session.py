@@ -126,6 +126,13 @@ async def test_a_refused_query_is_explained_in_the_servers_words() -> None:
     assert report.detail == "refused with HTTP 400: text_topk is 0, it must be 1 or more"
 
 
+async def test_a_missing_key_is_explained_with_its_option() -> None:
+    async with fake_server(Behaviour(refuses_with=401)) as server:
+        report, _ = await hold(server)
+    assert report.detail.startswith("refused with HTTP 401: ")
+    assert report.detail.endswith("; give it by --api-key-file FILE")
+
+
 async def test_in_the_queue_it_waits_and_is_let_in_when_a_row_is_free() -> None:
     async with fake_server(Behaviour(slots=1)) as server:
         server.active = 1
