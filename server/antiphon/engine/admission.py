@@ -20,7 +20,7 @@ from antiphon.engine.metrics import LateCount, LatePressure
 from antiphon.errors import DrainingError, ServerFullError
 
 MEASURED_SESSIONS = 64
-"""The estimate of a session's length is the mean of this number of the last sessions."""
+"""Number of recent sessions averaged to estimate a session's length."""
 
 
 C = TypeVar("C")
@@ -40,20 +40,20 @@ class AdmissionOutcome(StrEnum):
 
 
 class RefusedError(ServerFullError):
-    """A refusal with its outcome for the metrics, ``FULL`` or ``LATE``."""
+    """A refusal; ``outcome`` is its label in the metrics, ``FULL`` or ``LATE``."""
 
     def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
-        """Make a refusal, with the seconds after which to retry and the reason."""
+        """Make a refusal with its reason and the seconds after which to retry."""
         self.outcome = outcome
         super().__init__(message, retry_after_s=retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[C]):
-    """What a decision changed for other callers, who are notified of it.
+    """Changes of other callers that follow from a decision; each of them gets a notice.
 
-    ``promoted`` got a row, ``expired`` reached the end of their wait (with the error that ends them),
-    ``moved`` still wait, further ahead.
+    ``promoted`` callers got a row, ``expired`` ones reached the end of their wait (with the error that ends
+    them), ``moved`` ones advanced in the queue.
     """
 
     promoted: tuple[C, ...] = ()
@@ -103,10 +103,10 @@ class _Lengths:
 
 
 class Admission(Generic[C]):
-    """Rows and their queue, for callers of any kind; the control thread's. Methods take the time as an
-    argument.
+    """Assigns rows to callers of any kind and queues the others; used on the control thread only. Methods
+    take the time as an argument.
 
-    ``activate`` gives a caller a lease, and is false where there is none. It must not call back.
+    ``activate`` gives a caller a lease, and returns false if none is free. It must not call this object.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Admission(Generic[C]):
     ) -> None:
         """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
 
-        ``note`` is part of the refusals of a full server. ``shortage`` returns what a caller (None: any)
-        would lack in addition to a row, "" for nothing.
+        ``note`` is part of the refusals of a full server. ``shortage`` describes what a caller (None: any
+        caller) lacks in addition to a row; "" for nothing.
         """
         self._shortage = shortage
         self._note = f"; {note}" if note else ""
@@ -151,7 +151,7 @@ class Admission(Generic[C]):
         return AdmissionOutcome.QUEUED
 
     def check(self, now_s: float, wait_s: float) -> None:
-        """Check that a new caller would be admitted; admits none.
+        """Check that a new caller would be admitted, without admitting one.
 
         Raises:
             DrainingError, RefusedError: as :meth:`submit`.
@@ -160,7 +160,7 @@ class Admission(Generic[C]):
             self._check_queue(now_s, wait_s)
 
     def leave(self, caller: C, now_s: float) -> Departure[C]:
-        """Forget a caller, with a row or waiting; the second call does nothing."""
+        """Remove a caller from its row or the queue; a second call has no effect."""
         index = self._index(caller)
         if index is not None:
             del self._queue[index]
@@ -180,7 +180,7 @@ class Admission(Generic[C]):
             self._active[successor] = since_s
 
     def next_event_s(self, now_s: float) -> float | None:
-        """The time of the next change that :meth:`settle` makes, or None while the queue is empty."""
+        """Time of the next change by :meth:`settle`, or None while the queue is empty."""
         if not self._queue:
             return None
         expiry_s = min(seat.expires_s for seat in self._queue)
@@ -189,7 +189,7 @@ class Admission(Generic[C]):
         return expiry_s
 
     def drain(self) -> tuple[C, ...]:
-        """Admit no caller from now on; returns the waiting callers, which are forgotten."""
+        """Stop admission, empty the queue, and return the callers that waited."""
         self._is_draining = True
         waiting = tuple(seat.caller for seat in self._queue)
         self._queue.clear()
@@ -213,7 +213,7 @@ class Admission(Generic[C]):
         return tuple(self._active)
 
     def missing(self, comers: int = 0) -> int:
-        """Rows missing for the waiting callers and ``comers``; at least one where something else is short."""
+        """Rows that the waiting callers and ``comers`` lack; at least 1 while another resource is short."""
         wanted = len(self._queue) + comers
         return max(wanted - self._free, int(self._shortage(None) != "")) if wanted else 0
 
@@ -236,7 +236,7 @@ class Admission(Generic[C]):
             raise self._refusal(now_s, caller)
 
     def settle(self, now_s: float) -> Changes[C]:
-        """Apply what is due: end waits that are over, admit when late pressure has fallen."""
+        """End expired waits, and admit waiting callers once late pressure has fallen."""
         if not self._queue:
             return self._nothing
         before, was = self._queue, tuple(self._queue)
@@ -251,7 +251,7 @@ class Admission(Generic[C]):
         return Changes(tuple(promoted), tuple(expired), tuple(moved))
 
     def _next(self) -> C | None:
-        """Take the first caller with a lease out of the queue; None also where it lacks something else."""
+        """Remove and return the first caller that has a lease; None if another resource is short, too."""
         for index, seat in enumerate(self._queue):
             if self._has_lease(seat.caller):
                 if self._shortage(seat.caller):
@@ -319,7 +319,7 @@ class Admission(Generic[C]):
         )
 
     def _knows_when(self, now_s: float) -> bool:
-        """Whether the retry time follows from calls that have ended, or from the window of late pressure."""
+        """Whether an estimate is possible, from calls that have ended or from the window of late pressure."""
         return bool(self._lengths.measured_s) or self._is_late(now_s)
 
     def _estimate_s(self, ahead: int, now_s: float, lack: str = "") -> int:

@@ -3,9 +3,9 @@
 The format is safetensors: the tensors of the row's snapshot, the arrays of the lease, and in the header's
 metadata the model, the backend and the facts of the call. Rings are cut to their filled part, so a short call
 is a small file. Positions are kept; a ring of another size holds them in other places. Times are seconds
-before now, since clocks of two machines differ. A reader checks shapes, counts, and the range of every
-number: a token beyond its table would end a device with all of its rows, and a NaN in a ring would reach the
-row's next call behind a mask.
+before now, since clocks of two machines differ. The reader checks shapes, counts, and the range of every
+number: a token outside its table would crash the device with all of its rows, and a NaN in a ring would pass
+through a mask into the row's next call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.spec import ModelSpec
 
 SCHEMA: Final = 2
-"""Increased by every change that an older reader would not notice."""
+"""Version of the format; increase it for every change that an older reader would not detect."""
 
 METADATA: Final = "__metadata__"
 
@@ -42,7 +42,7 @@ MAX_HEADER_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity:
-    """The model and backend of a row's state, which no other can load.
+    """The model and backend that a row's state belongs to; no other can load it.
 
     ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` its name and versions.
     """
@@ -69,7 +69,7 @@ class SavedState:
 def pack(
     arrays: Mapping[str, NDArray[Any]], identity: StateIdentity, facts: Mapping[str, str] | None = None
 ) -> bytes:
-    """Put a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`) into one piece of bytes.
+    """Serialize a snapshot's arrays (:meth:`antiphon.backends.base.Backend.to_host`).
 
     ``facts`` go into the header; :func:`facts_of` reads them.
     """
@@ -80,7 +80,7 @@ def pack(
 
 
 def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
-    """The arrays that :func:`pack` was given.
+    """Deserialize the arrays of :func:`pack`.
 
     Raises:
         UnsupportedError: the bytes are no state of a row, or of another model or backend; the message names
@@ -121,18 +121,18 @@ def facts_of(data: bytes) -> Mapping[str, str]:
 
 
 LARGEST: Final = 1e15
-"""The largest value; a model writes smaller ones into its rings (docs/state.md)."""
+"""Largest valid value; a model writes smaller ones into its rings (docs/state.md)."""
 
 LARGEST_BFLOAT16: Final = 1 + (int(np.float32(LARGEST).view(np.uint32)) >> 16)
-"""The same as the bits of a bfloat16, rounded up."""
+"""The same bound as the bits of a bfloat16, rounded up."""
 
 MAGNITUDE_BITS: Final = np.uint16(0x7FFF)
 
 TOKENS: Final = frozenset({"tokens", "recent", "words"})
-"""The last parts of the names of arrays of tokens; other integers count positions and frames."""
+"""Name suffixes of arrays of tokens; other integer arrays count positions and frames."""
 
 MOST_POSITIONS: Final = 2**31 - 1
-"""The most frames of one call: years."""
+"""Largest number of frames of one call (years)."""
 
 COUNTER_BYTES: Final = 4
 """Integers of this size or more are range-checked; narrower ones are quantised values, all valid."""
@@ -148,13 +148,13 @@ def check_row_values(row: Mapping[str, NDArray[Any]], spec: ModelSpec) -> None:
         least, most = _range_of(name, array, spec)
         if array.size and most is not None:
             values = array & MAGNITUDE_BITS if array.dtype == np.uint16 else array
-            # Python's numbers, since float16 has no such range; false for NaN, too.
+            # Compared as Python floats, since the bounds exceed float16; false for NaN, too.
             if not (values.min().item() >= least and values.max().item() <= most):
                 raise UnsupportedError(f"the row's {name} has a number out of range: {least:g} to {most:g}")
 
 
 def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, float | None]:
-    """The least and the greatest value of an array; None where every value of its type is valid."""
+    """The smallest and the largest valid value of an array; None if every value of its type is valid."""
     kind = array.dtype.kind
     if kind == "f":
         return -LARGEST, LARGEST
@@ -168,12 +168,12 @@ def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, f
 
 
 LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
-"""The data of one lease as it travels: ``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*`` the
-last slots written of each ring.
+"""The data of one lease for a transfer: ``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*``
+the last slots written of each ring.
 """
 
 MOST: Final = 2**53
-"""The largest count of frames, and of seconds."""
+"""Largest valid count of frames, and number of seconds."""
 
 COMPLETE: Final = 1
 """The columns of an input frame's marks that are times."""
@@ -182,14 +182,14 @@ TIMES: Final = slice(OUT_MARKS - 2, OUT_MARKS)
 
 
 def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
-    """Copy a lease's data, which neither side changes meanwhile."""
+    """Copy a lease's data; neither side may change it during the copy."""
     arena.read_client_counters()
     caller, engine = arena.counters(lease)
     found = {"caller": caller, "engine": engine, "recent_ms": arena.blocks["recent_ms"][lease].copy()}
     heard, said = _capacities(arena)
     written, taken = int(arena.caller.written[lease]), int(arena.engine.input_taken[lease])
     if heard:
-        # The last frame is kept even if it was processed: it tells the number of the next frame.
+        # The last frame is kept even if it was processed: it determines the number of the next frame.
         places = np.arange(max(0, min(taken, written - 1), written - heard), written) % heard
         found |= {name: arena.blocks[name][lease, places] for name in ("in_marks", "in_pcm")}
     written = int(arena.engine.output_written[lease])
@@ -201,7 +201,7 @@ def copy_out(arena: Arena, lease: int, now_s: float) -> dict[str, NDArray[Any]]:
 
 
 def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, tokens: int) -> None:
-    """Restore in an unwritten lease what :func:`copy_out` returned, of a model with ``tokens``.
+    """Restore the result of :func:`copy_out` in an unused lease; ``tokens`` are the token ids of the model.
 
     Raises:
         UnsupportedError: its shape differs, it has no room here, or a number is out of range.
@@ -233,7 +233,7 @@ def _put(arena: Arena, lease: int, found: LeaseArrays, prefix: str, written: int
 
 
 def _counts(found: LeaseArrays) -> tuple[CallerCounts, EngineCounts]:
-    """The counters by their names, each of one lease."""
+    """The counters of one lease, by name."""
     return CallerCounts(found["caller"][:, None]), EngineCounts(found["engine"][:, None])
 
 
@@ -272,7 +272,7 @@ def _check(arena: Arena, found: LeaseArrays) -> None:
 
 
 def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
-    """Check that everything that waits was sent along."""
+    """Check that all waiting frames and replies are included."""
     caller, engine = _counts(found)
     taken_out = np.maximum(caller.taken, engine.output_discarded)
     pairs = [("out_marks", engine.output_written, taken_out, said)]
@@ -285,7 +285,7 @@ def _check_counts(found: LeaseArrays, heard: int, said: int) -> None:
 
 
 def _check_numbers(found: LeaseArrays, tokens: int) -> None:
-    """Check that an engine or a caller's half may have written every number."""
+    """Check that every number is one that an engine or a caller's half can write."""
     (caller, engine), said = _counts(found), found["out_marks"]
     times = np.concatenate([caller.due_s, engine.first_complete_s])
     whole = {  # the last counter of each side is a time, not a whole number
@@ -314,11 +314,11 @@ ROW, LEASE = "row/", "lease/"
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What resuming a call needs in addition to its row and its lease.
+    """Data for resuming a call, in addition to its row and its lease.
 
     ``has_new_parameters``: the row lacks ``parameters``. ``keys`` are the hashes of the valid tokens, the
     newest first. ``recorded_in`` and ``recorded_out`` frames are in usage records; ``given`` replies were
-    given to its connections, those of killed front ends included. ``kept`` is for its next connection.
+    given to its connections, those of killed front ends included. ``kept`` is data for its next connection.
     """
 
     call: Call
@@ -337,7 +337,7 @@ class CallFacts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallState:
-    """A call on its way between two processes."""
+    """A call in transfer between two processes."""
 
     facts: CallFacts
     row: Mapping[str, NDArray[Any]]
@@ -351,7 +351,7 @@ class CallState:
 
 
 def unpack_call(data: bytes, identity: StateIdentity) -> CallState:
-    """The reverse of :meth:`CallState.pack`.
+    """Deserialize the bytes of :meth:`CallState.pack`.
 
     Raises:
         UnsupportedError: the bytes are no call, or one of another model, backend or version.

@@ -1,4 +1,4 @@
-"""Every bound of the engine, with its unit and its reason: three options, and constants."""
+"""Every limit of the engine, with its unit and its reason: three options, and constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.option import Group, constant, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Bounds on callers, on what each may accumulate, and on when the engine refuses.
+    """Limits on callers, on their buffers, and for admission.
 
     Raises ConfigError for values that contradict one another.
     """

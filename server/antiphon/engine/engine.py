@@ -1,6 +1,6 @@
-"""The engine as its callers use it: start, sessions, drain, stop, health.
+"""The engine's interface: start, sessions, drain, stop, health.
 
-Its control thread, an event loop's, owns sessions, admission and resumption; its engine thread owns rows and
+Its control thread (the event loop's) owns sessions, admission and resumption; its engine thread owns rows and
 the backend.
 """
 
@@ -45,7 +45,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
 CALL_BYTES: Final = 1 << 20
-"""Bytes of one call in addition to its row and its rings: notes, names of arrays."""
+"""Bytes of one call in addition to its row and its rings: notes and names of arrays."""
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -64,16 +64,16 @@ def _page_number(backend: Paged, place: int) -> float:
 
 
 class Engine:
-    """One backend, its rows, and the sessions that use or await one.
+    """One backend with its rows, and the sessions that have a row or wait for one.
 
-    ``backend`` is a backend, or makes one with a given number of rows, on the engine thread. ``clock`` gives
-    seconds and is the clock of every time in the engine's interface. ``on_lost`` is called once, on the
-    control thread, when the device is lost, after all sessions have ended; ``on_tick`` after every tick, and
-    it must be cheap. ``metrics`` belong to one engine. ``share`` is the device's rest after other engines of
-    the process to a backend that is made. With ``pools``, callers are in this number of other processes
-    (:mod:`antiphon.engine.front_ends`), which raise an ``EventWake``. Everything but :meth:`start` needs an
-    engine that was started (or prepared, to be ticked by hand) and belongs to the control thread, which
-    :meth:`controlled_by` sets.
+    ``backend`` is a backend, or a function that makes one for a number of rows on the engine thread.
+    ``clock`` returns seconds; every time in the engine's interface is read from it. ``on_lost`` is called
+    once, on the control thread, when the device is lost and all sessions have ended; ``on_tick`` is called
+    after every tick and must return quickly. ``metrics`` belong to one engine. ``share`` is the part of the
+    device that is available to a new backend when the process has several engines. With ``pools``, callers
+    are in this number of other processes (:mod:`antiphon.engine.front_ends`), which wake the engine through
+    an ``EventWake``. All other methods need an engine that was started (or prepared for ticks by hand), and
+    run on the control thread, which :meth:`controlled_by` sets.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def info(self) -> BackendInfo:
-        """Facts about the backend; known once the engine was started."""
+        """Facts about the backend, available after the start."""
         return self._backend.info
 
     def start(self, progress: Progress = _no_progress) -> None:
@@ -216,7 +216,7 @@ class Engine:
             self.metrics.gauge(name, read)
 
     def _shortage(self, session: EngineSession | None) -> str:
-        """Why a new caller might end another session; empty where it cannot, as without overcommit.
+        """Why a new caller could force another session to end; empty if it cannot, as without overcommit.
 
         The caller needs the pages of its prompt or state, or one page. The other sessions may need the pages
         that they still read, or one page each within their next 64 frames.
@@ -240,20 +240,20 @@ class Engine:
         return most, self.sessions.promised_pages(most)
 
     def _free_rows(self, load: EngineLoad) -> int:
-        """Rows that new callers can have now."""
+        """Rows available to new callers now."""
         count = self._backend.page_count() if isinstance(self._backend, Paged) else None
         free = load.slots - load.active
         return free if count is None else max(0, min(free, count.free - self._pages(count)[1]))
 
     def controlled_by(self, notify: Callable[[], None]) -> None:
-        """From now on ``notify`` makes the control thread call :meth:`settle`; any thread may call it.
+        """Set ``notify``, which makes the control thread call :meth:`settle`; any thread may call it.
 
-        Until then the engine thread does so itself.
+        Without it the engine thread calls :meth:`settle`.
         """
         self.loop.notify = notify
 
     def settle(self) -> None:
-        """Handle the events of the engine thread and what is due; on the control thread."""
+        """Handle events of the engine thread and expired timeouts; called on the control thread."""
         events = self.rows.events
         while events:
             event = events.popleft()
@@ -264,7 +264,7 @@ class Engine:
         self.plan()
 
     def plan(self) -> None:
-        """Continue with what waits, and schedule the next :meth:`settle`."""
+        """Continue pending transfers, and schedule the next :meth:`settle`."""
         due_s = self.sessions.next_event_s(self.clock())
         if self.handover is not None:
             self.handover.settle()
@@ -274,7 +274,7 @@ class Engine:
             self.wake.nudge()
 
     def _do(self, work: Callable[[], None]) -> None:
-        """Run a function on the control thread soon; from any thread."""
+        """Schedule a function on the control thread; thread-safe."""
         self.rows.events.append(work)
         self.loop.notify()
 
@@ -300,7 +300,7 @@ class Engine:
         return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
-        """Machine memory that calls of a model take, without the backend's."""
+        """Host memory that the calls of a model need, without the backend's."""
         config = self.config
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
@@ -314,10 +314,10 @@ class Engine:
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> EngineSession:
-        """The engine's half of a session, which :class:`SessionManager` admits.
+        """Make the engine's half of a session, for :class:`SessionManager` to admit.
 
         Raises:
-            UnsupportedError: a prompt for a backend that takes none.
+            UnsupportedError: there is a prompt, and the backend does not support prompts.
         """
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
@@ -336,7 +336,7 @@ class Engine:
         return save.result
 
     def take_call(self, read: Callable[[], bytes]) -> Future[None]:
-        """Take a call of another worker; see :meth:`HandOver.take`."""
+        """Accept a call from another worker; see :meth:`HandOver.take`."""
         if self.handover is None:
             taken: Future[None] = Future()
             taken.set_exception(HandOverError("no calls are taken here: there is no hand_over_secret"))
@@ -344,7 +344,7 @@ class Engine:
         return self.handover.take(read)
 
     def record_sent(self, sent: Sent) -> None:
-        """Count what a front end has handed to sockets, in the metrics and in late pressure."""
+        """Count the replies that a front end has written to sockets, in the metrics and in late pressure."""
         if frames := sent.latency_s.size:
             self.metrics.frame_latency_seconds.observe_many(sent.latency_s)
             sent_s = min(sent.sent_s, self.clock())
@@ -359,7 +359,7 @@ class Engine:
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller; waiting ones get a DrainingError, active ones continue.
+        """Stop admission; waiting callers get a DrainingError, active ones continue.
 
         With the address of another worker as ``target``, resumable calls move there; until they have moved,
         they can be resumed here.
@@ -371,9 +371,10 @@ class Engine:
         self.plan()
 
     def stop(self, timeout_s: float) -> bool:
-        """End all sessions and the engine thread; false when a step still ran after ``timeout_s``.
+        """End all sessions and the engine thread; returns false if a step is still running after
+        ``timeout_s``.
 
-        Does nothing to an engine that never started.
+        No effect on an engine that was never started.
         """
         if not self._is_prepared:
             return True
@@ -409,7 +410,7 @@ class Engine:
         )
 
     def _lose(self, error: Exception) -> None:
-        """The device, or code of this server, has failed: end everything, once."""
+        """End all sessions, once, because the device or code of this server has failed."""
         lost = SessionFailedError(f"the model can no longer run: {type(error).__name__}: {error}")
         Log(__name__).error("device lost", reason=str(error), exc_info=error)
         self.sessions.lose(lost)

@@ -1,6 +1,6 @@
-"""Executes the requests of front ends on the engines: the calls of each, in this process or in others.
+"""Executes requests of front ends, in this process or in others, on the engines.
 
-Everything here belongs to the control thread of the engines, whose event loop reads the messages.
+All of it runs on the engines' control thread, whose event loop reads the messages.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from antiphon.models.sampling import SamplingParameters, check_parameters
 from antiphon.models.script import MAX_WORD_TOKENS
 
 MAX_CALLS: Final = 16_384
-"""Calls of one front end, ended ones that it has not closed included: more than its connections."""
+"""Limit on the calls of one front end, including ended ones that it has not closed; larger than its limit on
+connections."""
 
 STUCK_S: Final = 2.0
-"""A front end that takes no message for this time counts as dead."""
+"""Seconds without reading a message after which a front end counts as dead."""
 
 
 class FrontEndConnection:
@@ -165,7 +166,7 @@ class FrontEndConnection:
             self.send(messages.Checked(number, None))
 
     def _adopt(self, engine: Engine, request: messages.Adopt, descriptors: Sequence[int]) -> None:
-        """Take a call of another worker; its bytes are read on another thread."""
+        """Accept a call from another worker; its bytes are read on another thread."""
         try:
             memory = [os.dup(descriptor) for descriptor in descriptors[:1]]
         except OSError as error:
@@ -192,7 +193,7 @@ class FrontEndConnection:
         engine.plan()
 
     def give_up(self, reason: str) -> dict[Engine, list[int]]:
-        """End all its calls, since it is gone; its process may still write to their leases."""
+        """End all calls of a front end that has failed; its process may still write to their leases."""
         held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
         for call, (engine, session) in self.calls.items():
             try:
@@ -230,9 +231,9 @@ def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
 
 
 class LocalFrontEnd:
-    """The front end of this process: the same messages, as objects, on an event loop of its own.
+    """The front end of a single-process server; the messages are objects, on its event loop.
 
-    That loop's thread is the control thread, so it executes a request at once.
+    The loop's thread is the control thread, so requests are executed at once.
     """
 
     def __init__(self, engines: Mapping[str, Engine], loop: Loop) -> None:
@@ -263,10 +264,11 @@ class LocalFrontEnd:
 
 
 class FrontEndServer:
-    """Front ends in other processes, each with its pool of every engine's leases; on one event loop.
+    """Front ends in other processes, on one event loop; each has a pool of every engine's leases.
 
-    ``on_dropped`` is called with the pool of a front end that has ended or takes no messages: its calls have
-    ended. :meth:`take_back` frees its leases, once its process is reaped: until then it may write to them.
+    ``on_dropped`` is called with the pool of a front end that has ended or reads no messages, after its calls
+    have ended. When its process has been reaped, :meth:`take_back` frees its leases; until then the process
+    may write to them.
     """
 
     def __init__(
@@ -276,19 +278,19 @@ class FrontEndServer:
         self._names, self._engines = tuple(engines), tuple(engines.values())
         self._loop, self._on_dropped = loop, on_dropped
         self._front_ends: dict[int, tuple[FrontEndConnection, MessageSocket[messages.Request]]] = {}
-        self._bells: dict[int, int] = {}  # one per pool, for good: an engine may be about to ring it
+        self._bells: dict[int, int] = {}  # one per pool, never closed: an engine may be about to signal it
         self._held: dict[int, dict[Engine, list[int]]] = {}
         for engine in self._engines:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
-        """End all calls; the engines continue, and may be about to send a wake-up signal."""
+        """End all calls; the engines continue, and may still signal the bells."""
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process shuts down")
             self.take_back(pool)
 
     def close(self) -> None:
-        """Close the bells, once the engines have stopped."""
+        """Close the bells; call it after the engines have stopped."""
         close_all(tuple(self._bells.values()))
 
     def add(self, pool: int, control: socket.socket) -> None:
@@ -318,7 +320,7 @@ class FrontEndServer:
         posted.send(messages.Hello(pool, tuple(facts)), descriptors)
 
     def take_back(self, pool: int) -> None:
-        """Free all leases of a front end whose process has ended: nothing writes to them any more."""
+        """Free all leases of a front end whose process has ended."""
         if pool in self._front_ends:
             self._front_ends[pool][1].read_rest()  # clients may have messages whose notes are still there
         self._drop(pool, "its process has ended")
@@ -331,7 +333,7 @@ class FrontEndServer:
             engine.sessions.leases.clean(pool)
 
     def look_after(self) -> None:
-        """Report the engines' health several times a second, and drop front ends that take no messages."""
+        """Report the engines' health several times a second, and drop front ends that read no messages."""
         health = [messages.HealthNow(model, engine.health()) for model, engine in enumerate(self._engines)]
         for pool, (_, posted) in tuple(self._front_ends.items()):
             if posted.congested_s > STUCK_S:
@@ -396,7 +398,7 @@ def check_prompt(prompt: Prompt) -> None:
 
 
 def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -> None:
-    """Check words for a tts row that has room for ``room``.
+    """Check words for a tts row with room for ``room`` of them.
 
     Raises:
         UnsupportedError: there are more, or a token, a length or a pause is out of range.

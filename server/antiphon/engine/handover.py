@@ -1,10 +1,10 @@
-"""Moves calls between workers: sends them to another worker as bytes, or takes them from one.
+"""Moves calls between workers: sends a call as bytes to another worker, or receives one.
 
-The connection of a call that is sent first releases it, and keeps its socket; then the row is frozen and
-read. The client gets the call's new place only when the other worker has the call. Where that fails the
-client gets the name of this worker, and resumes the call here; unless the refusal is final, the call is sent
-once more after ``AGAIN_S``. Each direction takes one call at a time. The control thread decides; one thread
-sends bytes, and one reads them.
+To send a call, its connection first releases it and keeps its socket; then the row is frozen and read. The
+client gets the call's new address only when the other worker has the call. If that fails, the client gets the
+name of this worker and resumes the call here; unless the refusal is final, the call is sent once more after
+``AGAIN_S``. Each direction handles one call at a time. The control thread decides; one thread sends bytes,
+and one reads them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from antiphon.ipc.messages import CallNotice, Ended, Primed, SetParameters
 from antiphon.log import Log
 
 AGAIN_S: Final = 5.0
-"""Seconds until a call is sent for the second and last time: by then a row may be free there. Each attempt
-costs its client a reconnection.
+"""Seconds before the second and last attempt to send a call: by then the other worker may have a free row.
+Each attempt makes the client reconnect.
 """
 
 LET_GO_S: Final = 5.0
@@ -73,7 +73,8 @@ class _Sending:
 
 
 class HandOver:
-    """Both directions, for one engine; the control thread's. ``do`` runs a function on that thread soon."""
+    """Moves the calls of one engine in both directions; used on the control thread only. ``do`` schedules a
+    function on that thread."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class HandOver:
         self._posting.shutdown(wait=False, cancel_futures=True)
         self._taking.shutdown(wait=False, cancel_futures=True)
 
-    # Calls leave.
+    # Sending.
 
     @property
     def is_busy(self) -> bool:
@@ -113,7 +114,7 @@ class HandOver:
         return self._sending is not None
 
     def settle(self) -> None:
-        """Continue with the call that is being sent, or begin with the next, as far as possible now."""
+        """Advance the call that is being sent, or begin the next, without waiting."""
         if self._target is None:
             return
         while self._sending is None and (call := self._next()) is not None:
@@ -195,7 +196,7 @@ class HandOver:
         self._log.info("call handed over", session=call, worker=worker, bytes=size, seconds=seconds)
 
     def _keep(self, sending: _Sending, error: BaseException) -> None:
-        """Keep the call here, and retry where that may help; an ended call needs nothing."""
+        """Keep the call here, and schedule a retry if it may succeed; no effect on an ended call."""
         if self._sending is not sending:
             return
         call, self._sending = sending.call, None
@@ -209,10 +210,10 @@ class HandOver:
         )
         self._sessions.resuming.end_move(call, self._plan.worker, is_gone=False)
 
-    # Calls come.
+    # Receiving.
 
     def take(self, read: Callable[[], bytes]) -> Future[None]:
-        """Take a call whose bytes ``read`` returns; the future is done when its client can resume it here.
+        """Accept a call whose bytes ``read`` returns; the future is done when its client can resume it here.
 
         The future raises UnsupportedError for the state of another model or backend, ServerFullError,
         DrainingError or SessionFailedError where there is no row, and HandOverError.
@@ -232,7 +233,7 @@ class HandOver:
 
     def read(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
         """Read a call and admit it, on a separate thread."""
-        if not arrived.set_running_or_notify_cancel():  # its sender waits no more
+        if not arrived.set_running_or_notify_cancel():  # the sender no longer waits
             return
         try:
             state = unpack_call(read(), self._plan.identity)
@@ -264,7 +265,7 @@ class HandOver:
             arrived.set_exception(as_refusal(error))
 
     def _arrive(self, session: EngineSession, state: CallState, arrived: Future[None]) -> None:
-        """A row has the state of a call, and its lease the rest: the call is now resumable."""
+        """Make a call resumable, whose row has its state and whose lease has the rest."""
         session.orphan()
         session.has_state = True
         try:

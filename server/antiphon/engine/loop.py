@@ -41,7 +41,8 @@ Chosen: TypeAlias = slice | BoolArray
 
 
 class Results:
-    """Publishes the results of ticks over :class:`antiphon.engine.rows.Rows`; the engine thread's."""
+    """Publishes the results of ticks to :class:`antiphon.engine.rows.Rows`; used on the engine thread
+    only."""
 
     def __init__(self, rows: Rows, spec: ModelSpec, metrics: EngineMetrics) -> None:
         """Publish to the leases of ``rows``."""
@@ -51,7 +52,8 @@ class Results:
         self._delay_frames = spec.delay_frames
 
     def end(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Publish a tick's replies and count the outcome of its frames; ``outputs`` None: the step failed."""
+        """Publish a tick's replies and count the outcome of its frames; ``outputs`` is None if the step
+        failed."""
         leases = tick.leases
         self._rows.arena.read_client_counters()
         self._rows.arena.engine.ticks[leases] += 1
@@ -88,7 +90,8 @@ class Results:
         wait_ms: Times,
         times: TickTimes,
     ) -> int:
-        """Publish replies that have a reader and count the rest; returns replies to callers' own frames."""
+        """Publish replies that have a reader and count the others; returns the number of replies to callers'
+        own frames."""
         is_kept = tick.frame >= self._rows.first_kept[tick.leases]
         is_wanted = is_live & outputs.emitted & is_kept
         wanted = int(np.count_nonzero(is_wanted))
@@ -142,7 +145,7 @@ class Results:
             self._metrics.dropped_out.inc(given_up)
 
     def _end_sessions(self, leases: Counts, taken: Counts) -> None:
-        """End sessions that reached their number of steps: input that still waits is discarded."""
+        """End sessions that reached their number of steps, and discard their waiting input."""
         is_over = taken >= self._rows.max_steps[leases]
         if not np.count_nonzero(is_over):
             return
@@ -164,25 +167,25 @@ def chosen(which: BoolArray) -> Chosen:
 TRACK = "engine"
 
 FEW_ROWS: Final = 128
-"""Up to this number of sessions the configured least time separates two ticks."""
+"""Up to this number of sessions, the configured minimum time separates two ticks."""
 LONGEST_REST: Final = 4
-"""The largest factor on that time with more sessions: a tick has a fixed cost on the host."""
+"""Largest factor on that time with more sessions: a tick has a fixed cost on the host."""
 
 LONGEST_S: Final = 3600.0
-"""Poll takes no more milliseconds than an int holds; one needless wake-up in an hour costs nothing."""
+"""Longest sleep: ``poll`` takes milliseconds as an int, and one wake-up an hour has no cost."""
 
 
 class Wake:
     """A flag that any thread may raise, and that the engine thread waits for."""
 
     def __init__(self) -> None:
-        """Start lowered."""
+        """Start with the flag lowered."""
         self._raised = threading.Event()
         self._is_stopped = False
 
     def nudge(self) -> None:
-        """Wake the engine thread: a frame is whole, a row has a new session, or a deadline has changed."""
-        if not self._raised.is_set():  # it looks at everything when it wakes, so once is enough
+        """Wake the engine thread: a frame is complete, a row has a new session, or a deadline has changed."""
+        if not self._raised.is_set():  # one wake-up is enough: the thread checks everything
             self._raised.set()
 
     def stop(self) -> None:
@@ -194,7 +197,7 @@ class Wake:
         """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
         if not self._is_stopped and timeout_s != 0:
             self._raised.wait(timeout_s)
-        self._raised.clear()  # the thread looks after this: what was raised meanwhile is seen
+        self._raised.clear()  # cleared before the thread checks, so it sees later requests
         return not self._is_stopped
 
 
@@ -202,7 +205,7 @@ class EventWake(Wake):
     """A flag that other processes may raise too, through the eventfd ``descriptor``."""
 
     def __init__(self) -> None:
-        """Start lowered."""
+        """Start with the flag lowered."""
         super().__init__()
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
@@ -227,11 +230,11 @@ class EventWake(Wake):
 
 
 class EngineLoop:
-    """The loop of ticks. ``tick_once`` is one turn of it, and can be called by hand.
+    """Runs ticks until it is stopped. ``tick_once`` is one iteration, and can be called directly.
 
     It applies ``rows.changes`` before a tick and puts events into ``rows.events``, whose reader ``notify``
-    wakes; the reader is also woken at ``due_s``, which it sets. The last event is any error but a StepError,
-    of a tick or of the wait for one. ``on_tick`` is called after every tick, when its replies can be taken.
+    wakes, also at ``due_s``, which the reader sets. Any error but a StepError, in a tick or while waiting for
+    one, is the last event. ``on_tick`` is called after every tick, when its replies can be taken.
     """
 
     def __init__(
@@ -296,14 +299,14 @@ class EngineLoop:
             self.end_saves()
 
     def end_saves(self) -> None:
-        """No tick follows: saves that wait for one fail."""
+        """Fail the saves that wait for a tick, since none follows."""
         self.is_over = True
         self._saving.fail()
 
     def _rest(self) -> None:
-        """Let frames gather after a very short tick.
+        """Pause after a very short tick, so that more frames take part in the next.
 
-        Live frames arrive at real time. A recording and a prompt wait only for their ticks.
+        Live frames arrive in real time. Recordings and prompts do not wait for more frames.
         """
         if not (self._has_ticked and self._is_live):
             return
@@ -313,7 +316,7 @@ class EngineLoop:
             time.sleep(min(left_s, least_s))
 
     def _sleep(self) -> bool:
-        """Wait until there may be work; false when stopped, or when even the wait failed."""
+        """Wait for work; false when stopped, or when the wait failed."""
         try:
             return self._wake.wait(self._timeout_s())
         except Exception as error:  # no caller above this thread would get the error
@@ -367,7 +370,7 @@ class EngineLoop:
         leases = self._rows.ready(now_s)
         if not leases.size:
             return None
-        # Sessions that end here are left out. A row ready since then has neither parameters nor pages yet.
+        # Sessions that end here are excluded. A row ready since then has neither parameters nor pages yet.
         if self._apply_updates(leases, now_s):
             leases = leases[~self._rows.is_closed[leases]]
         if self._paged is not None and leases.size and self._evict(self._paged, leases, now_s):
@@ -476,7 +479,7 @@ class EngineLoop:
                 self._rows.fail(lease, error)
 
     def _scatter(self, tick: Tick, outputs: StepOutputs | None, times: TickTimes) -> None:
-        """Give each session its reply, and wake its front end."""
+        """Publish each session's reply, and wake its front end."""
         self._results.end(tick, outputs, times)
         self._record("scatter", times.end_s)
         stage_ms = NO_STAGES if outputs is None else outputs.stage_ms
@@ -484,11 +487,11 @@ class EngineLoop:
         if self._tracer is not None:
             self._tracer.stages(times.start_s, stage_ms)
             self._tracer.end_tick()
-        if self._on_tick is not None:  # last: a front end of this process then waits for the interpreter
+        if self._on_tick is not None:  # last: a front end of this process competes for the interpreter
             self._on_tick()
 
     def _record(self, stage: str, start_s: float, **details: int) -> None:
-        """A stage of a tick ends now: add its time to the metrics and to the trace."""
+        """Add the time of a stage of a tick, which ends now, to the metrics and to the trace."""
         end_s = self._clock()
         self._metrics.stage(stage, end_s - start_s)
         if self._tracer is not None:
@@ -496,5 +499,5 @@ class EngineLoop:
 
 
 def least_tick_s(configured_s: float, sessions: int) -> float:
-    """Seconds from the begin of a short live tick to the begin of the next."""
+    """Minimum seconds between the starts of two short live ticks."""
     return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)

@@ -1,4 +1,4 @@
-"""An engine's metrics for Prometheus, and its late frames in the recent past."""
+"""An engine's metrics for Prometheus, and its count of recent late frames."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CELLS = 10
 
 
 HOST_FRESH_S = 2.0
-"""Seconds for which a host's report counts; after that, its process has ended and another replaces it."""
+"""Seconds for which a host's report is valid; a process without a newer one has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateCount:
-    """Frames of the window: all, and the late ones."""
+    """Number of frames in the window, and of late ones."""
 
     frames: int
     late: int
@@ -60,7 +60,8 @@ class _RunningStep(NamedTuple):
 
 
 class LatePressure:
-    """Counts frames on time and late; the control thread's, except for the begin and the end of a step.
+    """Counts frames on time and late, on the control thread; the engine thread records when a step begins and
+    ends.
 
     Pressure rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
     ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer late
@@ -94,11 +95,11 @@ class LatePressure:
         self._late[cell] += late
 
     def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
-        """A step begins with ``rows`` frames of ``frame_s`` seconds."""
+        """Record the begin of a step with ``rows`` frames of ``frame_s`` seconds."""
         self._running = _RunningStep(now_s, rows, frame_s)
 
     def end_step(self) -> None:
-        """The step has ended; its frames are recorded as their replies are sent."""
+        """Record the end of the step; its frames are counted when their replies are sent."""
         self._running = None
 
     def note_host(self, now_s: float, host: str, lag_s: float) -> None:
@@ -135,7 +136,7 @@ class LatePressure:
         return LateCount(sum(self._frames) + overdue, sum(self._late) + overdue)
 
     def _advance(self, now_s: float) -> int:
-        """The index of the cell of ``now_s``; cells that it overtook are dropped."""
+        """The index of the cell of ``now_s``; clears the cells that have expired."""
         number = int(now_s / self._cell_s)
         if number <= self._newest:  # nearly always
             return self._newest % CELLS
@@ -218,11 +219,11 @@ class ArrayHistogramFamily(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> ArrayHistogram:
-        """The child with these label values, made at the first request."""
+        """The child with these label values, made on first use."""
         return self._children.setdefault(values, ArrayHistogram(self._buckets))
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        """Its name, for the registry, which refuses a second one and lets a scrape select it."""
+        """The name without samples: the registry rejects duplicates, and a scrape can select it."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
@@ -239,8 +240,8 @@ class ArrayHistogramFamily(Collector):
 class EngineMetrics:
     """All metrics of the engine, each with the label ``model``.
 
-    The attributes are children with the label bound already, so that recording costs one call, or mappings of
-    such by a further label (``metrics.METRICS``). Gauges are computed at each scrape. Engines of one process
+    Attributes are children with the label bound, so that recording takes one call, or mappings from a second
+    label to such children (``metrics.METRICS``). Gauges are computed at each scrape. Engines of one process
     share ``MetricFamilies``.
     """
 
@@ -308,7 +309,7 @@ class EngineMetrics:
         return self.families.get(Counter, name).labels(self._model)
 
     def _counter_by(self, name: str) -> dict[str, Counter]:
-        """A counter by one more label, each of whose values starts at 0."""
+        """A counter with a second label, whose values all start at 0."""
         family = self.families.get(Counter, name)
         return {value: family.labels(self._model, value) for value in METRICS[name].values}
 

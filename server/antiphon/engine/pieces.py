@@ -24,14 +24,15 @@ from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 
 PIECE_BYTES: Final = 16 << 20
-"""Bytes copied between two ticks at most, beyond a single tensor: 2 ms at the 8 GB/s of a slow bus."""
+"""Most bytes copied between two ticks, except for a larger single tensor: 2 ms at the 8 GB/s of a slow
+bus."""
 
 
 class PrimingQueue:
-    """Leases whose prompt is still to be read, or state restored; the engine thread's.
+    """Leases with a prompt to read, or a state to restore; used on the engine thread only.
 
-    They alternate, a piece each, so a long prompt delays a short one by at most the pieces of the others, and
-    an active call by one piece.
+    Leases alternate, one piece each, so a long prompt delays a short one by at most the pieces of the others,
+    and an active call by one piece.
     """
 
     def __init__(self, backend: Backend, rows: Rows, metrics: EngineMetrics) -> None:
@@ -40,12 +41,12 @@ class PrimingQueue:
         self.leases: deque[int] = deque()
 
     def add(self, lease: int) -> None:
-        """A lease has a new prompt."""
+        """Add a lease that has a new prompt."""
         if lease not in self.leases:
             self.leases.append(lease)
 
     def advance(self, now_s: float) -> bool:
-        """Process one piece of the next prompt; false when there is none (any more)."""
+        """Process one piece of the next prompt; false if there is none."""
         while self.leases:
             lease = self.leases.popleft()
             entry = self._rows.entry_or_none(lease)
@@ -107,7 +108,7 @@ class PrimingQueue:
 
 
 class SavingQueue:
-    """Leases whose row's state was requested; the engine thread's, until it ends."""
+    """Leases whose row's state was requested; used on the engine thread, until it ends."""
 
     def __init__(self, backend: Backend, rows: Rows, clock: Callable[[], float]) -> None:
         """Start empty."""
@@ -116,7 +117,7 @@ class SavingQueue:
         self._arrays: dict[str, HostArray] = {}
 
     def advance(self, now_s: float) -> None:
-        """Copy one piece of the state that was requested first."""
+        """Copy one piece of the state with the oldest request."""
         save, saves = self._rows.saves[0], self._rows.saves
         is_done = True
         if save.begin():
@@ -132,7 +133,7 @@ class SavingQueue:
             self._rows.is_saving[save.lease] = any(it.lease == save.lease for it in saves)
 
     def fail(self) -> None:
-        """Fail every requested state: no tick follows."""
+        """Fail every request, since no tick follows."""
         for queue in (self._rows.changes, self._rows.saves):
             while queue:
                 try:
@@ -167,7 +168,7 @@ class SavingQueue:
 
 
 def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
-    """The next tensors of a snapshot, at least one, and together at most ``PIECE_BYTES`` if more."""
+    """The next tensors of a snapshot: one, and more while they fit into ``PIECE_BYTES``."""
     names: list[str] = []
     size = 0
     for name in list(snapshot.tensors)[done:]:

@@ -17,7 +17,7 @@ from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
 from antiphon.ipc.values import Note, ResumeClaim
 
 MOVED = "moved to "
-"""A prefix of a worker's name where otherwise a reason is."""
+"""Prefix of the name of the worker that has the call, stored in place of a reason."""
 
 
 NOTHING: Final = FramesUsed(0, 0)
@@ -47,10 +47,11 @@ TRANSITIONS: Final[Mapping[ResumeState, frozenset[ResumeState]]] = MappingProxyT
 
 @dataclass(eq=False, slots=True)
 class ResumableCall:
-    """One call, across its connections. ``former_key`` is valid until the client has shown the new one.
+    """One call, across its connections. ``former_key`` is valid until the client has acknowledged the new
+    one.
 
-    It has no connection since ``detached_s``. ``recorded`` is the usage before its connection, or before
-    those of killed front ends.
+    It lost its connection at ``detached_s``. ``recorded`` is the usage before its connection, or before those
+    of killed front ends.
     """
 
     session: EngineSession
@@ -92,7 +93,7 @@ class ResumableCall:
             self.enter(state)
 
     def drop_until(self, seq: int) -> None:
-        """The client has received everything up to this number."""
+        """Drop messages up to this number, which the client has received."""
         while self.notes and self.notes[0][0] <= seq:
             self.notes_bytes -= len(self.notes.popleft()[1])
 
@@ -128,16 +129,16 @@ def replaced() -> ReplacedError:
 
 
 def too_late() -> ResumeError:
-    """The error of a connection that waited for a call."""
+    """The error of a connection that waited too long for a call."""
     return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
 
 
 GONE_KEYS: Final = 4096
-"""Invalid tokens that are remembered with the reason."""
+"""Number of invalid tokens that are kept with a reason."""
 
 
 class ResumeTokens:
-    """The tokens of one engine's calls; the control thread's."""
+    """The tokens of one engine's calls; used on the control thread only."""
 
     def __init__(self, window_s: float) -> None:
         """Start empty; a call without a connection is kept for ``window_s``."""
@@ -165,7 +166,7 @@ class ResumeTokens:
             self._gone.pop(key, None)
 
     def renew(self, call: ResumableCall, claim: ResumeClaim) -> None:
-        """Another connection has claimed the call and has a new token; the former one remains valid."""
+        """Add the token of the connection that has claimed the call; the former one remains valid."""
         if claim.key == call.key:
             self.drop_former(call)
             call.former_key = call.key
@@ -212,7 +213,7 @@ class ResumeTokens:
             self._gone.popitem(last=False)
 
     def _why_not(self, reason: str) -> SessionError:
-        """Why a token is not valid."""
+        """The error for a token that is not valid."""
         if reason.startswith(MOVED):
             return MovedError(f"{reason.removeprefix(MOVED)}: the call continues at this worker")
         match reason:

@@ -34,10 +34,10 @@ from antiphon.ipc.messages import Ended, Moving, Noted
 from antiphon.ipc.values import ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
-"""Unacknowledged messages: a client acknowledges each second, of some twenty pieces of words."""
+"""Limit on unacknowledged messages: a client acknowledges each second, after about twenty pieces of text."""
 
 MAX_NOTES_BYTES: Final = 65_536
-"""Bytes of notes, so that a resumption fits into one message."""
+"""Limit on the bytes of notes, so that a resumption fits into one message."""
 
 
 class _Handover(NamedTuple):
@@ -49,7 +49,7 @@ class _Handover(NamedTuple):
 
 
 class Resuming:
-    """The resumable calls of one engine; the control thread's, in step with the engine thread."""
+    """The resumable calls of one engine; used on the control thread only."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Resuming:
         post: Callable[[Change], None],
         give_lease: Callable[[EngineSession], bool],
     ) -> None:
-        """Begin without calls; ``post`` sends a change to the engine thread.
+        """Start without calls; ``post`` sends a change to the engine thread.
 
-        ``give_lease`` gives a session a lease without a row; false where none is free.
+        ``give_lease`` gives a session a lease without a row, and returns false if none is free.
         """
         self._clock, self._post, self._give_lease = clock, post, give_lease
         self.window_s, self._yield_s = window_s, yield_s
@@ -77,7 +77,7 @@ class Resuming:
         return len(self._detached)
 
     def is_succeeded(self, session: EngineSession) -> bool:
-        """Whether the session's row is moving to another session; it closes when that has the row."""
+        """Whether the session's row is moving to another session; it closes after the move."""
         return any(it.session is session for it in self._under_way)
 
     def is_detached(self, session: EngineSession) -> bool:
@@ -101,9 +101,9 @@ class Resuming:
         self._tokens.add(call)
 
     def note(self, session: EngineSession, noted: Noted) -> EngineSession | None:
-        """Messages are about to be sent, with the text of replies to some frames.
+        """Store messages before they are sent, with the text of replies to some frames.
 
-        Returns the session that waited for the call and must end, where the call cannot be resumed any more.
+        If the call cannot be resumed any more, returns the session that waited for it and must end.
         """
         call = call_of(session)
         if call is None or call.session is not session or call.detached_s is not None:
@@ -117,14 +117,15 @@ class Resuming:
         return self._forget(call, "unknown") if _is_full(call) else None
 
     def acknowledge(self, session: EngineSession, seq: int) -> None:
-        """The client acknowledges messages, and its new token."""
+        """Apply the client's acknowledgement of messages, and of its new token."""
         call = call_of(session)
         if call is not None and call.session is session:
             call.drop_until(seq)
             self._tokens.drop_former(call)
 
     def detach(self, session: EngineSession) -> bool:
-        """The connection has ended: the row waits. False where the call cannot be resumed."""
+        """Detach the call of a connection that has ended: its row waits. Returns false if the call cannot be
+        resumed."""
         call = call_of(session)
         if call is None or call.session is not session or (self._is_draining and call.successor is None):
             return False
@@ -140,7 +141,7 @@ class Resuming:
         return True
 
     def keeps(self, session: EngineSession) -> bool:
-        """Whether another session has, or had, the row, so that this session cannot give it back."""
+        """Whether another session has, or had, the row, so that this session cannot free it."""
         call = call_of(session)
         if call is None or call.successor is session:
             return False
@@ -149,7 +150,7 @@ class Resuming:
         return call.session is not session or is_wanted or is_left
 
     def forget(self, session: EngineSession) -> EngineSession | None:
-        """The session has ended, and with it its call, unless it was an unsuccessful successor.
+        """Remove an ended session, and its call unless the session was an unsuccessful successor.
 
         Returns the session that waited for the call and must end.
         """
@@ -164,7 +165,7 @@ class Resuming:
         return self._forget(call, "unknown") if call.session is session else None
 
     def lose(self) -> list[EngineSession]:
-        """End all calls: no row takes a step any more. Returns the sessions that waited for one."""
+        """End all calls, since no row takes another step. Returns the sessions that waited for one."""
         under_way = [it.successor for it in self._under_way]
         successors = [self._forget(call, "unknown") for call in self._tokens.calls]
         return under_way + [successor for successor in successors if successor is not None]
@@ -172,7 +173,7 @@ class Resuming:
     # From a client that resumes a call.
 
     def claim(self, successor: EngineSession, claim: ResumeClaim) -> None:
-        """Give a session a call, soon: it is sent ``Resumed`` and then ``Admitted``.
+        """Request a call for a session, which is sent ``Resumed`` and then ``Admitted``.
 
         Raises:
             ResumeError, MovedError: there is no such call, or not for this client; the message has the
@@ -216,7 +217,8 @@ class Resuming:
         return next((it.call.session for it in self._under_way if it.session.lease == lease), None)
 
     def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:
-        """A row has moved to another lease; returns both sessions and the message for the new one."""
+        """Complete the move of a row to another lease; returns both sessions and the message for the new
+        one."""
         call, session, successor = self._under_way.popleft()
         unrecorded = call.use(moved.used, session)
         replayed = call.given - moved.given
@@ -290,7 +292,7 @@ class Resuming:
     def end_move(
         self, call: ResumableCall, worker: str, *, is_gone: bool
     ) -> list[tuple[EngineSession, MovedError]]:
-        """The call can be resumed at ``worker``: elsewhere if it ``is_gone``, else here.
+        """End a move: the call can be resumed at ``worker``, elsewhere if it ``is_gone``, else here.
 
         Returns the sessions that end with the move.
         """
@@ -310,7 +312,7 @@ class Resuming:
         return []
 
     def arrive(self, session: EngineSession, facts: CallFacts, came: int) -> None:
-        """A session has the row of a call from another worker; the call waits for its connection.
+        """Make a call from another worker resumable by its connection; a session has its row.
 
         Raises:
             HandOverError: the call is, or was, here already, or this server is shutting down.
@@ -334,7 +336,7 @@ class Resuming:
         self._tokens.add(call)
 
     def _forget(self, call: ResumableCall, reason: str) -> EngineSession | None:
-        """The call cannot be resumed from now on; returns the successor that waited for it and must end."""
+        """Make a call impossible to resume; returns the successor that waited for it and must end."""
         call.enter(ResumeState.GONE)
         self._tokens.give_up(call, reason)
         self._detached.pop(call, None)

@@ -1,4 +1,4 @@
-"""The data of one lease apart from frames: parameters, a prompt, words, and requested silence.
+"""The data of one lease except for frames: parameters, a prompt, words, and requested silence.
 
 An entry belongs to one thread at a time: the control thread makes it and changes it while its session waits
 for a row; from then on it is the engine thread's.
@@ -25,7 +25,7 @@ OFFERED_WORDS: Final = 8
 
 
 class RowAction(Enum):
-    """The input of a row in a tick, and what happens to its state first."""
+    """The input of a row in a tick, and what is done with its state first."""
 
     NONE = "none"  # the caller's audio
     RESTORE = "restore"  # the saved state is restored, then the caller's audio
@@ -51,9 +51,9 @@ class FlushPadding:
     last words. The caller may continue later, so the row's state is saved before the first such frame and
     restored before the next frame of the caller's audio.
 
-    ``asked`` frames were requested in all, of which ``pending`` wait. ``kept`` is the row's state without the
-    silence; without it the silence remains in the row, as if the caller had sent it. ``run`` changes with
-    every interruption, which the caller counts; a reply to silence of another run is void.
+    ``asked`` counts all requested frames, ``pending`` those that wait. ``kept`` is the row's state without
+    the silence; without it the silence remains in the row, as if the caller had sent it. ``run`` is the
+    caller's number of interruptions; a reply to silence of another run is discarded.
     """
 
     def __init__(self, frame_samples: int) -> None:
@@ -120,10 +120,9 @@ class FlushPadding:
 class TextInbox:
     """Words to be synthesised; the caller's half sends no more than fit.
 
-    At every tick a tts row is offered the next few words and takes all or none, when it has room; several,
-    since it may look ahead and may take more than one step in a tick. Without words the row still synthesises
-    what it took: it takes part in ticks while it consumes (thinks) or emits, and rests otherwise, until the
-    next word arrives.
+    At every tick a tts row is offered the next few words, and takes all of them or none. It may look ahead,
+    and may take more than one step in a tick. Without words the row still synthesises those it took: it takes
+    part in ticks while it consumes or emits, and pauses otherwise until the next word arrives.
     """
 
     def __init__(self) -> None:
@@ -171,14 +170,14 @@ class TextInbox:
         self.has_spoken_all = finished
 
     def finish(self) -> None:
-        """End the text here, unless its last word did."""
+        """End the text, unless its last word has ended it."""
         if not self.is_finished:
             self.is_finished = True
             self._received += 1
             self._entries.append((TextEntry((), is_last=True), self._last_received_s))
 
     def restart(self) -> None:
-        """Discard everything, the end included: a fresh row gets a new text."""
+        """Discard everything, including the end: a fresh row gets a new text."""
         self._entries.clear()
         self._offered = []
         self.is_busy = self.has_spoken_all = self.is_finished = False
@@ -193,8 +192,8 @@ class TextInbox:
 class RowEntry:
     """One lease's parameters, prompt, words and silence.
 
-    ``changes`` counts changes of the parameters, ``prompts`` is the number of the prompt; ``is_new`` while
-    the row lacks the parameters.
+    ``changes`` counts changes of the parameters, ``prompts`` is the number of the prompt, ``is_new`` is true
+    while the row lacks the parameters.
     """
 
     def __init__(

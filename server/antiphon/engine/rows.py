@@ -2,8 +2,8 @@
 
 A session has a lease from its admission on. The control thread sends changes; the engine thread applies them
 between two ticks: it attaches a lease, gives it a row with its first frame, and detaches it after its session
-has ended. Until then no other session has the lease, so a running tick writes for an ended session without
-reaching another.
+has ended. Until then no other session has the lease, so a running tick can write for an ended session without
+affecting another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from antiphon.models.spec import ModelSpec
 
 
 class Placement:
-    """The rows ``0 .. rows-1``: the free ones, and which row each phase gets."""
+    """Assigns the rows ``0 .. rows-1`` by the phases of sessions."""
 
     def __init__(self, rows: int, frame_s: float) -> None:
         """Start with all rows free."""
@@ -66,7 +66,7 @@ class Placement:
         return row
 
     def give_back(self, row: int) -> None:
-        """The row's session has ended."""
+        """Free the row of a session that has ended."""
         self._is_free[row] = True
 
 
@@ -77,7 +77,7 @@ class FrameStats:
     """
 
     def __init__(self, arena: Arena) -> None:
-        """Use this memory."""
+        """Count in the memory of ``arena``."""
         counts = arena.engine
         self.taken, self.silent, self.lost = counts.taken, counts.silent, counts.lost
         self.dropped_in, self.flushed_in = counts.dropped_in, counts.flushed_in
@@ -100,10 +100,11 @@ class FrameStats:
 
 
 def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
-    """How many frames, complete at these times and dropped unprocessed at ``now_s``, were long overdue.
+    """Count the long overdue frames among those that were complete at these times and dropped unprocessed at
+    ``now_s``.
 
-    ``due_s`` is when the session's last reply was due. A frame that a burst of its sender pushed out is not
-    overdue, so that a flood does not count as late frames of the server.
+    ``due_s`` is when the session's last reply was due. A frame that was dropped because of a burst of its
+    sender is not overdue, so that a flood does not count as late frames of the server.
     """
     overdue = 0
     for frame_complete_s in complete_s.tolist():
@@ -113,22 +114,23 @@ def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float
 
 
 LEASES_PER_ROW: Final = 3
-"""Leases per row: of a session that left during a tick, of the next session, of a resuming connection."""
+"""Leases per row, for a session that ended during a tick, the next session, and a resuming connection."""
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
-"""In ``max_steps``: the number of steps is unlimited."""
+"""Value of ``max_steps`` for no limit."""
 
 LONGEST_WAIT_S: Final = 3600.0
-"""The longest wait in statistics; bounds what a wrong time of a caller does to them."""
+"""Longest wait in statistics; it limits the effect of a caller's wrong time."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""Flags of a lease that may take part: attached, primed; not frozen, closed or over; with no change of
-parameters in progress, and its state not being read.
+"""Flags of a lease that may take part in a tick: attached and primed; not frozen, closed or over; no change
+of parameters in progress, and its state not being read.
 """
 
 
 class Rows:
-    """The leases of all rows; the engine thread's except for ``changes``, ``events`` and ``is_closed``.
+    """The leases of all rows; used on the engine thread, except for ``changes``, ``events`` and
+    ``is_closed``.
 
     The control thread sends ``changes`` and reads ``events``. ``is_closed``: the session has ended, so its
     replies are discarded. Callers write ``first_kept`` (replies to earlier frames were flushed) and ``due_s``
@@ -273,7 +275,7 @@ class Rows:
         self.is_closed[lease] = False
 
     def fail(self, lease: int, error: AntiphonError) -> None:
-        """Report that the session of a lease cannot continue: it takes part in nothing from now on."""
+        """Report that the session of a lease cannot continue; it takes part in no further tick."""
         self.is_closed[lease] = True
         self.events.append(RowFailed(lease, error))
 
@@ -306,7 +308,7 @@ class Rows:
         return sum(entry is not None and entry.padding.kept is not None for entry in self._entries)
 
     def row(self, lease: int, now_s: float) -> int:
-        """The row of an attached lease, which gets one now if it has none."""
+        """The row of an attached lease; assigns one if it has none."""
         if self._row[lease] < 0:
             self._row[lease] = self._placement.take(self._first_complete_s(lease, now_s))
         return int(self._row[lease])
@@ -317,7 +319,7 @@ class Rows:
             return now_s
         slot = self.inputs.taken[lease] % self.inputs.capacity
         complete_s = float(self.inputs.complete_s[lease, slot])
-        return complete_s if 0.0 <= complete_s <= now_s else now_s  # a caller's value may be no time
+        return complete_s if 0.0 <= complete_s <= now_s else now_s  # a caller can write an invalid time
 
     def lease_of(self, row: int) -> int:
         """The lease of a row in use."""
@@ -362,7 +364,7 @@ class Rows:
         return leases
 
     def _with_room(self, leases: Counts) -> Counts:
-        """Those of ``leases``, of a pipeline that drops nothing, that may run and have room for a reply."""
+        """Those of ``leases`` that may run and have room for a reply, in a pipeline that drops nothing."""
         leases = leases[self._word[leases] == self._can_run]
         return leases[self.outputs.waiting(leases) < self.outputs.bound]
 
@@ -440,7 +442,7 @@ class Rows:
             slots = taken % rings.capacity
             pcm, marks = rings.pcm[leases, slots], rings.marks[leases, slots]
             frame = marks[:, 0]
-            complete_s = np.fmin(marks[:, 1].view(np.float64), now_s)  # a caller's value may be no time
+            complete_s = np.fmin(marks[:, 1].view(np.float64), now_s)  # a caller can write an invalid time
             np.fmax(complete_s, now_s - LONGEST_WAIT_S, out=complete_s)
             # A frame flushed since ready() is taken nevertheless, and its reply is flushed.
             has_frame = EVERY if self._is_live else rings.written[leases] > taken
@@ -462,7 +464,7 @@ class Rows:
             if has_frame[place]:
                 action = padding.come_back()
             else:
-                self.has_update[lease] = True  # interrupted since ready() or not: the silence is undone
+                self.has_update[lease] = True  # the silence is undone, whether or not it was interrupted
                 tick.frame[place], tick.complete_s[place] = -1, padding.received_s
                 action, tick.run[place] = padding.take_into(pcm[place])
                 self.arena.engine.padding_done[lease] = padding.done
@@ -472,7 +474,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Sessions that the engine thread has seen."""
+        """Number of sessions that the engine thread has attached."""
         return int(np.count_nonzero(self._is_attached))
 
     def waiting_frames(self) -> int:

@@ -1,7 +1,7 @@
 """Decides which sessions have a row of an engine, wait for one, or resume a call, and reports it.
 
-All of it belongs to the control thread. Its decisions go to the engine thread as changes of rows, whose
-events come back.
+All of it belongs to the control thread. It sends decisions to the engine thread as changes of rows, and
+handles the thread's events.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from antiphon.ipc import messages
 from antiphon.ipc.values import ResumeClaim
 
 MAX_UPDATES: Final = 1024
-"""Requests of one session that wait for a step to end: more than the words of a page sent singly."""
+"""Limit on the requests of one session that wait for a step to end; larger than the words of a page sent one
+by one."""
 
 
 class SessionManager:
-    """The sessions of one engine. ``lost`` is why the model can no longer run, None while it can."""
+    """The sessions of one engine. ``lost`` is the reason why the model can no longer run, None while it
+    can."""
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class SessionManager:
         shortage: Callable[[EngineSession | None], str] = lambda _: "",
         note: str = "",
     ) -> None:
-        """Start without sessions; ``nudge`` wakes the engine thread. The rest is :class:`Admission`'s."""
+        """Start without sessions; ``nudge`` wakes the engine thread. The other arguments are those of
+        :class:`Admission`."""
         self._rows, self._pressure = rows, pressure
         self._metrics, self._clock, self._nudge = metrics, clock, nudge
         self.leases = LeasePool(rows.arena.leases, rows.wipe, pools=pools)
@@ -80,7 +83,7 @@ class SessionManager:
         self._at_lease: dict[int, EngineSession] = {}
         self.lost: SessionFailedError | None = None
 
-    # Callers come.
+    # Admission.
 
     def admit(self, session: EngineSession, wait_s: float) -> None:
         """Give a session a row, or a place in the queue.
@@ -122,7 +125,8 @@ class SessionManager:
             raise
 
     def check_room(self, wait_s: float) -> None:
-        """Check that :meth:`admit` would take a caller that waits ``wait_s``; it admits and counts none.
+        """Check that :meth:`admit` would accept a caller that waits ``wait_s``, without admitting or counting
+        it.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: as :meth:`admit`.
@@ -182,22 +186,23 @@ class SessionManager:
         if (successor := self.resuming.note(session, noted)) is not None:
             self.end(successor, too_late())
 
-    # Callers leave.
+    # Ends of sessions.
 
     def detach(self, session: EngineSession) -> None:
-        """The connection has ended: the row of a resumable call waits for another; other calls end."""
+        """Handle the end of a connection: the row of a resumable call waits for another; other calls end."""
         if session.is_closed or self.resuming.detach(session) or self.resuming.is_succeeded(session):
             return
         self.end(session, ResumeError("unknown: the call cannot be resumed"))
 
     def let_go(self, session: EngineSession) -> None:
-        """The front end has closed a session: it ends, unless another connection takes its call."""
+        """Release a session that its front end has closed: it ends, unless another connection takes its
+        call."""
         is_kept = self.resuming.keeps(session) and self.resuming.detach(session)
         if not (is_kept or self.resuming.is_succeeded(session)):
             self.close(session)
 
     def end(self, session: EngineSession, error: AntiphonError) -> None:
-        """Close a session without its front end's request; if its row is moving, after that."""
+        """Close a session without a request of its front end; a moving row is closed after the move."""
         if session.is_closed:
             return
         session.send(messages.Ended(session.id, error))
@@ -260,7 +265,7 @@ class SessionManager:
             self.close(session)  # even while its row is moving
 
     def lose(self, error: SessionFailedError) -> None:
-        """Fail everything: the model can no longer run; admit nothing more."""
+        """Fail all sessions and stop admission, because the model can no longer run."""
         self.lost = error
         self.end_all(error)
 
@@ -272,7 +277,7 @@ class SessionManager:
         self._nudge()
 
     def settle(self, now_s: float, *, comers: int = 0) -> None:
-        """Apply what is due; detached calls end for waiting callers, or for ``comers``."""
+        """Apply expired timeouts; detached calls end to free rows for waiting callers, or for ``comers``."""
         if self.resuming.detached:
             for session, error in self.resuming.due(now_s, wanted=self._admission.missing(comers)):
                 self.end(session, error)
@@ -345,7 +350,7 @@ class SessionManager:
             raise SessionFailedError(str(self.lost))
 
     def _apply(self, changes: Changes[EngineSession]) -> None:
-        """Notify every session that a decision of admission concerns."""
+        """Notify every session that a decision of admission affects."""
         for _ in changes.promoted:
             self._metrics.admissions[AdmissionOutcome.PROMOTED].inc()
         for session, error in changes.expired:

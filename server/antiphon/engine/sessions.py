@@ -31,15 +31,16 @@ def pages_of(prompt: Prompt | SavedState | None) -> int:
 
 
 class EngineSession:
-    """One call of an engine; the control thread's.
+    """One call of an engine; used on the control thread only.
 
     ``send`` takes messages for the session's front end, and never waits. ``is_orphaned`` is true after the
     front end has died; nothing is sent until another connection resumes the call. ``lease`` is the index in
     the rows' arrays; ``leased`` keeps it after the session has closed. The control thread changes ``entry``
     only while there is no lease. ``resumable`` is the record of a resumable call. ``has_state`` is true if
     the row holds state of this session, ``is_attached`` if the engine thread has the lease. ``came`` is the
-    number of frames of a call from another worker, ``updates`` that of updates sent to the row. ``pages`` is
-    the number of pages of keys and values reserved for the row: those that it will read, then one.
+    number of frames of a call from another worker, ``updates`` the number of updates sent to the row.
+    ``pages`` is the number of pages of keys and values reserved for the row: first those that it will read,
+    then one.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class EngineSession:
         self.is_closed = self.has_state = self.is_attached = False
         self.came = self.updates = 0
         self.pages = pages_of(prompt)
-        self._words = self._words_void = 0  # that arrived, and that were discarded
+        self._words = self._words_void = 0  # words that arrived, and words that were discarded
 
     def announce(self, lease: int, pool_leases: int) -> None:
         """Report to the front end which of its pool's ``pool_leases`` the call has."""
@@ -92,10 +93,10 @@ class EngineSession:
 
 
 class LeasePool:
-    """Leases ``0 .. count-1``, in pools of equal size; the control thread's.
+    """Leases ``0 .. count-1``, in pools of equal size; used on the control thread only.
 
-    A lease is free when the engine thread has detached it and, if a front end holds it, that has released it;
-    ``free`` then clears it.
+    A lease is free when the engine thread has detached it and the front end, if one holds it, has released
+    it; ``free`` then clears it.
     """
 
     def __init__(self, count: int, free: Callable[[int], None], *, pools: int = 1) -> None:
@@ -116,9 +117,10 @@ class LeasePool:
         return max(range(len(self.free)), key=lambda pool: len(self.free[pool]))
 
     def take(self, pool: int, *, is_held: bool) -> int | None:
-        """A lease of a pool, the last used first since its memory is allocated; None while all are in use.
+        """Take a lease of a pool, the last used first since its memory is allocated; None while all are in
+        use.
 
-        One that ``is_held`` is free only when the session's front end has released it, too.
+        With ``is_held``, the lease is free again only when the session's front end has released it, too.
         """
         if not self.free[pool]:
             return None
@@ -148,7 +150,7 @@ class LeasePool:
                 self._end(lease)
 
     def clean(self, pool: int) -> None:
-        """Clear the free leases of a pool, too: an ended process could have written to them."""
+        """Also clear the free leases of a pool, since an ended process could have written to them."""
         for lease in self.free[pool]:
             self._wipe(lease)
 

@@ -1,6 +1,6 @@
-"""The number of rows that a machine holds: from bytes, from constants of known GPUs, from measured ticks.
+"""The number of rows that a machine can serve, from memory, constants of known GPUs and measured ticks.
 
-Memory bounds the rows that exist, time bounds the rows that are answered within a frame. The errors state
+Memory limits the rows that exist; time limits the rows that are answered within a frame. The errors state
 both, in bytes and milliseconds.
 """
 
@@ -27,9 +27,8 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 class MemoryFacts:
     """Bytes: the device's total, the weights, and each row.
 
-    ``taken_bytes`` of the total belong to other models already. ``cache_bytes`` is the most that kept prompts
-    and voices take. ``spare_bytes`` of rings are allocated for any number of rows; a row's rings are part of
-    ``row_bytes``.
+    Other models use ``taken_bytes`` of the total. ``cache_bytes`` is the limit on kept prompts and voices.
+    ``spare_bytes`` of rings are allocated for any number of rows; a row's rings are part of ``row_bytes``.
     """
 
     total_bytes: int
@@ -72,7 +71,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class TickTime:
-    """The result of a timing: a tick over ``rows`` rows, all advancing, took ``seconds``."""
+    """A measurement: a tick over ``rows`` rows, all advancing, took ``seconds``."""
 
     rows: int
     seconds: float
@@ -132,8 +131,8 @@ def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) ->
     """The longest tick that keeps frames on time.
 
     A frame may arrive just after a tick began: it waits for that one and then takes its own, so two ticks
-    must fit into a frame's length, less the reserve for decoding, encoding and sending. Where several
-    ``models`` share a device, each tick takes as many times longer.
+    must fit into a frame's length, less the reserve for decoding, encoding and sending. If ``models`` models
+    share a device, each tick takes ``models`` times as long.
     """
     return frame_s * (1 - reserve_fraction) / 2 / models
 
@@ -142,8 +141,8 @@ def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
     """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
 
     A tick takes the frames that became whole during the one before: ticks of T seconds meet N T / frame ready
-    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls that all have one phase are
-    ready together and wait for no tick; theirs takes less than a frame then.
+    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal phase are ready
+    together and do not wait for another tick; their tick takes less than a frame.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 
@@ -151,7 +150,7 @@ def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     """The most rows whose tick takes at most ``limit_s``, from measured ticks of ascending row counts.
 
-    Between two measured row counts a tick is interpolated; beyond the largest one nothing is promised. At
+    Between two measured row counts the tick is interpolated; the result is never above the largest one. At
     least 1: a machine too slow for one row still serves it, late.
     """
     rows, rows_s = 1, 0.0
@@ -294,7 +293,8 @@ def _timed(
     *,
     first: int,
 ) -> Backend:
-    """The backend, of one row, with as many as it can answer in ticks of ``limit_s``, at most ``fitting``.
+    """Resize the backend from one row to the most that it can answer in ticks of ``limit_s``, at most
+    ``fitting``.
 
     It is timed with one row, with ``first`` rows, and with ever more until it is too slow.
     """
@@ -323,10 +323,10 @@ def _timed(
 
 
 def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progress: Progress) -> Backend:
-    """The backend, warmed up; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
+    """Warm up the backend; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
 
-    The number of ``auto`` follows from bytes of state; what ticks take in addition shows when they are
-    captured.
+    The number of ``auto`` follows from bytes of state; the additional memory of ticks is known only when they
+    are captured.
 
     Raises:
         BackendError: memory ran out for a given number of slots, or for one.
@@ -444,7 +444,7 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
 def with_rings(
     facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
 ) -> list[MemoryFacts]:
-    """Memory that bounds the rows: the device's, and the machine's, which holds rings."""
+    """The memories that limit the rows: the device's, and the host's, which holds rings."""
     found = [facts] if facts is not None else []
     if info.device != "cpu":
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
@@ -472,7 +472,7 @@ def measure_ticks(
             start_s = clock()
             backend.step(inputs)
             seconds.append(clock() - start_s)
-        # The shortest: a disturbance at the start must not make the server smaller for its whole life.
+        # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
         ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
         if ticks[-1].seconds > limit_s:
             break

@@ -20,7 +20,7 @@ from antiphon.ipc.messages import CallRequest
 from antiphon.ipc.rings import Counts, Times
 
 EVERY: Final = slice(None)
-"""Usually all places of a tick are chosen, and a slice copies no array."""
+"""Selects all positions of a tick; a slice copies no array."""
 
 
 # Changes, which the engine thread applies in their order.
@@ -34,7 +34,7 @@ class AttachRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """The front end of a lease requests something other than processing frames."""
+    """A request of a lease's front end other than a frame."""
 
     lease: int
     request: CallRequest
@@ -71,7 +71,7 @@ class DetachRow(NamedTuple):
 class SaveRow:
     """Read the state of a row; the row takes no step until then, and none after if ``is_leaving``.
 
-    ``entry`` belongs to the session whose state it is: another may have the lease before its turn comes.
+    ``entry`` belongs to the session whose state is read: the lease may have another session by then.
     """
 
     lease: int | None
@@ -81,7 +81,7 @@ class SaveRow:
     entry: RowEntry | None = None
 
     def begin(self) -> bool:
-        """Make the result impossible to cancel; false where it was cancelled already."""
+        """Make the result impossible to cancel; false if it was cancelled."""
         if not self.is_begun:
             self.is_begun = self.result.set_running_or_notify_cancel()
         return self.is_begun
@@ -90,7 +90,7 @@ class SaveRow:
 Change: TypeAlias = AttachRow | UpdateRow | FreezeRow | MoveRow | DetachRow | SaveRow
 
 
-# What happened.
+# Events.
 
 
 class FramesUsed(NamedTuple):

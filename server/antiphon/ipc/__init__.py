@@ -1,11 +1,11 @@
-"""The seam between front ends and engines: rings in memory, declared messages, wake-ups.
+"""The interface between front ends and engines: rings in memory, declared messages, wake-ups.
 
-A front end holds one :class:`antiphon.ipc.engine_client.EnginePort` a model. In one process::
+A front end holds one :class:`antiphon.ipc.engine_client.EnginePort` for each model. In one process::
 
     LocalFrontEnd({name: engine}, loop).client.engines   # antiphon.engine.front_ends, around started
 engines
 
-Across processes (Linux), one SOCK_SEQPACKET pair a front end::
+Across processes (Linux), one SOCK_SEQPACKET pair for each front end::
 
     engine = Engine(..., pools=N, wake=EventWake())      # engine process: a pool of leases each
     server = FrontEndServer({name: engine}, loop)        # antiphon.engine.front_ends; on one event loop

@@ -1,4 +1,4 @@
-"""What sessions of one front end share: memory, reports and wake-ups; and each session's counters."""
+"""State that sessions of one front end share (memory, reports, wake-ups), and each session's counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.ipc.values import RECENT_TICKS, SessionStats, percentile
 from antiphon.models.spec import ModelSpec
 
 BATCH_S: Final = 0.02
-"""The least seconds between reports of sent frames: a quarter of a frame."""
+"""Minimum seconds between reports of sent frames: a quarter of a frame."""
 
 MAX_BATCH: Final = 2048
 """The most sent frames in one report."""
@@ -45,7 +45,7 @@ class LoopNotifier:
             self._loop.call_soon_threadsafe(self._call)
 
     def _call(self) -> None:
-        self._is_set = False  # first: a later request needs another call
+        self._is_set = False  # cleared first: a later request needs another call
         self._callback()
 
 
@@ -68,7 +68,7 @@ class SendStats:
     def sent(
         self, complete_s: float, sent_s: float, peer_wait_s: float, *, first_complete_s: float | None
     ) -> None:
-        """A reply was given to its socket at ``sent_s``, after waiting ``peer_wait_s`` for a slow peer.
+        """Record a reply written to its socket at ``sent_s``, after waiting ``peer_wait_s`` for a slow peer.
 
         ``first_complete_s`` is when the session's first frame was complete, None for a reply without
         audio; only the first with audio counts.
@@ -92,7 +92,7 @@ class SendStats:
 
 
 class LatencyReport:
-    """Replies that the sessions of one model gave to sockets, reported in one message."""
+    """Reports, in one message, replies that the sessions of one model wrote to sockets."""
 
     def __init__(self, loop: Loop, model: int, send: Callable[[messages.Request], None]) -> None:
         """Report for the model of this number."""
@@ -104,7 +104,7 @@ class LatencyReport:
         self._is_called = False
 
     def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
-        """A reply was given to its socket; ``is_pressing``: late, and not because of its peer."""
+        """Record a reply written to its socket; ``is_pressing``: it is late, and not because of its peer."""
         self._sent_s = sent_s
         self._latency_s.append(latency_s)
         self._late += is_late
@@ -112,7 +112,7 @@ class LatencyReport:
         self._report_soon()
 
     def first_audio(self, seconds: float) -> None:
-        """A session's first audio came ``seconds`` after its first whole frame."""
+        """Record a session's first audio, ``seconds`` after its first whole frame."""
         self._first_s.append(seconds)
         self._report_soon()
 
@@ -140,16 +140,17 @@ class LatencyReport:
 T = TypeVar("T")
 
 LOOKS: Final = 1000
-"""The engine changes its counters within microseconds; the wait ends if the engine died there."""
+"""Attempts to read consistent counters: the engine changes them within microseconds, unless it died
+meanwhile."""
 
 
 class ClientContext:
-    """What the sessions of one model share in a front end: memory, rings, limits and the report."""
+    """Memory, rings, limits and the report that the sessions of one model share in a front end."""
 
     def __init__(
         self, spec: ModelSpec, arena: Arena, *, text_entries: int, deliveries: LatencyReport
     ) -> None:
-        """``arena`` holds the leases that may be given."""
+        """``arena`` holds the leases of this front end."""
         self.spec, self.arena = spec, arena
         self.inputs, self.outputs = InputRings(arena), OutputRings(arena)
         self.text_entries, self.deliveries = text_entries, deliveries
@@ -157,7 +158,7 @@ class ClientContext:
         self._ticks: Counts = np.zeros(arena.leases, np.int64)
 
     def seat(self, lease: int, changed: Callable[[], None] | None) -> None:
-        """The session has this lease and calls ``changed`` after ticks; None: it has closed."""
+        """Set the session of a lease, whose ``changed`` is called after ticks; None after it has closed."""
         self._changed[lease] = changed
         if changed is not None:
             self._ticks[lease] = 0
@@ -192,7 +193,7 @@ class ChangedSessions(Generic[T]):
         self._changed: dict[T, None] = {}
 
     def add(self, session: T) -> None:
-        """Notify the owner of a session that has changed."""
+        """Schedule a notification of a changed session's owner."""
         is_first = not self._changed
         self._changed[session] = None
         if is_first:
@@ -205,7 +206,7 @@ class ChangedSessions(Generic[T]):
             self._notify(session)
 
     def look(self) -> None:
-        """Notify the owners of sessions that took part in ticks too."""
+        """Also notify the owners of sessions that took part in ticks."""
         for context in self.contexts:
             context.look()
         self.notify()

@@ -33,10 +33,12 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 SILENT_S: Final = 2.0
-"""An engine that sends nothing for this time is stuck: it reports its health four times a second."""
+"""Seconds without a message after which an engine counts as stuck; it reports its health four times a
+second."""
 
 SHORTAGE_S: Final = 5
-"""The time after which a caller retries when open files ran out: calls that end free theirs."""
+"""Seconds after which a caller may retry when the process has no free file descriptor; ending calls free
+theirs."""
 
 ModelFacts: TypeAlias = BackendInfo
 """The fixed properties of a running engine: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
@@ -53,10 +55,10 @@ class EngineClient:
     """A front end's side of the engines: its sessions, and the requests that wait for an answer."""
 
     def __init__(self, post: Post, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin without engines; ``post`` passes requests on."""
+        """Start without engines; ``post`` passes requests on."""
         self.loop = loop
         self.engines: dict[str, EnginePort] = {}
-        self.closing = ExitStack()  # what is freed when the engines are lost
+        self.closing = ExitStack()  # resources to free when the engines are lost
         self.is_lost = False
         self._post = post
         self._by_number: list[EnginePort] = []
@@ -84,7 +86,7 @@ class EngineClient:
         """Send a request; no effect once the engines are lost.
 
         Raises:
-            ServerFullError: this process has no open file left for a long one.
+            ServerFullError: this process has no free file descriptor for a long request.
         """
         if self.is_lost:
             return
@@ -116,7 +118,7 @@ class EngineClient:
         return answer
 
     async def ask(self, make: Callable[[int], messages.Request], descriptors: Sequence[int] = ()) -> None:
-        """Send the request that ``make`` makes of a number, and wait for its ``Checked``."""
+        """Send the request ``make(number)``, and wait for its ``Checked``."""
         number = next(self._numbers)
         answer = self._expect(number)
         try:
@@ -132,7 +134,7 @@ class EngineClient:
         return answer
 
     def closed(self, session: Session) -> None:
-        """A session has closed."""
+        """Remove a session that has closed."""
         if session.id in self._sessions:
             if session.lease is not None:
                 self._sessions[session.id][0].side.seat(session.lease, None)
@@ -184,7 +186,7 @@ class EngineClient:
             answer.set_exception(error)
 
     def lose(self, detail: str) -> None:
-        """End everything: only the engines' process could answer."""
+        """End all sessions and requests: the engines' process has ended."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -198,7 +200,7 @@ class EngineClient:
             port.lose(detail)
 
     def close(self) -> None:
-        """Close: all sessions end, on both sides."""
+        """End all sessions, on both sides."""
         self.lose("this front end leaves")
 
 
@@ -304,11 +306,12 @@ class EnginePort:
         return session
 
     async def check_room(self, wait_s: float) -> None:
-        """Check that :meth:`submit` would take a caller now that waits ``wait_s``; raises as it would."""
+        """Check that :meth:`submit` would now accept a caller that waits ``wait_s``; raises the same
+        errors."""
         await self.client.ask(lambda number: messages.Check(self._number, number, wait_s))
 
     async def take_call(self, data: bytes) -> None:
-        """Take a call of another worker; its client can resume it here afterwards.
+        """Accept a call from another worker; its client can resume it here afterwards.
 
         Raises:
             UnsupportedError: it comes from another model, backend or version.
@@ -329,7 +332,7 @@ class EnginePort:
         self.client.send(messages.Lag(self._number, lag_s))
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller; active calls continue, or move to the worker at ``target`` if possible."""
+        """Stop admission; active calls continue, or move to the worker at ``target`` if possible."""
         self._drain(target)
 
     def health(self) -> Health:
@@ -349,17 +352,17 @@ class EnginePort:
     # From the client.
 
     def hear(self, health: Health) -> None:
-        """The engine reports its health."""
+        """Store the health that the engine reports."""
         self._known, self._heard_s = health, time.monotonic()
         self.change()
 
     def change(self) -> None:
-        """The engine's health may have changed."""
+        """Notify the callbacks that the engine's health may have changed."""
         for callback in self._on_change:
             callback()
 
     def lose(self, detail: str) -> None:
-        """The engine's process has ended."""
+        """Handle the end of the engine's process."""
         self._known = replace(self._known, alive=False, ready=False, detail=detail)
         self.change()
 
@@ -394,7 +397,7 @@ async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
 
 
 def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[int]) -> None:
-    """Map the memory of engines that send a hello, and listen to their bell from now on."""
+    """Map the memory of the engines from their hello, and watch their bell."""
     bell, *shared = descriptors
 
     def rung() -> None:

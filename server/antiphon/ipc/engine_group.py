@@ -27,10 +27,10 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 NOT_NOW = (ServerFullError, DrainingError, SessionFailedError)
-"""Errors of an engine that takes no call now: another engine may take it."""
+"""Errors after which another engine may accept the call."""
 
 HUNG_S: Final = 1.0
-"""The time a hanging engine has to report whether it has a call; the supervisor ends it soon."""
+"""Seconds for a hanging engine to report whether it has a call, before the supervisor ends it."""
 
 
 class EngineGroup:
@@ -86,7 +86,8 @@ class EngineGroup:
         raise failure
 
     async def check_room(self, wait_s: float) -> None:
-        """Check that :meth:`submit` would take a caller now that waits ``wait_s``; raises as it would."""
+        """Check that :meth:`submit` would now accept a caller that waits ``wait_s``; raises the same
+        errors."""
         for port in self._ready() if len(self._ports) > 1 else ():
             try:
                 await port.check_room(0.0)
@@ -112,7 +113,7 @@ class EngineGroup:
             port.note_lag(lag_s)
 
     def drain(self, target: str = "") -> None:
-        """Admit no further caller anywhere; see :meth:`EnginePort.drain`."""
+        """Stop admission on every engine; see :meth:`EnginePort.drain`."""
         for port in self._ports:
             port.drain(target)
 
@@ -126,13 +127,13 @@ class EngineGroup:
             port.on_change(callback)
 
     def _ready(self) -> list[EnginePort]:
-        """The engines that would admit a caller at once, the one with the fewest calls first."""
+        """The engines that would admit a caller at once, fewest calls first."""
         return self._by_calls([port for port in self._ports if port.health().ready])
 
     def _by_calls(self, ports: Sequence[EnginePort]) -> list[EnginePort]:
         return sorted(ports, key=lambda port: port.health().active + self._given[port])
 
     def _waiting(self) -> EnginePort:
-        """The engine whose queue takes a call that none admits."""
+        """The engine whose queue takes a call that no engine admits at once."""
         able = [port for port in self._ports if port.health().is_healthy and not port.health().draining]
         return min(able or self._ports, key=lambda port: port.health().queued)

@@ -1,9 +1,9 @@
 """Leases in memory that several processes map: each front end maps its pool, the engine maps all pools.
 
-One memfd holds the blocks of all leases, pool after pool, then one slab of counters per pool, each
-beginning on a page. A front end maps the blocks and the slab of its pool and counts in the slab. The
-engine counts in memory of its own; twice a tick it reads the callers' counters and publishes its own. So
-no value of a front end changes while the engine works on it, and the engine clamps a value out of range.
+One memfd holds the blocks of all leases, pool after pool, then one slab of counters per pool, each beginning
+on a page. A front end maps the blocks and the slab of its pool and counts in the slab. The engine counts in
+private memory; twice a tick it reads the callers' counters and publishes its own. So a front end's values do
+not change while the engine works on them; the engine clamps values out of range.
 
 Order: data are written before the counter that reports them, and read after it. x86-64 keeps stores, and
 loads, in that order; elsewhere :func:`fence` does (docs/adr/0024-shared-leases.md).
@@ -28,7 +28,7 @@ from antiphon.ipc.rings import Arena, CallerCounts, Counts, EngineCounts
 from antiphon.ipc.values import PAGE_BYTES, Shape
 
 TURN_BYTES: Final = 64
-"""Bytes of a cache line: the turn has one to itself."""
+"""Bytes of a cache line; the turn has its own."""
 
 KEEPS_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
 NO_BELL: Final = -1
@@ -78,7 +78,7 @@ class CounterPage:
 def leases_of(slots: int, pools: int) -> int:
     """The leases of each of ``pools`` front ends: its share of the rows, and spare ones.
 
-    The kernel deals connections out evenly, so a front end rarely needs more than its share; a lease goes
+    The kernel distributes connections evenly, so a front end rarely needs more than its share; a lease goes
     to another call only when its front end has released it.
     """
     share = -(-slots // pools)
@@ -86,7 +86,7 @@ def leases_of(slots: int, pools: int) -> int:
 
 
 class RingBytes(NamedTuple):
-    """Bytes of machine memory that calls take, without the model's: ``fixed``, and per row."""
+    """Bytes of host memory that calls take, without the model's: ``fixed``, and per row."""
 
     fixed: int
     row: int
@@ -107,7 +107,7 @@ def allocate(plan: MemoryLayout) -> int:
     Raises:
         ConfigError: the memory is not available.
     """
-    import fcntl  # a server of one process does without it
+    import fcntl  # not needed by a server of one process
 
     descriptor = os.memfd_create("antiphon", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -217,7 +217,7 @@ class SharedArena(Arena):
         """Clear a lease, on both sides."""
         pool, place = divmod(lease, self.plan.leases)
         slab = self.slabs[pool]
-        with self._copying:  # or a tick would restore on one side what is cleared on the other
+        with self._copying:  # or a tick could restore one side while the other is cleared
             self._caller[0, lease] = max(0, slab.caller[0, place])  # it may have written since the last read
             super().clear(lease)
             slab.caller[:, place], slab.engine[:, place] = self._caller[:, lease], 0
@@ -230,7 +230,7 @@ def ring(bell: int) -> None:
 
 
 def hush(bell: int) -> None:
-    """Take note of all rings so far."""
+    """Reset an eventfd."""
     with suppress(BlockingIOError):
         os.eventfd_read(bell)
 

@@ -1,9 +1,9 @@
 """Declared messages over a Unix socket: between the supervisor and its children, front ends and engines.
 
-In one process they are passed on as objects (:class:`LocalSocket`).
+Within one process they are passed as objects (:class:`LocalSocket`).
 
-The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). A side never waits for
-the other to read: messages that the socket does not take at once wait in a bounded queue.
+The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). Sending never blocks:
+messages that the socket does not accept at once wait in a bounded queue.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import msgspec
 from antiphon.errors import ProtocolError, SessionFailedError
 
 MAX_INLINE_BYTES: Final = 128 << 10
-"""Bytes; a longer message travels as a memory file: a socket takes at most its buffer, some 200 KB."""
+"""Longest message sent inline, in bytes; a longer one is sent as a memory file, since a socket holds about
+200 KB."""
 
 MAX_BYTES: Final = 256 << 20
-"""Most bytes of a message: the longest carries some minutes of an embedded persona."""
+"""Largest message in bytes: an embedded persona of several minutes."""
 
 MAX_CALL_CHARS: Final = 64
 
@@ -35,10 +36,11 @@ MAX_DESCRIPTORS: Final = 64
 """Most descriptors of a message: memory and wake-up of thirty engines."""
 
 MAX_WAITING: Final = 4096
-"""Most messages that wait for the other side, some for each of a thousand calls; above it, it is dead."""
+"""Most messages that wait for the other side (several for each of a thousand calls); beyond it, the other
+side counts as dead."""
 
 MESSAGES_A_TURN: Final = 64
-"""Messages read from one socket before the next one's turn."""
+"""Messages read from one socket before the event loop serves others."""
 
 IS_INLINE, IS_FILE = b"m", b"f"
 """The first byte of each packet; an empty message would look like the end of the stream."""
@@ -55,7 +57,7 @@ Handle: TypeAlias = Callable[[M, Sequence[int]], Reply[M]]
 
 
 class Codec(Generic[M]):
-    """The bytes of messages: a question and its answer have the same number, a statement has 0."""
+    """Encodes and decodes messages: a question and its answer have the same number, a statement has 0."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class Codec(Generic[M]):
     ) -> None:
         """Read messages of these kinds; the hooks are those of msgspec.
 
-        ``unreadable`` makes the replacement of a message about a call that cannot be read; its arguments
-        are the call, which is the message's first field, and the reason.
+        ``unreadable`` makes the replacement of an unreadable message about a call, from the call (the
+        message's first field) and the reason.
         """
         self._about_calls = {kind.__name__ for kind in kinds if kind.__struct_fields__[:1] == ("call",)}
         self._unreadable = unreadable
@@ -83,7 +85,7 @@ class Codec(Generic[M]):
         return self._encoder.encode((number, message))
 
     def decode(self, data: bytes) -> tuple[int, M]:
-        """The reverse of :meth:`encode`.
+        """Decode the bytes of :meth:`encode`.
 
         Raises:
             ProtocolError: the bytes are no message of these kinds, or a field is out of its range.
@@ -101,7 +103,7 @@ class Codec(Generic[M]):
         return self._encoder.encode((0, [type(message).__name__, getattr(message, "call", None)]))
 
     def instead(self, data: bytes, words: str) -> M | None:
-        """The replacement of an unreadable message, with this reason; None where it is about no call."""
+        """The replacement of an unreadable message, with this reason; None if it is about no call."""
         if self._unreadable is None:
             return None
         try:
@@ -115,7 +117,7 @@ class Codec(Generic[M]):
 
 
 def leaves(base: type[M]) -> tuple[type[M], ...]:
-    """The kinds of messages below a class, in the order of their declaration."""
+    """The kinds of messages below a class, in order of declaration."""
     below = [kind for child in base.__subclasses__() for kind in leaves(child) or (child,)]
     return tuple(below)
 
@@ -128,8 +130,8 @@ class MessageSocket(Generic[M]):
     ) -> None:
         """Begin to read a socket, and own it.
 
-        ``lost`` is called once, with the reason, when the other side has closed, does not read, or sends
-        an invalid message.
+        ``lost`` is called once, with the reason, when the other side has closed, does not read, or sends an
+        invalid message.
         """
         sock.setblocking(False)
         self._socket, self._codec = sock, codec
@@ -145,12 +147,12 @@ class MessageSocket(Generic[M]):
 
     @property
     def is_congested(self) -> bool:
-        """Whether messages wait that the socket did not take."""
+        """Whether messages wait for the socket."""
         return bool(self._waiting)
 
     @property
     def congested_s(self) -> float:
-        """Seconds since the other side last took a message, while messages wait."""
+        """Seconds since the other side last read a message, while messages wait."""
         since_s = self._congested_since_s
         return 0.0 if since_s is None else self._loop.time() - since_s
 
@@ -158,12 +160,12 @@ class MessageSocket(Generic[M]):
         """Send a statement; the descriptors remain the caller's. No effect once the other side is gone.
 
         Raises:
-            OSError: no open file is left for a long message, or for descriptors that have to wait.
+            OSError: no file descriptor is free for a long message, or for descriptors that have to wait.
         """
         self._send(0, message, tuple(descriptors))
 
     def ask(self, message: MessageBase) -> asyncio.Future[M]:
-        """Send a question; the future waits for its answer, and fails when the other side has ended."""
+        """Send a question; the future returns its answer, or fails when the other side has ended."""
         number = next(self._numbers)
         answer: asyncio.Future[M] = self._loop.create_future()
         if not self._is_open:
@@ -175,13 +177,13 @@ class MessageSocket(Generic[M]):
         return answer
 
     def read_rest(self) -> None:
-        """Handle what an ended process had sent, and close."""
+        """Handle the messages that an ended process has sent, then close."""
         while self._is_open and self._read():
             pass
         self.close()
 
     def close(self) -> None:
-        """Close; open questions fail."""
+        """Close; pending questions fail."""
         if not self._is_open:
             return
         self._is_open = False
@@ -219,14 +221,14 @@ class MessageSocket(Generic[M]):
         self._loop.add_writer(self._socket, self._write)
 
     def _sent(self, data: bytes, descriptors: tuple[int, ...]) -> bool:
-        """Whether the message needs no further try: the socket took it, or never will."""
+        """Whether the message needs no retry: the socket accepted it, or never will."""
         try:
             socket.send_fds(self._socket, [data], descriptors)
         except BlockingIOError:
             if self._congested_since_s is None:
                 self._congested_since_s = self._loop.time()
             return False
-        except OSError:  # the other side is gone: reading reports it, after what it sent last
+        except OSError:  # the other side is gone: reading reports it, after its last messages
             pass
         self._congested_since_s = None
         return True
@@ -249,7 +251,7 @@ class MessageSocket(Generic[M]):
                 )
             except BlockingIOError:
                 return False
-            except OSError:  # once before the last messages of the other side
+            except OSError:  # occurs once before the last messages of the other side
                 data, descriptors = b"", []
                 if not has_failed:
                     has_failed = True
@@ -299,13 +301,13 @@ class LocalSocket(Generic[M]):
     is_congested: Final = False
 
     def __init__(self) -> None:
-        """Wait for :meth:`connect`; :func:`local_pair` makes both ends."""
+        """Start unconnected; :func:`local_pair` makes both ends."""
         self.other = self
         self._loop = asyncio.get_running_loop()
         self._handle: Handle[M] = lambda *_: None
 
     def connect(self, handle: Handle[M], **_lost: Callable[[str], None]) -> Self:
-        """Handle messages from now on; the other end is never lost."""
+        """Start to handle messages; the other end is never lost."""
         self._handle = handle
         return self
 
@@ -313,7 +315,7 @@ class LocalSocket(Generic[M]):
         """Send a statement; the descriptors remain the caller's.
 
         Raises:
-            OSError: no open file is left for descriptors.
+            OSError: no file descriptor is free for the duplicates.
         """
         self._loop.call_soon(self._deliver, message, _duplicates(descriptors))
 
@@ -322,7 +324,7 @@ class LocalSocket(Generic[M]):
         return asyncio.ensure_future(self._ask(message))
 
     def read_rest(self) -> None:
-        """Does nothing: the loop has handled all that the other end sent."""
+        """No effect: the loop has handled all messages of the other end."""
 
     def _deliver(self, message: M, descriptors: Sequence[int]) -> None:
         self.other._handle(message, descriptors)
@@ -344,7 +346,7 @@ def local_pair() -> tuple[LocalSocket[Any], LocalSocket[Any]]:
 def _end(answer: asyncio.Future[Any]) -> None:
     """Fail a question to a process that is gone."""
     answer.set_exception(SessionFailedError("the process that was asked is gone"))
-    answer.exception()  # retrieved: its owner may wait no more
+    answer.exception()  # mark as retrieved: its owner may no longer wait
 
 
 @contextlib.contextmanager
@@ -360,7 +362,7 @@ def write_file(data: bytes) -> int:
     """A descriptor of memory that holds these bytes.
 
     Raises:
-        OSError: no open file, or no memory, is left.
+        OSError: no file descriptor, or no memory, is free.
     """
     descriptor = os.memfd_create("antiphon-message", os.MFD_CLOEXEC)
     try:
@@ -400,7 +402,7 @@ def _read_file(descriptors: list[int]) -> bytes:
 
 
 def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
-    """A duplicate of each descriptor; where no open file is left for one, none remains open."""
+    """Duplicate each descriptor; if that fails for one, none remains open."""
     done: list[int] = []
     try:
         done.extend(map(os.dup, descriptors))
@@ -411,6 +413,6 @@ def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close each."""
+    """Close all descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -1,8 +1,8 @@
 """The messages between a front end and the engines, each declared once.
 
 In one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` are their
-bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is its index in the pool.
-A field out of its range ends the call that the message names; without a call, the front end.
+bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is its index in the pool. A
+field out of its range ends the call of its message, or, without a call, the front end's connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Wait: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=2**53)]
 FlushFrames: TypeAlias = Annotated[int, Meta(ge=0, le=1024)]
-"""Most frames of silence at once: recognisers lag behind by less than a hundred."""
+"""Most frames of silence in one request: recognisers have a delay of less than a hundred."""
 
 
 class Request(MessageBase, frozen=True):
@@ -71,21 +71,22 @@ class Resume(CallRequest, frozen=True):
 
 
 class SetParameters(CallRequest, frozen=True):
-    """Use other parameters from the next frame on: frames wait until the engine has change ``number``."""
+    """Use other parameters from the next frame on; frames wait until the engine has applied change
+    ``number``."""
 
     number: Count
     parameters: SamplingParameters
 
 
 class Prime(CallRequest, frozen=True):
-    """Read a prompt in place of the previous one; ``Primed`` with its number answers."""
+    """Read a prompt in place of the previous one; the answer is ``Primed`` with its number."""
 
     number: Count
     prompt: Prompt
 
 
 class Restart(CallRequest, frozen=True):
-    """Begin a new text in a fresh row, with this voice; ``Primed`` with its number answers."""
+    """Begin a new text in a fresh row, with this voice; the answer is ``Primed`` with its number."""
 
     number: Count
     prompt: Prompt | None
@@ -99,7 +100,7 @@ class PushText(CallRequest, frozen=True):
 
 
 class EndText(CallRequest, frozen=True):
-    """End the text here, unless its last word did."""
+    """End the text, unless its last word has ended it."""
 
 
 class ClearText(CallRequest, frozen=True):
@@ -109,7 +110,7 @@ class ClearText(CallRequest, frozen=True):
 class HearPadding(CallRequest, frozen=True):
     """Add ``frames`` frames of silence, ``upto`` in all, after the unfinished frame ``tail``.
 
-    Void once the caller's ``padding_run`` is greater than ``run``.
+    It has no effect once the caller's ``padding_run`` is greater than ``run``.
     """
 
     run: Count
@@ -127,7 +128,7 @@ class Arm(CallRequest, frozen=True):
 
 
 class Noted(CallRequest, frozen=True):
-    """Numbered messages are about to be sent, with the text of replies to frames below ``told_frame``.
+    """Store numbered messages before they are sent, with the text of replies to frames below ``told_frame``.
 
     ``kept`` is for the next connection of the call, in the protocol's own format.
     """
@@ -138,13 +139,14 @@ class Noted(CallRequest, frozen=True):
 
 
 class Acknowledge(CallRequest, frozen=True):
-    """The client has received numbered messages up to this one."""
+    """Report that the client has received numbered messages up to this one."""
 
     seq: CountOrNone
 
 
 class Detach(CallRequest, frozen=True):
-    """The connection has ended: the row waits for another. The front end no longer uses the lease."""
+    """Detach the call, whose connection has ended: the row waits for another. The front end no longer uses
+    the lease."""
 
 
 class Close(CallRequest, frozen=True):
@@ -152,13 +154,13 @@ class Close(CallRequest, frozen=True):
 
 
 class Unreadable(CallRequest, frozen=True):
-    """Replaces a message about a call that could not be read; ``words`` are the reason."""
+    """Replaces an unreadable message about a call; ``words`` are the reason."""
 
     words: str
 
 
 class Check(Request, frozen=True):
-    """Ask whether a caller would be admitted; ``Checked`` answers."""
+    """Ask whether a caller would be admitted; the answer is ``Checked``."""
 
     model: Model
     number: Count
@@ -166,7 +168,8 @@ class Check(Request, frozen=True):
 
 
 class Adopt(Request, frozen=True):
-    """Take a call of another worker; ``Checked`` answers. Its state is ``data``, or in a descriptor."""
+    """Accept a call from another worker; the answer is ``Checked``. Its state is ``data``, or in a
+    descriptor."""
 
     model: Model
     number: Count
@@ -181,7 +184,7 @@ class Lag(Request, frozen=True):
 
 
 class Sent(Request, frozen=True):
-    """Replies were given to sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
+    """Report replies written to sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
 
     model: Model
     sent_s: Seconds
@@ -291,7 +294,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(kind: Any, value: Any) -> Any:
-    """The reverse of :func:`_pack` for a declared type; msgspec reports its errors with the field's name."""
+    """Decode :func:`_pack` for a declared type; msgspec reports errors with the field's name."""
     if kind is AntiphonError:
         return _unpack_error(*value)
     name, shape, data = value

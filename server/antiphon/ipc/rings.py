@@ -1,11 +1,11 @@
 """The memory of all leases: one block of bytes per lease, and counters as arrays over the leases.
 
-A lease is one call's place. A block belongs to one call; every field of all blocks is one array, lease
-first, so an engine moves frames of many calls with a few array operations. Counters are apart from the
-blocks, each one array over the leases, since a tick looks at all of them. Each has one writer, so neither
+A lease is the memory of one call. A block belongs to one call; every field of all blocks is one array, lease
+first, so an engine moves frames of many calls with a few array operations. Counters are stored apart from the
+blocks, each as one array over the leases, since a tick reads all of them. Each has one writer, so neither
 side waits for a lock: the caller's half writes :class:`CallerCounts`, the engine writes
-:class:`EngineCounts`. Positions count from the lease's begin; position p of a ring is in slot ``p mod
-capacity``. A ring has twice the slots that may wait, so that the reading side can enforce the bound.
+:class:`EngineCounts`. Positions start at 0 with the lease; position p of a ring is in slot ``p mod
+capacity``. A ring has twice the slots of its bound, so that the reading side can enforce the bound.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CallerCounts:
     ROWS: Final = 8
 
     def __init__(self, rows: Counts) -> None:
-        """Name the rows of ``[ROWS, leases]``; ``written`` is the first, read before the rest."""
+        """Name the rows of ``[ROWS, leases]``; ``written`` is the first, read before the others."""
         self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
         self.given, self.parameters = rows[5:7]
         self.due_s: Times = rows[7].view(np.float64)
@@ -56,8 +56,8 @@ class EngineCounts:
     given up. ``taken`` (flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
     ``flushed_out``: outcomes of frames. ``ticks``: ticks that the lease took part in; ``in_tick`` and
     ``is_over``: flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``.
-    ``padding_done``: requested frames of silence that wait no more. ``first_complete_s``, float64: when
-    the first frame was complete.
+    ``padding_done``: requested frames of silence that no longer wait. ``first_complete_s``, float64: when the
+    first frame was complete.
     """
 
     ROWS: Final = 17
@@ -73,7 +73,7 @@ class EngineCounts:
 
 
 class Arena:
-    """The leases that one side sees: an engine sees all, a front end those of its pool."""
+    """The leases of one side: all of them for an engine, those of its pool for a front end."""
 
     def __init__(
         self, shape: Shape, blocks: NDArray[np.void], caller: Counts, engine: Counts, turn: Counts
@@ -110,9 +110,9 @@ class Arena:
             bell()
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """Copy one lease to another, whose replies up to position ``taken`` are taken.
+        """Copy one lease to another; replies up to position ``taken`` have been taken.
 
-        ``again`` replies are to be given a second time. The engine has applied ``parameters`` changes of
+        The next ``again`` replies are sent a second time. The engine has applied ``parameters`` changes of
         the sampling parameters: later changes were lost with their connection.
         """
         self.blocks[target] = self.blocks[source]
@@ -178,7 +178,7 @@ class InputRings:
         self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
-        """Whole frames that wait, by lease; more than ``bound`` where some will be dropped."""
+        """Whole frames that wait, by lease; can exceed ``bound`` until the excess is dropped."""
         waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
         return waiting
 
@@ -197,7 +197,7 @@ class InputWriter:
         written = int(rings.written[lease])  # of another connection of the call
         self._next_frame = 1 + int(rings.frame[lease, (written - 1) % rings.capacity]) if written else 0
         self._filled = 0  # samples of the unfinished frame
-        self._is_skipping = False  # that frame found no slot
+        self._is_skipping = False  # the current frame found no slot
         self._received_s = 0.0
         self.refused = 0
 
@@ -274,7 +274,7 @@ class InputWriter:
         self._count_refused(frames)
 
     def finish(self) -> None:
-        """Fill an unfinished frame up with silence."""
+        """Pad an unfinished frame with silence."""
         if self._filled and not self._is_skipping:
             self._slot[self._filled :] = 0.0
         if self._filled:
@@ -332,16 +332,16 @@ class RingReplies(NamedTuple):
 
     @property
     def is_padding(self) -> NDArray[np.bool_]:
-        """Which ones answer flush padding."""
+        """Which replies answer flush padding."""
         is_padding: NDArray[np.bool_] = self.run != NOT_PADDING
         return is_padding
 
     def copy(self) -> RingReplies:
-        """A copy in memory of its own."""
+        """A copy in separate memory."""
         return RingReplies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
     def chosen(self, which: slice | NDArray[np.bool_]) -> RingReplies:
-        """Some of them, in the same order."""
+        """A selection, in the same order."""
         pcm = None if self.pcm is None else self.pcm[which]
         return RingReplies(self.marks[which], pcm, self.vad[which])
 
@@ -385,7 +385,7 @@ class OutputRings:
 
     def publish(self, leases: Counts, replies: RingReplies) -> int:
         """Add one reply for each of ``leases [n]``; returns the number of old replies given up."""
-        # Read once: a reader may take all of them in between, and then none is given up.
+        # Read once: a reader may take all replies in between; then none is given up.
         written, taken = self.written[leases], self.taken[leases]
         is_behind = written - taken >= self.bound
         given_up = self._give_up(leases[is_behind], taken[is_behind]) if np.count_nonzero(is_behind) else 0
@@ -417,7 +417,7 @@ class OutputRings:
         else:
             found = self.read(lease, np.arange(start, end) % self.capacity)
         self.fence()
-        overwritten = self.written.item(lease) - self.capacity + 1 - start  # or begun to be overwritten
+        overwritten = self.written.item(lease) - self.capacity + 1 - start  # or their overwriting has begun
         if overwritten > 0:
             found = found.chosen(slice(overwritten, None))
             start = end - found.frame.size
@@ -425,7 +425,8 @@ class OutputRings:
         return found, start - before
 
     def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
-        """The position to replay from, its reply's frame or the next one, and the number of replies given.
+        """The position to replay from, the frame of its reply (or of the next one), and the number of replies
+        given.
 
         Replays available replies after ``frame``: from ``told_frame`` on, ``replay_frames`` before the last.
         """
@@ -450,7 +451,7 @@ class OutputRings:
         return RingReplies(self.marks[leases, slots], pcm, self.vad[leases, slots])
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
-        """Which positions have not been overwritten, nor begun to be."""
+        """Which positions have not been overwritten, even in part."""
         self.fence()
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole

@@ -1,8 +1,8 @@
 """The caller's half of a session: input, replies and requests, on its arrays and by messages.
 
-A session belongs to its client's thread (:mod:`antiphon.ipc.engine_client`), an event loop's, which also
-passes it the engine's messages. It takes no lock. Audio needs a lease, which comes with the row; text may
-come earlier.
+A session belongs to the thread of its client's event loop (:mod:`antiphon.ipc.engine_client`), which also
+passes it the engine's messages. It uses no locks. Audio needs a lease, which is assigned with the row; text
+may be sent earlier.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from antiphon.models.sampling import SamplingParameters
 class SessionLink:
     """Callbacks of the sessions of one engine.
 
-    ``send`` a message; ``nudge`` the engine thread: a frame is whole, or replies have room; the session
-    has ``changed``: notify its owner soon; it has ``closed``.
+    ``send`` sends a message; ``nudge`` wakes the engine thread after a whole frame, or when replies have
+    room; ``changed`` schedules a notification of the session's owner; ``closed`` reports the end.
     """
 
     send: Callable[[messages.CallRequest], None]
@@ -38,9 +38,9 @@ class SessionLink:
 class Session:
     """A caller's end of the engine.
 
-    Audio pushed before it is ACTIVE is ignored: no row reads it yet, and frame 0 is the first one after.
-    Text waits. Input after it is finished or CLOSED is ignored. ``error`` says why a CLOSED session ended,
-    None when its owner closed it; ``lease`` is None while it has none. The ``parameters`` apply from the
+    Audio pushed before it is ACTIVE is ignored, since no row reads it; frame 0 is the first one after. Text
+    waits. Input after its end, or after CLOSED, is ignored. ``error`` is the reason why a CLOSED session
+    ended, None when its owner closed it; ``lease`` is None without one. The ``parameters`` apply from the
     next frame on. All times are seconds of the engine's clock.
     """
 
@@ -56,7 +56,7 @@ class Session:
     ) -> None:
         """Start QUEUED; unless ``is_primed``, a prompt is read first.
 
-        With ``notify`` None no call announces a change: the session's owner polls.
+        With ``notify`` None changes are not announced: the session's owner polls.
         """
         self.id = session_id
         self.state = SessionState.QUEUED
@@ -81,17 +81,17 @@ class Session:
         self._is_finished = False
         self._run = self._padding = self._padding_void = 0  # interruptions, silent frames
         self._parameters = 0  # changes
-        self._words = self._words_void = 0  # sent, and flushed
+        self._words = self._words_void = 0  # words sent, and words flushed
         self._final: SessionStats | None = None
         self._sends = SendStats(side.spec, side.deliveries, is_live=self._is_live)
 
-    # What waits.
+    # Waiting input and replies.
 
     @property
     def room_samples(self) -> int:
         """Samples that :meth:`push` takes now without dropping or refusing any.
 
-        Callers whose pipeline never drops (stt) read their socket only while this is above 0 and push at
+        Callers of a pipeline that never drops (stt) read their socket only while this is above 0, and push at
         most that many; live pipelines (codec, duplex) need no check.
         """
         if self.state is not SessionState.ACTIVE or self._writer is None:
@@ -125,15 +125,15 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all input was answered and every reply taken.
+        """Whether all input is answered and every reply taken.
 
         A frame may be unfinished.
         """
         return self._side.consistently(self._is_at_rest)
 
     def _is_at_rest(self) -> bool:
-        # In this order: a frame is marked as in progress before it stops waiting, and its reply waits
-        # before that mark goes.
+        # In this order: a frame is marked as in progress before it stops waiting, and its reply waits before
+        # that mark is cleared.
         if self._has_input:
             return False
         if self.lease is None:
@@ -164,7 +164,7 @@ class Session:
 
     @property
     def _takes_no_more(self) -> bool:
-        """Whether the input has ended: by its owner, by its last word, or by the limit of steps."""
+        """Whether the input has ended: by its owner, by its last word, or by the limit on steps."""
         return self._is_finished or (self.lease is not None and bool(self._engine.is_over[self.lease]))
 
     # Input.
@@ -221,10 +221,10 @@ class Session:
             raise UnsupportedError(f"a {self._kind} session takes {taken}")
 
     def prime(self, prompt: Prompt) -> None:
-        """Read this prompt before anything else, in place of the previous one, if any.
+        """Read this prompt before any other input, in place of the previous prompt, if any.
 
         Raises:
-            SessionError: something was pushed already, or no open file is left to pass it on.
+            SessionError: other input was pushed already, or no file descriptor is free for the prompt.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -237,7 +237,7 @@ class Session:
             self.state = SessionState.PRIMING
 
     def restart(self, prompt: Prompt | None) -> None:
-        """Discard all text, words being synthesised included; the row restarts, with this voice.
+        """Discard all text, including words being synthesised, and restart the row with this voice.
 
         There is room for words again once the row has restarted; earlier words get no more replies.
 
@@ -270,11 +270,11 @@ class Session:
             self._link.changed(self)
 
     def hear_padding(self, frames: int, now_s: float) -> None:
-        """Process ``frames`` frames of silence once all audio is answered, on a copy of the row's state.
+        """Process ``frames`` frames of silence on a copy of the row's state, after all audio is answered.
 
-        Their replies are marked ``is_padding``. Input pushed later is processed as if there had been no
-        silence; remaining replies to the silence are discarded. If all ``padding_rows`` are in use, no copy
-        is made and the silence remains in the state.
+        Their replies are marked ``is_padding``. Later input is processed as if there had been no silence;
+        remaining replies to the silence are discarded. If all ``padding_rows`` are in use, no copy is made
+        and the silence remains in the state.
 
         Raises:
             UnsupportedError: the pipeline is live, or takes text.
@@ -336,7 +336,7 @@ class Session:
         return TakenReplies(replies, interrupted_at)
 
     def _wanted(self, found: RingReplies) -> RingReplies:
-        """Leave out replies that the engine published while this side flushed or interrupted them."""
+        """Exclude replies that the engine published while this side flushed or interrupted them."""
         if not (self._padding or self._first_kept):
             return found
         is_padding = found.is_padding
@@ -346,7 +346,7 @@ class Session:
         return found.chosen(~(is_flushed | is_void))
 
     def flush(self) -> int:
-        """Discard waiting input and replies; returns the first frame that may still arrive."""
+        """Discard waiting input and replies; returns the first frame whose reply may still arrive."""
         self._interrupt()
         if not self._takes_audio:
             self._words_void = self._words - self._is_finished  # an end that was sent remains
@@ -371,8 +371,8 @@ class Session:
     def sent(self, reply: FrameReply, sent_s: float, peer_wait_s: float = 0.0) -> None:
         """Record that a reply was given to the socket at ``sent_s`` (the engine's clock).
 
-        ``peer_wait_s`` of its time was spent waiting for a peer that does not read: that makes a frame
-        late, but does not count when the server decides whether to admit more callers.
+        Of its latency, ``peer_wait_s`` was spent on a peer that does not read: the frame is late, but does
+        not affect admission.
         """
         if not reply.is_padding:
             first_s = None
@@ -387,7 +387,7 @@ class Session:
             self._watcher(reply)
 
     def watch(self, watcher: Callable[[FrameReply], None]) -> None:
-        """Call ``watcher`` with every reply from now on, once it was given to the socket."""
+        """Call ``watcher`` with every later reply, after it was written to the socket."""
         self._watcher = watcher
 
     def stats(self) -> SessionStats:
@@ -399,32 +399,35 @@ class Session:
             return SessionStats(queue_frames=self.queue_frames)
         return read_stats(self._side, self.lease, self._sends, self._writer, queue=self.queue_frames)
 
-    # Its life.
+    # Resumption and end.
 
     def arm(self, key: bytes, owner: str) -> None:
         """Let another connection resume the call by the token that hashes to ``key``, with this API key."""
         self._link.send(messages.Arm(self.id, key, owner))
 
     def note(self, notes: tuple[Note, ...], told_frame: int, kept: bytes = b"") -> None:
-        """Numbered messages are about to be sent, with the text of replies to frames below ``told_frame``.
+        """Store numbered messages before they are sent, with the text of replies to frames below
+        ``told_frame``.
 
         ``kept`` is for the next connection of the call.
         """
         self._link.send(messages.Noted(self.id, notes, told_frame, kept))
 
     def acknowledge(self, seq: int) -> None:
-        """The client has received numbered messages up to this one."""
+        """Record that the client has received numbered messages up to this one."""
         self._link.send(messages.Acknowledge(self.id, seq))
 
     def detach(self) -> None:
-        """The connection has ended: the row waits. Nothing may be pushed or taken any more.
+        """Detach the session, whose connection has ended: the row waits. Nothing may be pushed or taken any
+        more.
 
         The session ends with ReplacedError when the call is resumed, with ResumeError when it expires.
         """
         self._link.send(messages.Detach(self.id))
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """End the session and free its row; input and replies that wait or are in progress are discarded."""
+        """End the session and free its row; waiting input and replies, and those in progress, are
+        discarded."""
         if self.state is SessionState.CLOSED:
             return
         self.error = error
@@ -443,7 +446,7 @@ class Session:
         self._link.send(messages.Close(self.id))
         self._link.changed(self)
 
-    # From the client.
+    # From the engine.
 
     def handle(self, notice: messages.CallNotice) -> None:
         """Handle a message of the engine."""
@@ -478,7 +481,7 @@ class Session:
         self._parameters = max(self._parameters, int(caller.parameters[lease]))
         caller.parameters[lease] = self._parameters
         self._sends.due_s = float(caller.due_s[lease])
-        # Replies that another connection has taken, and that are not replayed.
+        # Replies that another connection has taken and that are not replayed.
         gone = counts.silent[lease] + counts.lost[lease] + counts.flushed_out[lease]
         waits = self._outputs.written[lease] - self._outputs.taken[lease]
         self._sends.out = max(0, int(counts.taken[lease] - gone - waits))

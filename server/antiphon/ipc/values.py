@@ -1,4 +1,4 @@
-"""Values that a front end and an engine exchange: of calls, of resumption, of memory."""
+"""Values that a front end and an engine exchange, about calls, resumption and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.models.spec import ModelSpec
 
 
 class SessionState(StrEnum):
-    """The state of a session; it never goes back, except for a prompt that arrives late."""
+    """The state of a session; states change in this order, except for a late prompt."""
 
     QUEUED = "queued"
     PRIMING = "priming"  # it has a row, which still reads its prompt
@@ -29,11 +29,11 @@ class SessionState(StrEnum):
 class FrameReply:
     """The result of one tick for one frame.
 
-    ``frame`` is the number of the input frame answered, counted from 0 at the session's begin, dropped
-    ones included (tts: the number of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one
-    probability per head. ``complete_s`` is when the frame's last sample arrived, ``replied_s`` when the
-    step ended, both on the engine's clock; ``wait_ms`` lies between complete and the step's start.
-    ``is_padding``: it answers flush padding (``CallSession.hear_padding``), and ``frame`` is -1.
+    ``frame`` is the number of the answered input frame, from 0 at the session's start, including dropped ones
+    (tts: the number of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one probability per
+    head. ``complete_s`` is when the frame's last sample arrived, ``replied_s`` when the step ended, both on
+    the engine's clock; ``wait_ms`` lies between complete and the step's start. ``is_padding``: it answers
+    flush padding (``CallSession.hear_padding``), and ``frame`` is -1.
     """
 
     frame: int
@@ -50,7 +50,7 @@ class FrameReply:
 class TakenReplies(NamedTuple):
     """Replies, oldest first, and, when older ones were dropped since the last read, the first frame kept.
 
-    All replies here answer frames from ``interrupted_at`` on; all replies read before answer earlier ones.
+    All replies here answer frames from ``interrupted_at`` on; all replies read earlier answer earlier ones.
     """
 
     replies: list[FrameReply]
@@ -110,7 +110,7 @@ Owner: TypeAlias = Annotated[str, Meta(max_length=256)]
 """The name of an API key."""
 
 Kept: TypeAlias = Annotated[bytes, Meta(max_length=64)]
-"""Data that a connection leaves to the next one of its call, in the protocol's own format."""
+"""Data of a connection for the next one of its call, in the protocol's own format."""
 
 Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
 """A numbered message: its number, and its bytes as they are sent, text or events."""
@@ -135,14 +135,14 @@ class ResumeClaim:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A call as a front end needs it to continue it on another connection.
+    """The data that a front end needs to continue a call on another connection.
 
-    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks, the
-    next one has ``next_seq``. The text of replies to frames below ``told_frame`` was noted. ``kept`` is
-    what the last connection left to the next one, in the protocol's own format. ``replay_from`` is the
-    first frame whose reply may still arrive; ``replayed`` replies were given to another connection.
-    ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end ended before it
-    could record their use.
+    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks; the next
+    message has ``next_seq``. The text of replies to frames below ``told_frame`` is in stored messages.
+    ``kept`` is data of the last connection for the next one, in the protocol's own format. ``replay_from`` is
+    the first frame whose reply may still arrive; ``replayed`` replies were given to another connection.
+    ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end ended before it could
+    record their use.
     """
 
     call: str
@@ -159,7 +159,7 @@ class Resumption:
 
 PAGE_BYTES: Final = 4096
 RING_BOUNDS: Final = 2
-"""Slots of a ring per frame that may wait in it: the reading side enforces the bound."""
+"""Slots of a ring per frame of its bound: the reading side enforces the bound."""
 
 IN_MARKS: Final = 2
 """The marks of an input frame, adjacent so that a tick moves them at once: frame, complete_s."""
@@ -167,7 +167,7 @@ OUT_MARKS: Final = 7
 """The marks of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
 
 RECENT_TICKS: Final = 128
-"""Statistics of times cover this number of last ticks: ten seconds of speech."""
+"""Number of ticks that statistics of times cover: ten seconds of speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Shape:
 
     @classmethod
     def of(cls, spec: ModelSpec, *, input_frames: int, output_frames: int) -> Shape:
-        """The shape of leases that a model's calls need."""
+        """The shape of the leases of a model's calls."""
         return cls(
             input_frames,
             output_frames,

@@ -19,7 +19,8 @@ from antiphon.errors import ProtocolError
 from antiphon.values import shown
 
 MAX_MESSAGE_BYTES: Final = 16_384
-"""Bytes of audio, a second at 8 kHz, and of a control message. Asterisk sends 20 ms at a time."""
+"""Largest audio message in bytes (a second at 8 kHz), and largest control message. Asterisk sends 20 ms at a
+time."""
 
 MAX_NAME_CHARS: Final = 256
 MAX_FRAME_BYTES: Final = 8_192
@@ -42,7 +43,7 @@ FORMATS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MediaStart:
-    """The first message: a format, and the bytes of a frame of it. Answers are JSON if it is."""
+    """The first message, with the format and the bytes of a frame. ``is_json``: answers are JSON, too."""
 
     channel: str
     codec: str
@@ -101,7 +102,7 @@ def _from_json(message: str) -> _Event:
 
 
 def _from_words(message: str) -> _Event:
-    """``NAME key:value key:value``; the event that names a mark has its name behind a space."""
+    """Parse ``NAME key:value key:value``; an event about a mark has the mark's name after a space."""
     name, _, rest = message.partition(" ")
     if name == "MEDIA_MARK_PROCESSED":
         return _Event(name, correlation_id=rest)
@@ -124,7 +125,7 @@ def _started(event: _Event, *, is_json: bool) -> MediaStart:
 
 
 def encode(start: MediaStart, command: str, mark: str = "") -> str:
-    """A command, such as ``ANSWER``, ``FLUSH_MEDIA`` and ``MARK_MEDIA``, which has a name."""
+    """A command, such as ``ANSWER``, ``FLUSH_MEDIA`` and ``MARK_MEDIA`` (with a mark's name)."""
     if not start.is_json:
         return f"{command} {mark}" if mark else command
     return json.dumps({"command": command, "correlation_id": mark} if mark else {"command": command})

@@ -1,8 +1,8 @@
 """AudioSocket, Asterisk's protocol for the audio of one call over TCP: messages to bytes and back.
 
 Derived from the protocol's public description (docs.asterisk.org, "AudioSocket") and from what Asterisk's
-main branch of August 2026 sends. A message is a byte for its kind, its length in two bytes, big endian, and
-its payload. PCM is signed, 16 bits, little endian, mono, mostly 20 ms a message.
+main branch of August 2026 sends. A message is one byte of kind, two bytes of length (big endian), and the
+payload. PCM is signed, 16 bits, little endian, mono, usually 20 ms a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HANG_UP, UUID, DIGIT, FAILED = 0x00, 0x01, 0x03, 0xFF
 RATES: Final[Mapping[int, int]] = MappingProxyType(
     {0x10: 8_000, 0x11: 12_000, 0x12: 16_000, 0x13: 24_000, 0x14: 32_000, 0x15: 44_100, 0x16: 48_000}
 )
-"""The rate of each kind of audio. Those of 96 and 192 kHz are not accepted."""
+"""The rate of each kind of audio. 96 and 192 kHz are not accepted."""
 
 KINDS: Final = MappingProxyType({rate: kind for kind, rate in RATES.items()})
 
@@ -35,7 +35,7 @@ LIMITS: Final[Mapping[int, int]] = MappingProxyType(
 """The longest payload of each kind."""
 
 FAREWELL: Final = bytes(HEAD_BYTES)
-"""Hang up."""
+"""The message that hangs up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class CallerDigit:
 
 @dataclass(frozen=True, slots=True)
 class CallOver:
-    """The call is over, or Asterisk has failed."""
+    """The end of the call, or an error of Asterisk."""
 
 
 AudioSocketMessage: TypeAlias = CallNamed | CallerAudio | CallerDigit | CallOver

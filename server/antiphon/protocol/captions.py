@@ -13,7 +13,7 @@ from typing import Final
 PAUSE_S: Final = 1.0
 MAX_CHARS: Final = 64
 WORD_S: Final = 0.4
-"""Seconds of a word without an end."""
+"""Seconds assumed for a word without an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def as_srt(segments: Iterable[Segment]) -> str:
 
 def as_vtt(segments: Iterable[Segment]) -> str:
     """The WebVTT file."""
-    blocks = (  # escaped: the three start entities and tags, and ``>`` could form an arrow
+    blocks = (  # escaped: the three characters start entities and tags, and ``>`` could form an arrow
         f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{escape(it.text, quote=False)}\n"
         for it in segments
     )

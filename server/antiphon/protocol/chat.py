@@ -32,7 +32,7 @@ class ResumeMode(StrEnum):
 
     NO = "0"
     ABLE = "1"  # a call that can be resumed
-    AGAIN = "again"  # this connection resumes one
+    AGAIN = "again"  # this connection resumes a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def parse_chat_query(
     the longest wait that the server offers.
 
     Raises:
-        ProtocolError: a value that is not a number, or out of range, or not one of the choices.
+        ProtocolError: a value is not a number, out of range, or not one of the choices.
     """
     given = {name: _number(name, query[name], rule) for name, rule in _RULES.items() if name in query}
     voice = query.get("voice_prompt") or None  # stock clients may send none
@@ -125,7 +125,7 @@ def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:
-    """The parameters after a ``set`` event; those it does not name stay the same.
+    """The parameters after a ``set`` event; others keep their values.
 
     Raises:
         ProtocolError: no object ``parameters``, an unknown name in it, or a value that does not fit.
@@ -161,7 +161,7 @@ def parameter_ranges() -> dict[str, dict[str, Any]]:
 
 
 def parameters_to_json(parameters: SamplingParameters) -> dict[str, Any]:
-    """The parameters as the ``ready`` event carries them and ``set`` takes them."""
+    """The parameters in the form of the ``ready`` and ``set`` events."""
     return asdict(parameters)
 
 

@@ -16,17 +16,17 @@ from antiphon.values import shown
 E = TypeVar("E")
 
 MAX_EVENT_CHARS = 1_048_576
-"""Most characters of an event: 16 seconds of audio, far more than clients send."""
+"""Longest event in characters: 16 seconds of audio, far more than clients send."""
 
 MAX_PLAIN_CHARS: Final = 524_288
-"""Most characters of an event without audio, which a general parser reads: the longest instructions,
-escaped, have 393,216."""
+"""Longest event without audio, in characters, since it is parsed in full: the longest instructions, escaped,
+have 393,216."""
 
 MAX_EXPLAINED_CHARS: Final = 65_536
-"""Characters of an event with invalid base64 that are parsed to find the error."""
+"""Longest event with invalid base64 that is parsed to find the error, in characters."""
 
 HEAD_CHARS: Final = 1024
-"""Characters at the start of an event with audio that hold its name, after a type and an id."""
+"""Characters at the start of an event in which the name of its audio field is expected."""
 
 MAX_EVENT_ID_CHARS = 512
 """Most characters of an id, the published limit."""
@@ -119,7 +119,8 @@ def _audio_of(text: str) -> Fields | None:
     """The fields of an event that appends audio, decoded to bytes; None for every other event.
 
     Raises:
-        FieldError: a long event whose audio is no base64; of a short one the general parser says why.
+        FieldError: a long event whose audio is no base64; for a short one the general parser gives the
+        reason.
     """
     try:
         event = _AUDIO_EVENT.decode(text)

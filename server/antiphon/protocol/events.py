@@ -25,7 +25,7 @@ class Sender(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """The required and the optional fields of an event, by JSON type. Others are ignored."""
+    """The required and the optional fields of an event, by JSON type; other fields are ignored."""
 
     sender: Sender
     required: Mapping[str, Types]
@@ -90,7 +90,7 @@ def check_event(event: Event, *, sender: Sender) -> None:
     """Compare an event with the table.
 
     Raises:
-        ProtocolError: an unknown type, the wrong sender, a field missing or of the wrong type.
+        ProtocolError: an unknown type, the wrong sender, or a field that is missing or of the wrong type.
     """
     kind = EVENT_KINDS.get(event.type)
     if kind is None or kind.sender is not sender:
@@ -147,9 +147,9 @@ def resumed(
 ) -> Event:
     """The call continues here: ``input_frame`` is the first input frame that the server has not received.
 
-    ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still come,
-    ``missed_frames`` how many before it never reached the client. ``worker`` is the name of the worker that
-    holds the call.
+    ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still arrive;
+    ``missed_frames`` earlier ones never reached the client. ``worker`` is the name of the worker that holds
+    the call.
     """
     return Event(
         "resumed",
@@ -222,7 +222,7 @@ def heard(text: str) -> Event:
 
 
 def tool(name: str, arguments: str) -> Event:
-    """The text model of a voice agent calls a tool; ``arguments`` as it wrote them."""
+    """The text model of a voice agent calls a tool; ``arguments`` is its own text."""
     return Event("tool", {"name": name, "arguments": arguments})
 
 

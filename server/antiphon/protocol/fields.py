@@ -1,6 +1,6 @@
 """The fields of a JSON event, read with their types checked and their path in every error.
 
-Structs of msgspec would be shorter, but their errors lack the value and the clients' text, and they do not
+Structs of msgspec would be shorter, but their errors lack the value and the documented texts, and they do not
 treat null as an absent field.
 """
 
@@ -70,17 +70,17 @@ class Fields:
         return self.text(name, max_chars=max_chars)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """A required string, one of these."""
+        """A required string, one of ``choices``."""
         value: str = self.text(name, max_chars=1000)
         self._value(name, ValueRule(str, choices=tuple(choices)))
         return value
 
     def optional_choice(self, name: str, choices: Sequence[str]) -> str | None:
-        """An optional string, one of these."""
+        """An optional string, one of ``choices``."""
         return self.choice(name, choices) if name in self else None
 
     def whole(self, name: str, choices: Sequence[int], *, default: int) -> int:
-        """A whole number, one of these."""
+        """A whole number, one of ``choices``."""
         return int(self._value(name, ValueRule(int, choices=tuple(choices)), default))
 
     def number(self, name: str, low: float, high: float, *, default: float) -> float:
@@ -122,7 +122,7 @@ class Fields:
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
-        """Required bytes in base64, at least one; already decoded bytes pass."""
+        """Required bytes in base64, at least one; bytes that are decoded already are returned."""
         value = self.values.get(name)
         value = value if isinstance(value, bytes) else self._value(name, TEXT)
         if value is None:

@@ -1,7 +1,7 @@
 """The JSON speech dialect: ``/api/speech/asr`` and ``/api/speech/tts``, messages to values and back.
 
-Derived from the public clients of the dialect, of November 2026. A message is a JSON object that names its
-``type``; audio is base64. It is Kyutai's streaming of recognition and synthesis in another form.
+Derived from the dialect's public clients as of November 2026. A message is a JSON object that names its
+``type``; audio is base64. It has the functions of Kyutai's streaming recognition and synthesis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ASR_PATH: Final = "/api/speech/asr"
 TTS_PATH: Final = "/api/speech/tts"
 
 MAX_MESSAGE_CHARS: Final = 262_144
-"""Bytes of four seconds of audio at 24 kHz, and of its base64; clients send 80 ms."""
+"""Longest message: the base64 of four seconds of audio at 24 kHz; clients send 80 ms."""
 
 MAX_AUDIO_BYTES: Final = 131_072
 WAV: Final = "wav"
 """The format of a setup that names none."""
 
 HORIZONS_S: Final = (0.5, 1.0, 2.0, 3.0)
-"""The length of the pause that each probability is about."""
+"""The length in seconds of the pause that each probability is for."""
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -55,7 +55,7 @@ class SpeechAudio:
 
 @dataclass(frozen=True, slots=True)
 class SpeechText:
-    """Words to speak, of a request where it has a name."""
+    """Words to speak; ``request`` is the client's name for the request, if any."""
 
     text: str
     request: str | None = None
@@ -63,14 +63,14 @@ class SpeechText:
 
 @dataclass(frozen=True, slots=True)
 class SpeechFlush:
-    """Request the transcript of the audio so far; ``id`` returns with its end."""
+    """Request the transcript of the audio so far; ``id`` is repeated with its end."""
 
     id: int | str
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnd:
-    """End the input, of a request where it has a name."""
+    """The end of the input; ``request`` is the client's name for the request, if any."""
 
     request: str | None = None
 

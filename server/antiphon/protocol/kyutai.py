@@ -32,14 +32,14 @@ from antiphon.protocol.packed import (
 PATH: Final = "/api/asr-streaming"
 
 NO_FREE_CHANNELS: Final = "no free channels"
-"""The message to a client when every row is taken, word for word."""
+"""The exact message to a client when every row is in use."""
 
 STEPS: Final = range(2**63)
 
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The client starts; servers without a setup step are ready without it."""
+    """The start of a client; servers without a setup step are ready without it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class OggOpus:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A place in the audio; the server returns it once everything before it is transcribed.
+    """A position in the audio; the server returns it once everything before it is transcribed.
 
     ``id`` is an i64.
     """
@@ -74,7 +74,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The server accepts audio from now on."""
+    """The server now accepts audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def encode(message: ClientMessage | ServerMessage) -> bytes:
     """The bytes of a message: samples and probabilities in single precision, times in double.
 
     Raises:
-        ProtocolError: a value that its field cannot carry.
+        ProtocolError: a value that its field cannot hold.
     """
     if isinstance(message, Audio):
         return _AUDIO_HEAD + pack_floats(message.pcm)
@@ -165,7 +165,7 @@ def to_json(message: ClientMessage | ServerMessage) -> dict[str, Any]:
 
 
 def decode(data: bytes, kinds: Mapping[str, Callable[[dict[str, Any]], M]]) -> M:
-    """A message, by the reader of its type.
+    """Decode a message with the reader of its type.
 
     Raises:
         ProtocolError: not msgpack, another type, a field missing or of the wrong type.

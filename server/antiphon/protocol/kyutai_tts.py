@@ -30,7 +30,7 @@ from antiphon.protocol.payload import decode_object
 PATH: Final = "/api/tts_streaming"
 
 END: Final = b"\0"
-"""The binary message of clients without msgpack for the end of the text."""
+"""The binary message that ends the text, from clients without msgpack."""
 
 MAX_TEXT_BYTES: Final = 65_536
 """Most bytes of text in one message, in UTF-8: an hour of speech, the same as in a POST."""
@@ -39,7 +39,7 @@ MAX_VOICE_DIMENSIONS: Final = 3
 
 
 class SpeechFormat(StrEnum):
-    """The encoding of the server's speech, by the query."""
+    """The encoding of the server's speech, from the query."""
 
     PCM_PACKED = "PcmMessagePack"
     OGG_PACKED = "OggOpusMessagePack"
@@ -48,7 +48,7 @@ class SpeechFormat(StrEnum):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the client receives messages, and not only audio."""
+        """Whether the client receives messages (not only audio)."""
         return self in (SpeechFormat.PCM_PACKED, SpeechFormat.OGG_PACKED)
 
     @property
@@ -68,14 +68,14 @@ class TtsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words to speak: whole ones, and ``<break time="1.5s"/>``."""
+    """Words to speak: whole words, and ``<break time="1.5s"/>``."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
-    """A voice of the client's own, before any text: float32, flat, and its shape."""
+    """A client's voice, before any text: flat float32 values, and their shape."""
 
     embeddings: FloatArray
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ class Eos:
 class Spoken:
     """A word and its time, in seconds of the audio sent. On the wire it is a ``Text`` too.
 
-    A word without duration is not spoken: the model cannot say it.
+    A word without a duration is not spoken, since the model cannot pronounce it.
     """
 
     text: str
@@ -115,7 +115,7 @@ def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
     """The parsed query; unknown keys are ignored. ``max_wait_s`` bounds the wait.
 
     Raises:
-        ProtocolError: the format is unknown, or the wait is no time.
+        ProtocolError: the format is unknown, or the wait is not a valid time.
     """
     name = query.get("format", SpeechFormat.OGG)
     if name not in list(SpeechFormat):
@@ -150,7 +150,7 @@ def decode_client(data: bytes | str) -> ClientMessage:
 
 
 def _text(text: str) -> Text:
-    # A letter takes at most four bytes: only texts that may be too long are counted.
+    # A character takes at most four bytes, so only texts that may be too long are counted.
     if 4 * len(text) > MAX_TEXT_BYTES and (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
         raise ProtocolError(f"a text of {size} bytes, the limit is {MAX_TEXT_BYTES}; send it in several")
     return Text(text)

@@ -1,4 +1,5 @@
-"""Events from a client of OpenAI Live over ``/v1/live/sessions``: JSON events, one a WebSocket text message.
+"""Events from a client of OpenAI Live over ``/v1/live/sessions``: JSON events, one in each WebSocket text
+message.
 
 Derived from the types of the ``openai`` package 3.54.0 (``types/live``). An event may have an ``event_id``,
 which the reply repeats as ``client_event_id``. ``docs/live.md`` has the table of events and fields.
@@ -48,7 +49,7 @@ class ResumeSession:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeEvents:
-    """The client has received all numbered events up to this one."""
+    """Acknowledges all numbered events up to this one."""
 
     seq: int
     event_id: str | None = None
@@ -56,7 +57,7 @@ class AcknowledgeEvents:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The requested changes."""
+    """A change of the session."""
 
     session: SessionChange
     event_id: str | None = None
@@ -72,14 +73,14 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """The model gets silence from now on."""
+    """Send the model silence instead of the caller's audio."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unmute:
-    """The model gets the caller's audio again."""
+    """Send the model the caller's audio again."""
 
     event_id: str | None = None
 
@@ -95,7 +96,7 @@ class Close:
 class AppendText:
     """``content`` for the model: ``kind`` is instructions, thinking or commentary, as the API defines them.
 
-    It is the result of a delegation where that is named.
+    With a delegation's id it is the result of that delegation.
     """
 
     kind: str
@@ -143,7 +144,7 @@ ClientEvent: TypeAlias = (
 )
 
 MAX_APPENDED_CHARS = 4000
-"""The published limit of appended text is 500 tokens."""
+"""Longest appended text in characters: the published limit is 500 tokens."""
 
 MAX_NUMBER = 2**32 - 2
 """Largest number of an event or a frame, as in the claims of ``/api/chat``."""
@@ -162,13 +163,13 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "transport.dtmf.send",
     }
 )
-"""Events that need a model that takes text, a backend model, or a telephone line."""
+"""Events that need a model with text input, a backend model, or a telephone line."""
 
 
 def decode(message: str | bytes, *, has_text: bool = False) -> ClientEvent:
     """Read one event, a text message; unknown fields are ignored.
 
-    With ``has_text`` the model takes text; else events with text are unsupported.
+    Without ``has_text``, events with text are unsupported.
 
     Raises:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
@@ -228,4 +229,4 @@ TEXT_READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "response.item.create": lambda it: AddItem(read_item(it.object("item")), it.event_id),
     "response.create": lambda it: ContinueResponse(it.event_id),
 }
-"""The same with a model that takes text."""
+"""The same for a model with text input."""

@@ -1,8 +1,8 @@
-"""Delegation in OpenAI Live: the work that a model may hand to the client, or to a model with tools.
+"""Delegation in OpenAI Live: work that a model hands to the client, or to a model with tools.
 
-With ``client`` the application does the work: the model reports that there is some, and the application
-appends the result. With ``responses`` the session has tools, whose calls and outputs are those of OpenAI's
-Responses. Derived from the types of the ``openai`` package 3.54.0 (``types/live``).
+With ``client`` the application does the work: the model reports a delegation, and the application appends the
+result. With ``responses`` the session has tools; their calls and outputs are those of OpenAI's Responses.
+Derived from the types of the ``openai`` package 3.54.0 (``types/live``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from antiphon.protocol.realtime_tools import MAX_OUTPUT_TOKENS, read_choice, rea
 
 
 class Target(StrEnum):
-    """The target of the work; an agent delegates to no decisions."""
+    """The target of the work; an agent sends no decisions to it."""
 
     CLIENT = "client"
     RESPONSES = "responses"
 
 
 DELEGATE: Final = "delegate"
-"""The tool by which a text model hands work to the client."""
+"""The tool with which a text model hands work to the client."""
 
 DELEGATE_TOOL: Final[Mapping[str, Any]] = {
     "type": "function",
@@ -40,7 +40,7 @@ DELEGATE_TOOL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The tools of a text model in its API's format; ``target`` None: none."""
+    """The tools of a text model in its API's format; without delegation, ``target`` is None."""
 
     target: Target | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -51,7 +51,7 @@ class Delegation:
 
 
 def read_delegation(values: Mapping[str, Any] | None, event_id: str | None = None) -> Delegation:
-    """The delegation of a session, which the event of this id names.
+    """The delegation of a session, from the event with this id.
 
     Raises:
         FieldError: a tool that is no function, or a field that cannot be used.

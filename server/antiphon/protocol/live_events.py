@@ -59,7 +59,7 @@ class SessionUpdated:
 
 @dataclass(frozen=True, slots=True)
 class InputAudioMuted:
-    """The model gets silence."""
+    """The model gets silence from now on."""
 
     client_event_id: str | None = None
 
@@ -73,7 +73,7 @@ class InputAudioUnmuted:
 
 @dataclass(frozen=True, slots=True)
 class OutputAudio:
-    """The next audio, in the session's format; watchers get PCM of 24 kHz, and its times.
+    """The next audio, in the session's format; for watchers, PCM of 24 kHz with its times.
 
     ``frame`` is its number, for a client that may resume.
     """
@@ -213,9 +213,9 @@ TYPES: Mapping[type, str] = {
 
 
 def encode(event: ServerEvent, event_id: str, seq: int | None = None) -> str:
-    """One event as JSON, with its number where it has one.
+    """One event as JSON, with its number if it has one.
 
-    Audio to the caller itself has no id and no times.
+    Audio to the caller has no id and no times.
     """
     shown: dict[str, Any]
     kind = TYPES[type(event)]

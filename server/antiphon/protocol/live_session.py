@@ -15,7 +15,8 @@ from antiphon.protocol.fields import INVALID_VALUE, Fields
 
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 65_536
-"""The published limit is 16,384 tokens; a model's own limit comes later."""
+"""Longest instructions in characters: the published limit is 16,384 tokens; each model has its own limit,
+too."""
 MAX_MESSAGES = 128
 
 ROLES = ("developer", "user", "assistant")
@@ -135,7 +136,8 @@ def read_change(fields: Fields) -> SessionChange:
 
 
 def read_format(fields: Fields | None) -> LiveFormat:
-    """A format; without a rate the first of its encoding. Raises FieldError: there is none like it."""
+    """A format; without a rate, the first rate of its encoding. Raises FieldError: the format is not
+    supported."""
     if fields is None:
         return LiveFormat()
     encoding = Encoding(fields.choice("type", tuple(Encoding)))

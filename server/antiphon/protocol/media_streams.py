@@ -1,4 +1,4 @@
-"""Telephone media over a WebSocket in JSON text: Twilio's Media Streams, and Telnyx's, whose names differ.
+"""Telephone media over a WebSocket in JSON text: Twilio's Media Streams, and Telnyx's with other names.
 
 Derived from their public references (twilio.com/docs/voice/media-streams/websocket-messages and
 developers.telnyx.com, "Stream call media over WebSocket", both of November 2026). A message names its
@@ -20,7 +20,7 @@ from antiphon.values import shown
 
 SAMPLE_RATE: Final = 8_000
 MAX_MESSAGE_BYTES: Final = 65_536
-"""Six seconds of audio in one message, and their base64; these services send 20 ms."""
+"""Longest message: the base64 of six seconds of audio; these services send 20 ms."""
 
 MAX_NAME_CHARS: Final = 256
 MAX_PARAMETERS: Final = 32
@@ -36,7 +36,7 @@ _Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,15}$")] | int
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """The stream starts: its name, in the field ``id_field``, its codec and the call's parameters."""
+    """The start of a stream: its name, in the field ``id_field``, its codec and the call's parameters."""
 
     stream: str
     id_field: str
@@ -61,7 +61,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """The call is over."""
+    """The end of the call."""
 
 
 StreamEvent: TypeAlias = StreamStart | Media | Played | StreamStop
@@ -114,7 +114,7 @@ _DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def decode(message: bytes | str) -> StreamEvent | None:
-    """One message; None for one without a meaning for a server, such as ``connected`` and ``dtmf``.
+    """One message; None for one that a server ignores, such as ``connected`` and ``dtmf``.
 
     Raises:
         ProtocolError: it does not belong to this protocol, or its audio has an unsupported encoding.

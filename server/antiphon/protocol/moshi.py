@@ -45,7 +45,7 @@ class ControlAction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The server is ready. Both versions are u32; 0 is the only protocol version there is."""
+    """The server is ready. Both versions are u32; 0 is the only protocol version."""
 
     protocol_version: int = 0
     model_version: int = 0
@@ -163,7 +163,7 @@ def decode(data: bytes) -> Message:
     """Read one message; an unknown tag is :class:`Unknown`, not an error.
 
     Raises:
-        ProtocolError: no bytes at all, or a payload that its tag does not allow.
+        ProtocolError: an empty message, or a payload that is invalid for its tag.
     """
     if not data:
         raise ProtocolError("a message of 0 bytes: at least the tag is needed")
@@ -186,7 +186,7 @@ def decode(data: bytes) -> Message:
                 raise ProtocolError(f"an event of type {type_!r}, a word is needed")
             return Event(type_, fields)
         case Tag.HANDSHAKE:
-            if size not in (0, 2, 8):  # Python servers, what the web client would write, Rust servers
+            if size not in (0, 2, 8):  # Python servers, the web client's format, Rust servers
                 raise ProtocolError(f"a handshake with {size} bytes after its tag, 0, 2 or 8 are known")
             return Handshake(*(_VERSIONS.unpack(payload) if size == 8 else payload))
         case Tag.CONTROL:

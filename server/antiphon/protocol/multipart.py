@@ -1,7 +1,7 @@
 """A form with files (``multipart/form-data``, RFC 7578), parsed as it arrives: bytes in, pieces of parts out.
 
-The parser keeps only a partial delimiter, so a form of any length takes little memory. Text between the parts
-is bounded.
+The parser keeps only a partial delimiter, so a form of any length takes little memory. The length of text
+between the parts is limited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BOUNDARY_BYTES: Final = 70
 """Longest boundary (RFC 2046)."""
 
 MAX_PREAMBLE_BYTES: Final = 8192
-"""Most bytes before the first boundary, where RFC 2046 allows any text, and clients write none."""
+"""Most bytes before the first boundary, where RFC 2046 allows any text; clients write none."""
 
 FORM: Final = "multipart/form-data"
 
@@ -37,9 +37,9 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of the part of this name. ``is_first`` begins a part, which may be empty.
+    """Some bytes of the part with this name. ``is_first`` begins a part, which may be empty.
 
-    ``is_file`` says that the part has a file's name.
+    ``is_file``: the part has a file's name.
     """
 
     name: str
@@ -68,16 +68,16 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormReader:
-    """A parser of one form. ``is_complete`` says whether its last delimiter has come."""
+    """A parser of one form. ``is_complete`` is true after the last delimiter."""
 
     def __init__(self, boundary: bytes) -> None:
         """Read a form whose parts lie between delimiters made of ``boundary``."""
         self.is_complete = False
         self._delimiter = b"\r\n--" + boundary
-        self._buffer = bytearray(b"\r\n")  # the first delimiter has none in front of it
+        self._buffer = bytearray(b"\r\n")  # the first delimiter has no line break before it
         self._parts = 0
         self._has_begun = False
-        self._name: str | None = None  # of the part under way
+        self._name: str | None = None  # of the current part
         self._is_file = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -113,7 +113,7 @@ class FormReader:
             raise ProtocolError("this form ends before its last boundary")
 
     def _take_data(self) -> Piece | None:
-        """The bytes that certainly belong to the part; a delimiter ends it, and stays in the buffer."""
+        """The bytes that certainly belong to the part; the delimiter that ends it stays in the buffer."""
         at = self._buffer.find(self._delimiter)
         end = at if at >= 0 else max(0, len(self._buffer) - len(self._delimiter) + 1)
         data, name = bytes(self._buffer[:end]), self._name
@@ -165,7 +165,7 @@ def _name_of(head: bytes) -> tuple[str, bool]:
     """The name of a part, and whether the part is a file.
 
     Raises:
-        ProtocolError: it has none.
+        ProtocolError: it has no name.
     """
     for line in head.decode("utf-8", "replace").split("\r\n"):
         label, _, value = line.partition(":")
@@ -177,7 +177,7 @@ def _name_of(head: bytes) -> tuple[str, bool]:
 
 
 def _parameters(header: str) -> tuple[str, dict[str, str]]:
-    """The value of a header in lower case, and its parameters; the first of a name counts."""
+    """The value of a header in lower case, and its parameters; the first one of a name counts."""
     kind, _, rest = header.partition(";")
     found: dict[str, str] = {}
     for match in islice(_PARAMETER.finditer(f";{rest}"), MAX_PARAMETERS):

@@ -1,4 +1,4 @@
-"""One msgpack map whose first key names its type: the envelope of Kyutai's speech servers.
+"""One msgpack map whose first key is its type: the envelope of Kyutai's speech servers.
 
 Their servers write ``{"type": name, field: value, ...}`` (serde's internally tagged enums through rmp-serde).
 The order of other fields has no meaning, and unknown fields are ignored, as in serde.
@@ -18,14 +18,14 @@ from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
 
 MAX_FIELDS: Final = 16
-"""Most entries of a map, far more than any message has; a larger map is refused before it is built."""
+"""Most entries of a map, far more than any message has; a larger map is rejected before it is built."""
 
 MAX_CONTAINERS: Final = 16
 """Most arrays and maps in one message, unknown fields included: no message needs more than three."""
 
 MAX_ITEMS: Final = 24_576
-"""Most items of all arrays in one message that are not floats of one precision: a second of samples. Each is
-an object until it becomes a number, which takes 45 nanoseconds."""
+"""Most items of all arrays in one message that are not floats of one precision: a second of samples. Building
+an object for each takes 45 nanoseconds."""
 
 MIN_FLOATS: Final = 256
 """Shortest array that is read without an object for each item."""
@@ -51,7 +51,7 @@ def unpack_map(data: bytes) -> dict[str, Any]:
     try:
         _check_complete(data)
         value = _unpack(data)
-    except ValueError as error:  # all that msgpack raises for bytes; its own message may be empty
+    except ValueError as error:  # msgpack raises no other class for bytes; its message may be empty
         raise ProtocolError(
             f"{len(data)} bytes are no msgpack: {str(error) or type(error).__name__}"
         ) from error
@@ -61,7 +61,7 @@ def unpack_map(data: bytes) -> dict[str, Any]:
 
 
 def _unpack(data: bytes) -> Any:
-    """One value without bytes behind it.
+    """One value, with no bytes after it.
 
     Raises:
         ValueError: it exceeds a limit, or is no msgpack.
@@ -100,7 +100,7 @@ def _check_complete(data: bytes) -> None:
     """Skip one value without building it.
 
     An array takes memory for its stated length at once. A thousand nested arrays that state ``MAX_ITEMS``
-    each would take 1 GB before the data is found too short; in whole data they state no more than there is.
+    each would take 1 GB before the data is found too short; complete data holds as many items as it states.
 
     Raises:
         ValueError: the value does not end.
@@ -257,17 +257,17 @@ def pack_floats(samples: FloatArray) -> bytes:
 
 
 def unpack_floats(data: bytes, start: int) -> FloatArray | None:
-    """The array of floats that fills ``data`` from ``start`` on, without making an object of each number.
+    """The array of floats that fills ``data`` from ``start`` on, read without an object for each number.
 
-    None if the floats are not all in single or all in double precision; :func:`unpack_map` then reads it.
-    Doubles beyond float32 become infinite.
+    None if the floats are of mixed precision; :func:`unpack_map` then reads it. Doubles beyond float32 become
+    infinite.
     """
     floats = _floats_at(data, start, least=0)
     return floats[0] if floats is not None and start + floats[1] == len(data) else None
 
 
 def _floats_at(data: bytes, start: int, *, least: int = MIN_FLOATS) -> tuple[FloatArray, int] | None:
-    """The array of at least ``least`` floats that starts there, and its length in bytes."""
+    """The array of at least ``least`` floats at ``start``, and its length in bytes."""
     if start >= len(data):
         return None
     width = {0xDC: 2, 0xDD: 4}.get(data[start], 0)

@@ -16,11 +16,10 @@ MAX_JSON_BYTES = 65_536
 """Most bytes of a JSON object, far more than any event needs."""
 
 MAX_VALUES: Final = 2000
-"""Most values of one object, in all depths: each costs up to 0.6 microseconds, and a key 0.3."""
+"""Most values of one object, at all depths: each costs up to 0.6 microseconds, and a key 0.3."""
 
 MAX_STRUCTURE_BYTES: Final = 32_768
-"""Most brackets, commas and quotes of an object that has over ``MAX_VALUES`` of them, in strings and
-outside."""
+"""Most brackets, commas and quotes, in strings and outside, of an object with over ``MAX_VALUES`` of them."""
 
 MAX_NUMBER_CHARS: Final = 64
 """Most digits of an integer, whose parsing time grows with the square of its length."""
@@ -33,7 +32,7 @@ def decode_text(data: bytes, what: str) -> str:
     """UTF-8 to text.
 
     Raises:
-        ProtocolError: not UTF-8; ``what`` names the message, the position is given.
+        ProtocolError: not UTF-8; the message has ``what`` and the position.
     """
     try:
         return data.decode()
@@ -55,7 +54,7 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
-    """One JSON object, as strict as :func:`decode_object`; the caller bounds its length.
+    """One JSON object, as strict as :func:`decode_object`; the caller limits its length.
 
     Its values are counted before any is built, so that the time for a text depends only on its length.
 
@@ -75,7 +74,7 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
 
 
 def encode_object(values: Mapping[str, Any], what: str) -> bytes:
-    """An object as compact JSON in UTF-8, byte for byte as JavaScript's ``JSON.stringify`` writes it.
+    """An object as compact JSON in UTF-8, byte for byte equal to JavaScript's ``JSON.stringify``.
 
     Whole numbers must be ints: 1.0 is written ``1.0`` here and ``1`` there.
 
@@ -101,7 +100,7 @@ def object_text(values: Mapping[str, Any], what: str) -> str:
 
 
 def _check_values(text: str, what: str) -> None:
-    """Bound the values of a JSON text: each follows a bracket, a comma or a key."""
+    """Limit the values of a JSON text: each follows a bracket, a comma or a key."""
     if len(text) <= MAX_VALUES:
         return
     data = text.encode(errors="surrogatepass")
@@ -123,7 +122,8 @@ def _check_values(text: str, what: str) -> None:
 
 
 def _check_plain(value: Any, *, has_escapes: bool) -> None:
-    """Numbers are finite; escapes spell no half of a surrogate pair, which no UTF-8 can carry.
+    """Check that numbers are finite and that escapes have no half of a surrogate pair, which UTF-8 cannot
+    encode.
 
     Raises:
         ValueError: another value.

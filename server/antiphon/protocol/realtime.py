@@ -1,4 +1,5 @@
-"""Events from a client of OpenAI Realtime over ``/v1/realtime``: JSON events, one a WebSocket text message.
+"""Events from a client of OpenAI Realtime over ``/v1/realtime``: JSON events, one in each WebSocket text
+message.
 
 Derived from the types of the ``openai`` package 3.54.0 (``types/realtime``). An event may have an
 ``event_id``, which an error about it repeats. ``docs/realtime.md`` has the table of events and fields.
@@ -18,7 +19,7 @@ from antiphon.protocol.realtime_session import read_modalities, refuse_tools
 
 MAX_METADATA: Final = 16
 MAX_METADATA_CHARS: Final = 512
-"""The published limits."""
+"""The published limits of metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The caller's turn is over."""
+    """The end of the caller's turn."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Discard the audio that was not committed."""
+    """Discards the audio that was not committed."""
 
     event_id: str | None = None
 
@@ -78,7 +79,7 @@ class DeleteItem:
 
 @dataclass(frozen=True, slots=True)
 class TruncateItem:
-    """The client played an item up to this position."""
+    """The position up to which the client played an item."""
 
     item_id: str
     content_index: int
@@ -88,9 +89,9 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """The client requests a response. ``modalities`` is () for the session's.
+    """A request for a response. ``modalities`` is () for those of the session.
 
-    ``unread`` are the fields that would change the answer and that only agents read, from ``response``.
+    ``unread`` are fields of ``response`` that would change the answer and that only agents read.
     """
 
     metadata: Mapping[str, str] | None = None
@@ -145,8 +146,8 @@ def decode(text: str, *, has_tools: bool = False) -> ClientEvent:
     """Read one event; unknown fields are ignored.
 
     Raises:
-        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used: tools of a
-            response too, unless the session ``has_tools``.
+        FieldError: the text is no JSON object, the type is unknown, or a field cannot be used, such as tools
+            of a response unless the session ``has_tools``.
     """
     asked = read_event(text, READERS)
     if isinstance(asked, CreateResponse) and not has_tools:

@@ -1,4 +1,4 @@
-"""Events from a server of OpenAI Realtime: JSON events, one a WebSocket text message.
+"""Events from a server of OpenAI Realtime: JSON events, one in each WebSocket text message.
 
 Derived from the types of the ``openai`` package 3.54.0 (``types/realtime``). An event consists of its type
 and its fields. :mod:`antiphon.protocol.realtime_reply` and :mod:`antiphon.protocol.realtime_input` create

@@ -1,7 +1,7 @@
 """The input buffer of OpenAI Realtime: the start and end of speech, and its items.
 
-Pure, as :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, where the client
-commits what it sent, or at the limit of words. Its transcript, if any, may arrive at any later time.
+No I/O, like :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, when the client
+commits it, or at the limit of words. Its transcript, if any, may arrive at any later time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class InputTurns:
     """The turns of one caller. Times are milliseconds of the caller's audio."""
 
     def __init__(self, ids: Ids, items: Items, *, has_transcript: bool = False) -> None:
-        """Begin in silence."""
+        """Start in silence."""
         self._ids, self._items = ids, items
         self._has_transcript = has_transcript
         self._turns: deque[CallerTurn] = deque()
@@ -78,7 +78,7 @@ class InputTurns:
         """The client commits its turn.
 
         Raises:
-            FieldError: no audio came since the last turn, or too many turns wait for their transcript.
+            FieldError: there is no audio since the last turn, or too many turns wait for their transcript.
         """
         if not self._has_audio:
             raise FieldError(
@@ -118,7 +118,7 @@ class InputTurns:
         return [] if turn is None or turn.chars < MAX_TURN_CHARS else self._commit(turn, at_ms)
 
     def transcribed(self) -> list[Event]:
-        """The oldest committed turn has all its words."""
+        """Complete the transcript of the oldest committed turn."""
         if not self._turns or self._turns[0].end_ms is None:
             return []
         turn = self._turns.popleft()
@@ -127,7 +127,7 @@ class InputTurns:
         return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
 
     def failed(self, message: str) -> list[Event]:
-        """End all transcripts for this reason: of turns that wait for one, and of later ones."""
+        """End the transcripts of waiting and later turns, for this reason."""
         self._has_transcript = False
         waiting, self._turns = [turn for turn in self._turns if turn.end_ms is not None], deque()
         self._failure = {"type": "server_error", "code": "transcription_failed", "message": message}

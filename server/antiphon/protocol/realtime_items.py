@@ -1,4 +1,4 @@
-"""The items of a Realtime conversation: spoken and written ones, up to a limit."""
+"""The items of a Realtime conversation: speech and text, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ITEMS = 1000
 MAX_KEPT_CHARS = 262_144
 """Most characters of all items as JSON; beyond that, the oldest are deleted.
 
-No model here reads them again.
+No model here reads deleted items again.
 """
 
 
@@ -64,7 +64,7 @@ class Items:
         return item_id in self._items
 
     def added(self, item: dict[str, Any]) -> Event:
-        """Add a new item behind the last."""
+        """Add a new item after the last."""
         before = self.last
         self._keep(item)
         self.last = item["id"]
@@ -103,7 +103,7 @@ class Items:
         """The event that returns an item.
 
         Raises:
-            FieldError: there is none of this id.
+            FieldError: there is no item with this id.
         """
         return [event("conversation.item.retrieved", item=self._of(item_id, "retrieve", event_id))]
 
@@ -111,7 +111,7 @@ class Items:
         """Delete an item.
 
         Raises:
-            FieldError: there is none of this id.
+            FieldError: there is no item with this id.
         """
         self._of(item_id, "delete", event_id)
         self._forget(item_id)

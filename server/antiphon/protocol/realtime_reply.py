@@ -1,12 +1,12 @@
 """The speech of a full-duplex model as responses of OpenAI Realtime.
 
-The model listens and speaks all the time; a response is its speech between two silences. It begins with
-the first frame that is voiced, or where a client requests one, and ends when the model has been silent for
-``silence_ms``; silence within it is passed on, silence after it is not. There is one response at a time, with
-its events in the API's order.
+The model listens and speaks all the time; a response is its speech between two silences. It begins with the
+first voiced frame, or on a client's request, and ends when the model has been silent for ``silence_ms``;
+silence within a response is sent to the client, silence after it is not. There is one response at a time,
+with its events in the API's order.
 
-Pure: a frame of the model, a request of the client or the caller's voice goes in, events come out. Time is
-the model's frames.
+No I/O: the inputs are the model's frames, the client's requests and the caller's voice; the outputs are
+events. Time is counted in frames of the model.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ WAIT_MS: Final = 5000
 """Milliseconds of silence after which a requested response has failed."""
 
 MAX_SAID_MS: Final = 600_000
-"""Longest response in ms: its text is kept until it ends."""
+"""Longest response in ms, since its text is kept until it ends."""
 
 YIELD_MS: Final = 1500
-"""Longest time in ms from the caller's voice to a silence of the model that counts as an interruption."""
+"""Longest time in ms from the caller's voice to the model's silence that counts as an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyRules:
-    """``silence_ms`` ends a response. ``is_hard``: the caller's voice cuts it, whatever the model does."""
+    """``silence_ms`` is the silence that ends a response. ``is_hard``: the caller's voice interrupts the
+    response at once."""
 
     silence_ms: int = 600
     is_hard: bool = False
@@ -52,9 +53,9 @@ class ReplyRules:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """The parsed ``response.create``; ``output`` None is the session's.
+    """The parsed ``response.create``; ``output`` None stands for the session's.
 
-    ``refusal`` is why the model cannot answer, "" where it may.
+    ``refusal`` is the reason why the model cannot answer, "" if it can.
     """
 
     metadata: Mapping[str, str] | None = None
@@ -79,9 +80,9 @@ class Responses:
     def __init__(
         self, ids: Ids, items: Items, output: OutputFormat, *, frame_ms: int, rules: ReplyRules | None = None
     ) -> None:
-        """Begin without a response.
+        """Start without a response.
 
-        ``output`` is how responses are given, unless one is requested otherwise.
+        ``output`` is the format of responses, unless a request names another.
         """
         self.output = output
         self.conversation = ids.new("conv")
@@ -117,7 +118,7 @@ class Responses:
         return self._wait() if response.item is None else self._hold(audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """Start a response for the client; the one in progress is complete.
+        """Start a response for the client, which completes the one in progress.
 
         A request that the model cannot answer fails at once.
         """
@@ -128,7 +129,7 @@ class Responses:
         """Cancel the response in progress for the client.
 
         Raises:
-            FieldError: no response is in progress, or one with another id.
+            FieldError: no response is in progress, or it has another id.
         """
         if self._response is None or response_id not in (None, self._response.id):
             raise FieldError(
@@ -141,7 +142,7 @@ class Responses:
         return self.finish(CANCELLED, CLIENT_CANCELLED)
 
     def interrupted(self) -> list[Event]:
-        """The caller speaks, which interrupts the response."""
+        """The response is interrupted by the caller's voice."""
         response = self._response
         if response is None or response.item is None or self._progress.quiet_ms:
             return []

@@ -1,4 +1,4 @@
-"""One response of OpenAI Realtime as its events, in the order that the API promises.
+"""One response of OpenAI Realtime as its events, in the API's order.
 
 A response has at most one message, of audio or of text, and then tool calls.
 """
@@ -20,7 +20,7 @@ TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled",
 class Response:
     """One response in the format ``output``; ``item`` is its message, None until it has one.
 
-    ``is_apart``: its items stay out of the conversation.
+    ``is_apart``: its items are not part of the conversation.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Response:
         *,
         is_apart: bool = False,
     ) -> None:
-        """Begin without output."""
+        """Start without output."""
         self.id, self.output = ids.new("resp"), output
         self.item: str | None = None
         self._ids, self._items, self._conversation = ids, items, None if is_apart else conversation

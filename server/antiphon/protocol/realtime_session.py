@@ -1,8 +1,8 @@
-"""The session object of OpenAI Realtime: the client's request, and the session that clients see.
+"""The session object of OpenAI Realtime: the client's request, and the form that clients see.
 
 Derived from the types of the ``openai`` package 3.54.0 (``types/realtime/realtime_session_create_request.py``
-and ``realtime_transcription_session_create_request.py``). A change has only the changed fields. Fields
-without effect are kept and shown, and unknown ones are ignored, so that newer clients keep working.
+and ``realtime_transcription_session_create_request.py``). A change contains only the changed fields. Fields
+without effect are kept and repeated, and unknown ones are ignored, so that newer clients keep working.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.protocol.live_session import (
 from antiphon.values import shown
 
 MAX_KEPT_CHARS: Final = 262_144
-"""Most bytes of all fields without effect, as JSON: they are shown again with every change."""
+"""Most bytes of all fields without effect, as JSON: they are repeated with every change."""
 
 
 class SessionType(StrEnum):
@@ -36,14 +36,14 @@ class SessionType(StrEnum):
 
 
 class DetectionType(StrEnum):
-    """The method that finds the caller's turns."""
+    """The method that detects the caller's turns."""
 
     SERVER_VAD = "server_vad"
     SEMANTIC_VAD = "semantic_vad"
 
 
 EAGERNESS: Final[Mapping[str, int]] = {"low": 1000, "medium": 600, "auto": 600, "high": 300}
-"""Milliseconds of silence that end a turn with ``semantic_vad``: no model here judges the words."""
+"""Milliseconds of silence that end a turn with ``semantic_vad``: the words are not considered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class OutputFormat:
 
     @property
     def has_audio(self) -> bool:
-        """Whether the response is spoken; else it is only text."""
+        """Whether the response is spoken; otherwise it is text only."""
         return "audio" in self.modalities
 
     def shown(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class OutputFormat:
 class RealtimeSession:
     """A requested session. ``kept`` has the fields without effect, by path.
 
-    With ``has_tools``, in a session of an agent, tools have an effect.
+    With ``has_tools`` (sessions of an agent) tools have an effect.
     """
 
     model: str
@@ -272,10 +272,10 @@ def _read_detection(fields: Fields) -> Detection:
 
 
 def refuse_tools(fields: Fields) -> None:
-    """Refuse tools, and a choice that needs one: no model here calls them.
+    """Refuse tools, and a choice that needs one: this model does not call tools.
 
     Raises:
-        FieldError: there is one.
+        FieldError: there are tools.
     """
     choice = fields.values.get("tool_choice")
     if fields.values.get("tools"):

@@ -14,11 +14,11 @@ from antiphon.protocol.realtime_session import RealtimeSession
 MAX_ITEM_CHARS: Final = 65_536
 MAX_OUTPUT_TOKENS: Final = 100_000
 MAX_INPUT: Final = 256
-"""Limits of the text of one item, of the tokens of a response, and of the items of a response's own input."""
+"""Limits on the text of one item, the tokens of a response, and the items of a response's own input."""
 
 MAX_TOOLS: Final = 128
 MAX_PARTS: Final = 256
-"""Limits of a session's or a response's tools, and of an item's contents."""
+"""Limits on the tools of a session or a response, and on the contents of an item."""
 
 ROLES: Final = ("system", "user", "assistant")
 PARTS: Final = {
@@ -28,12 +28,12 @@ PARTS: Final = {
     "input_audio": "transcript",
     "output_audio": "transcript",
 }
-"""Types of content, and the key of each one's text."""
+"""Types of content, and the key of each type's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenItem:
-    """An item: ``role`` is that of a message, or "call" or "output" for a tool's."""
+    """An item: ``role`` is that of a message, or "call" or "output" for those of a tool."""
 
     role: str
     text: str
@@ -91,7 +91,7 @@ def read_choice(fields: Fields) -> Any:
     """``tool_choice`` in the format of text models, None if absent.
 
     Raises:
-        FieldError: it is none.
+        FieldError: it is not a valid choice.
     """
     choice = fields.values.get("tool_choice")
     if not isinstance(choice, dict):
@@ -103,7 +103,7 @@ def read_choice(fields: Fields) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFields:
-    """The options of a text model's reply; ``max_tokens`` None is the agent's own limit.
+    """The options of a text model's reply; ``max_tokens`` None stands for the agent's own limit.
 
     ``input`` are items, or ids of the conversation's items, that replace the conversation; None keeps it.
     """

@@ -2,7 +2,8 @@
 
 Tag 0x12 from a server: u32 seq, counted from 0 without a gap, then a whole message (text or an event). Tag
 0x12 from a client: u32 seq and u32 frame of the last message and audio received, NONE for none. Tag 0x13, the
-first message of a connection that resumes a call: a version and the last received numbers. Little endian.
+first message of a connection that resumes a call: a version and the last received numbers. All numbers are
+little endian.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NONE: Final = 0xFFFF_FFFF
 """The value for no number."""
 
 REPLAY_MS: Final = 400
-"""Most audio that is sent again after a broken connection, in ms; a client keeps as much."""
+"""Most audio in ms that is sent again after a broken connection; a client keeps the same amount."""
 
 _SEQ = struct.Struct("<I")
 _HEAD = struct.Struct("<BI")
@@ -42,7 +43,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of a client to resume a call; -1 stands for none.
+    """A client's claim to a call that it resumes; -1 stands for none.
 
     ``input_frame`` is the first frame of its audio that it can still send.
     """
@@ -64,10 +65,10 @@ def token_text(token: bytes) -> str:
 
 
 def token_of(text: str) -> bytes:
-    """The reverse of :func:`token_text`.
+    """Decode :func:`token_text`.
 
     Raises:
-        ProtocolError: it is no token.
+        ProtocolError: the text is not a token.
     """
     try:
         token = base64.urlsafe_b64decode(text + "==")
@@ -92,7 +93,7 @@ def decode_numbered(payload: bytes) -> tuple[int, bytes]:
     """The number of a message and the message, from the bytes after the tag.
 
     Raises:
-        ProtocolError: there is no message in it.
+        ProtocolError: it contains no message.
     """
     if len(payload) <= _SEQ.size:
         raise ProtocolError(
@@ -110,7 +111,7 @@ def decode_ack(payload: bytes) -> Ack:
     """An acknowledgement, from the bytes after the tag.
 
     Raises:
-        ProtocolError: it is of another length.
+        ProtocolError: its length is wrong.
     """
     if len(payload) != _ACK.size:
         raise ProtocolError(f"an acknowledgement with {len(payload)} bytes after its tag, it has {_ACK.size}")
@@ -124,10 +125,10 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(message: bytes) -> Claim:
-    """The reverse of :func:`encode_claim`.
+    """Decode :func:`encode_claim`.
 
     Raises:
-        ProtocolError: it is something else, or of another version.
+        ProtocolError: it is not a claim, or has another version.
     """
     if len(message) != 1 + _CLAIM.size or message[0] != CLAIM:
         raise ProtocolError(

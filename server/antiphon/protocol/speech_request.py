@@ -75,7 +75,7 @@ def audio_delta(audio: bytes) -> bytes:
 
 
 def audio_done(words: int, unspoken: int, frames: int) -> bytes:
-    """The end; input counts the words given to the model, output the frames of 80 ms.
+    """The end event; input counts the words given to the model, output the frames of 80 ms.
 
     ``unspoken`` words were not given to the model, which cannot speak them.
     """

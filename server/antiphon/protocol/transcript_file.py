@@ -23,7 +23,7 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 UNKNOWN_LANGUAGE: Final = "und"
-"""ISO 639: undetermined language. No model here detects the language."""
+"""ISO 639 code for an undetermined language. No model here detects the language."""
 
 _UNMEASURED: Final[Mapping[str, Any]] = MappingProxyType(
     {"tokens": (), "temperature": 0.0, "avg_logprob": 0.0, "compression_ratio": 1.0, "no_speech_prob": 0.0}
@@ -33,14 +33,14 @@ _UNMEASURED: Final[Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All words of a recording that lasts ``seconds``."""
+    """All words of a recording of ``seconds``."""
 
     words: Sequence[TimedWord]
     seconds: float
 
 
 def encode_transcript(order: TranscriptionRequest, written: Written) -> bytes:
-    """The file that was requested."""
+    """The requested file."""
     segments = segments_of(written.words)
     match order.format:
         case "text":
@@ -62,7 +62,7 @@ def text_delta(word: str, *, is_first: bool) -> bytes:
 
 
 def text_done(order: TranscriptionRequest, written: Written) -> bytes:
-    """The event for the end, with the fields of ``verbose_json`` in addition to the text."""
+    """The end event, with the text and the fields of ``verbose_json``."""
     rest: dict[str, Any] = {"text": text_of(written.words), "usage": _usage(written)}
     if order.format == "verbose_json":
         rest = _verbose(order, written, segments_of(written.words))

@@ -23,7 +23,7 @@ STREAMED: Final = ("json", "text", "verbose_json")
 GRANULARITIES: Final = ("segment", "word")
 MAX_LANGUAGE_CHARS: Final = 40
 MAX_FIELD_BYTES: Final = 65_536
-"""Most bytes of all fields together, without the file: prompts are the longest."""
+"""Most bytes of all fields together, without the file; prompts are the longest."""
 
 IGNORED: Final = frozenset(
     {
@@ -105,7 +105,7 @@ def _one(name: str, entries: Sequence[str]) -> str:
     """The value of a field that may have only one.
 
     Raises:
-        FieldError: it has two.
+        FieldError: it has two values.
     """
     other = next((entry for entry in entries if entry != entries[0]), None)
     if other is not None:

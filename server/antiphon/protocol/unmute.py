@@ -1,7 +1,8 @@
 """Events of Kyutai's Unmute: JSON texts over a WebSocket, with Ogg/Opus in base64.
 
 Derived from its public description and source (kyutai-labs/unmute at 84aa28d, November 2026). Names follow an
-early OpenAI Realtime; those of Unmute alone begin with ``unmute.``. A session says ``session.update`` first.
+early OpenAI Realtime; names that only Unmute has begin with ``unmute.``. ``session.update`` is the first
+event of a session.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from antiphon.protocol.live_session import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHAR
 from antiphon.protocol.realtime_events import Event, event
 
 FATAL: Final = "fatal"
-"""The type of an error that ends the connection; other errors do not."""
+"""The type of an error that ends the connection."""
 
 MAX_LOG_CHARS: Final = 8192
-"""Characters of the conversation that events repeat in full; the oldest text is left out."""
+"""Characters of the conversation that events repeat in full; older text is omitted."""
 
 SHOWN: Final = ("type", "text", "language")
 """The fields of instructions."""
@@ -40,8 +41,8 @@ class AppendAudio:
 class Update:
     """The agent's settings. ``session`` is repeated in the answer.
 
-    ``instructions`` are "" for the agent's own, None if the event has none. Of Unmute's characters only
-    ``constant`` has a text; the texts of the others are its backend's.
+    ``instructions`` is "" for the agent's own, None if the event has none. Of Unmute's characters only
+    ``constant`` has a text; the others' texts are part of its backend.
     """
 
     session: Mapping[str, Any]
@@ -51,7 +52,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An event without a meaning for a server."""
+    """An event that a server ignores."""
 
 
 ClientEvent: TypeAlias = AppendAudio | Update | Passed
@@ -117,7 +118,7 @@ class ChatLog:
 
     @property
     def shown(self) -> list[dict[str, str]]:
-        """The oldest first."""
+        """All texts, the oldest first."""
         return [{"role": role, "content": text} for role, text in self._said]
 
 
@@ -136,7 +137,7 @@ def heard(word: str, start_ms: int) -> Event:
 
 
 def response_created(voice: str, log: ChatLog) -> Event:
-    """The agent begins to answer."""
+    """The agent starts to answer."""
     response = {
         "object": "realtime.response",
         "status": "in_progress",
@@ -153,7 +154,7 @@ def outputs(log: ChatLog) -> Event:
 
 
 def error_event(reason: AntiphonError, *, is_fatal: bool = False) -> Event:
-    """An error; ``is_fatal``: the connection ends with it."""
+    """An error; with ``is_fatal`` the connection ends."""
     error = error_of(reason)
     kind = FATAL if is_fatal else error.type
     values = {"type": kind, "code": error.code, "message": error.message, "param": error.param}

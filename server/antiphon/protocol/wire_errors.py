@@ -1,8 +1,8 @@
-"""The table of errors: the form of each class on every wire of this server.
+"""The table of errors: the form of each class in every protocol of this server.
 
-:func:`wire_form` looks an error up by its class; a class without a row has that of its nearest base. A new
-error needs a row only if clients should see a new code. docs/errors.md shows the table, and a test compares
-the two.
+:func:`wire_form` finds the row of an error's class, or of its nearest base class with a row. A new error
+needs a row only if clients should see a new code. docs/errors.md shows the table, and a test compares the
+two.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ErrorType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WireForm:
-    """One class of errors on the wires.
+    """The form of one class of errors in every protocol.
 
     ``close`` closes a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` one of OpenAI's.
     ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it, ``worker_status`` the

@@ -1,8 +1,8 @@
-"""Wyoming, the protocol of Home Assistant's speech services: events over TCP, as bytes and back.
+"""Wyoming, the protocol of Home Assistant's speech services: events over TCP, to bytes and back.
 
 Derived from the protocol's public description (github.com/OHF-voice/wyoming, 1.10 of August 2026). An event
-is a line of JSON, ``{"type", "data_length", "payload_length"}``, then as many bytes of JSON, then as many of
-PCM. Older peers put the data into the line.
+is a line of JSON, ``{"type", "data_length", "payload_length"}``, then the stated number of bytes of JSON,
+then that of PCM. Older peers put the data into the line.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES
 from antiphon.values import shown
 
 MAX_JSON_BYTES: Final = 2 * MAX_TEXT_BYTES
-"""Bytes of an event's line, and of its data: the longest text, and its escapes."""
+"""Limit on the bytes of an event's line, and of its data: the longest text with its escapes."""
 
 MAX_PAYLOAD_BYTES: Final = 262_144
-"""Bytes of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
+"""Limit on the bytes of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
 
 MAX_PING_CHARS: Final = 256
-"""Characters of a ping's text, which its answer repeats."""
+"""Limit on the characters of a ping's text, which its answer repeats."""
 
 MAX_CHANNELS: Final = 2
 SAMPLE_BYTES: Final = 2
 RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-"""Accepted sampling rates: those of sound cards and telephones."""
+"""Accepted sampling rates: those of common sound devices and telephones."""
 
 ATTRIBUTION: Final[Mapping[str, str]] = MappingProxyType({"name": "Antiphon", "url": ""})
 
@@ -163,10 +163,10 @@ _DATA: Final = msgspec.json.Decoder(_Data)
 
 
 def size_of(data: bytearray) -> int | None:
-    """The bytes of the event that ``data`` begins with, None while its line is not whole.
+    """The bytes of the event at the start of ``data``, None while its line is incomplete.
 
     Raises:
-        ProtocolError: it begins no event, or one that is too long.
+        ProtocolError: it is not an event, or one that is too long.
     """
     end = data.find(b"\n", 0, MAX_JSON_BYTES + 1)
     if data[:1] != b"{" or (end < 0 and len(data) > MAX_JSON_BYTES):

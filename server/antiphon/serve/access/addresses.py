@@ -30,10 +30,11 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
-    """A caller's address: the peer's, or the last one in ``X-Forwarded-For`` that is no trusted proxy's.
+    """A caller's address: the peer's, or the last address in ``X-Forwarded-For`` that is not a trusted
+    proxy's.
 
-    A client may have written everything to the left of that one itself. IPv6 addresses count by their /64,
-    IPv4 ones inside IPv6 as themselves; "" is a peer without an address.
+    A client can forge everything to the left of that one. IPv6 addresses count by their /64, IPv4 addresses
+    inside IPv6 as IPv4; "" is a peer without an address.
     """
     address = _parse(peer or "")
     if address is None:
@@ -50,7 +51,8 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
 
 
 def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
-    """The name under which a peer's connections count; "" for a trusted proxy, which carries many callers.
+    """The name under which a peer's connections count; "" for a trusted proxy, which has many callers behind
+    it.
 
     Raises:
         ConfigError: a proxy is no address.

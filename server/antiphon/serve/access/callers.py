@@ -45,12 +45,12 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """Its name in logs: that of its key, or "" where no keys are required."""
+        """Its name in logs: that of its key, or "" if no keys are required."""
         return self.key.name if self.key is not None else ""
 
 
 LEAST_SHARE = 4
-"""The least sessions per address, on a server of any size: several people may share one address."""
+"""Minimum sessions per address on a server of any size, since several people may share one address."""
 
 ANYBODY = Caller(None, "")
 """A caller without a key and an address."""
@@ -64,7 +64,7 @@ class Access:
     ) -> None:
         """Read the keys and the trusted proxies.
 
-        ``client`` counts for the whole server; None: for this process. ``running`` returns the usage of
+        ``client`` counts for the whole server; if None, this process counts. ``running`` returns the usage of
         active calls at the last check, in seconds by key. ``secret`` is that of :class:`EphemeralKeys`.
 
         Raises:
@@ -108,12 +108,13 @@ class Access:
         return what not in self._protected
 
     def needs_key(self, request: web.Request) -> bool:
-        """Whether a request lacks the key that it needs; a wrong key is not a lacking one."""
+        """Whether a request lacks a key that it needs; a wrong key is not a missing one."""
         shown = presented_key(request.headers, request.query) or cookie_key(request)
         return self._keys is not None and shown is None
 
     def identify(self, request: web.Request, *, may_lack_key: bool = False) -> Caller:
-        """The sender of a request; with ``may_lack_key`` it may present a key later, to :meth:`known_by`.
+        """The sender of a request; with ``may_lack_key`` it may present a key later, through
+        :meth:`known_by`.
 
         Raises:
             web.HTTPUnauthorized: the key is missing, or not in the file.
@@ -122,7 +123,7 @@ class Access:
         return Caller(None if is_later else self._key_of(request), self.address_of(request))
 
     def known_by(self, key: str | None, caller: Caller) -> Caller:
-        """A caller that presented a ``key`` in its first message, where it needed one and had presented none.
+        """A caller that presents ``key`` in its first message, if it needs one and has presented none.
 
         Raises:
             KeyRevokedError: the key is missing, or not in the file.
@@ -150,7 +151,7 @@ class Access:
         return self._keys is not None and self._keys.find(key) is not None
 
     def address_of(self, request: web.Request) -> str:
-        """The origin of a request: the address that a trusted proxy names, else the peer's."""
+        """The origin of a request: the address given by a trusted proxy, else the peer's."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
     async def admit(self, caller: Caller) -> None:
@@ -191,7 +192,7 @@ class Access:
         return Use(self.usage.day, tuple(used.items()))
 
     def check(self, caller: Caller, used: Mapping[str, float]) -> None:
-        """Check that a caller may begin, or continue; ``used`` are the seconds of its key today.
+        """Check that a caller may begin, or continue; ``used`` are its key's seconds today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.
@@ -231,7 +232,7 @@ class Access:
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
-    """A 401 with the header that names the scheme; on OpenAI's paths the body is OpenAI's too."""
+    """A 401 with the header that names the scheme; on OpenAI's paths the body has OpenAI's format."""
     headers = {"WWW-Authenticate": 'Bearer realm="antiphon"'}
     if OPENAI_PATH.match(path) is None:
         return web.HTTPUnauthorized(text=f"{words}\n", headers=headers)
@@ -252,7 +253,7 @@ class SessionLedger:
     def __init__(self, limits: Limits, client: SupervisorClient, *, proxies: Sequence[Network] = ()) -> None:
         """Start without sessions; ``client`` counts for the whole server.
 
-        Callers whose address is one of the ``proxies`` are many.
+        Callers whose address is one of the ``proxies`` have no limit by address.
         """
         self._limits, self._proxies = limits, proxies
         self._client = client
@@ -334,6 +335,6 @@ class SessionLedger:
             share = max(LEAST_SHARE, round(rows * ADDRESS_SHARE))
             is_many = is_own(caller.address) or is_within(caller.address, self._proxies)
             address_limit = 0 if is_many else share
-        address_limit = address_limit if caller.address else 0  # a caller without one counts for none
+        address_limit = address_limit if caller.address else 0  # no limit without an address
         limits = [limit + extra if limit else 0 for limit in (key_limit, address_limit)]
         return Take(lease, caller.name, limits[0], caller.address, limits[1])

@@ -1,9 +1,9 @@
-"""Ephemeral keys, which an application's own server gives to a browser in place of the API key.
+"""Ephemeral keys: an application's own server gives them to browsers in place of the API key.
 
 An ephemeral key is signed, not stored: it contains its owner, its expiry and its session, and every process
-with the secret can read it. The server stores nothing, so any number can be made. Its holder can read its
-content. It is valid for realtime sessions only, not for making further keys, and ends with the API key that
-it was made with.
+with the secret can read it. The server stores nothing, so there is no limit on their number. Its holder can
+read its content. It is valid for realtime sessions only, not for making other keys, and expires with its API
+key.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ PATHS: Final = re.compile(r"(/m/[^/]+)?/v1/realtime(/translations)?")
 MIN_SECONDS: Final = 10
 MAX_SECONDS: Final = 7200
 DEFAULT_SECONDS: Final = 600
-"""The limits that OpenAI publishes."""
+"""The limits that OpenAI publishes, in seconds."""
 
 MAX_SESSION_BYTES: Final = 3000
-"""Most bytes of a session in a key, as JSON: the key travels in a header, of which servers accept 8 KiB."""
+"""Most bytes of a session in a key, as JSON: the key is sent in a header, and servers accept 8 KiB of
+headers."""
 
 MAX_KEY_CHARS: Final = 8000
 
@@ -45,7 +46,7 @@ _DIGEST_BYTES = 32
 class Ephemeral:
     """The content of an ephemeral key: the name and a mark of its API key, and a session.
 
-    Only the server can make and compare the mark, which discloses nothing of the API key.
+    Only the server can make and compare the mark, which reveals nothing about the API key.
     """
 
     name: str
@@ -63,7 +64,7 @@ class EphemeralKeys:
         self._time_s = time_s
 
     def issue(self, key: KeyEntry | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
-        """A new key and its expiry, made with ``key`` where the server requires keys.
+        """A new key and its expiry, made with ``key`` if the server requires keys.
 
         Raises:
             FieldError: the session is too long for a header.
@@ -82,7 +83,7 @@ class EphemeralKeys:
         return PREFIX + sealed, expires_at
 
     def read(self, presented: str) -> Ephemeral | None:
-        """The content of a key; None for one that is not this server's, or has expired."""
+        """The content of a key; None for a key of another server, or an expired one."""
         if not presented.startswith(PREFIX) or len(presented) > MAX_KEY_CHARS:
             return None
         sealed = presented.removeprefix(PREFIX)

@@ -27,13 +27,13 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'se
 
 
 def cookie_key(request: web.Request) -> str | None:
-    """The cookie with the key, which counts only for requests of the server's own page."""
+    """The cookie with the key, accepted only for requests of the server's own page."""
     is_ours = origin_allowed(request.headers.get("Origin"), request.headers.get("Host"), ())
     return (is_ours and request.cookies.get(COOKIE)) or None
 
 
 def key_form(request: web.Request, words: str) -> web.Response:
-    """The form as a refusal; ``words`` is the reason."""
+    """The form as a 401 response; ``words`` is the reason."""
     headers = page_headers(request.headers.get("Host"))
     headers |= {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
     headers["WWW-Authenticate"] = 'Bearer realm="antiphon"'

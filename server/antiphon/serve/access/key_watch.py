@@ -1,4 +1,4 @@
-"""Ends calls whose key was removed from the file or has used up its day."""
+"""Ends calls whose key was removed from the file or has reached its daily limit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PERIOD_S: Final = 5.0
 """Seconds between two checks: a call ends within 10 s of the change that ends it."""
 
 CALLS_A_TURN: Final = 32
-"""Calls counted before other handlers have their turn: some milliseconds."""
+"""Calls counted before the event loop serves other handlers: some milliseconds."""
 
 
 async def watch_keys(access: Access, calls: Iterable[Call], period_s: float = PERIOD_S) -> None:
-    """Check all calls regularly, for as long as the server runs."""
+    """Check all calls regularly while the server runs."""
     while True:
         await asyncio.sleep(period_s)
         await check_calls(access, tuple(calls))

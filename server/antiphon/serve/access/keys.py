@@ -1,11 +1,11 @@
-"""API keys: a file of names and hashes, and where a request carries its key.
+"""API keys: a file of names and hashes, and the places of a key in a request.
 
 A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: the holder's name in logs and, where they need a key, in
 metrics; the SHA-256 of the key in hexadecimal; its sessions at once where these differ from
 ``max_sessions_per_key``; and its seconds of calls a day where these differ from ``max_seconds_per_key``
-(SESSIONS may then be empty). Empty lines and lines that begin with ``#`` are ignored. The file holds no key,
-so reading it gives no access; keys are drawn at random (``antiphon keys NAME``), so a plain hash cannot be
-searched. A key is never logged, nor part of a message; only a subprotocol may be sent back to its client.
+(SESSIONS may then be empty). Empty lines and lines that begin with ``#`` are ignored. The file contains no
+keys, so reading it gives no access; keys are random (``antiphon keys NAME``), so a plain hash cannot be
+searched. A key is never logged or part of a message; only a subprotocol may be sent back to its client.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 
 HEADERS = ("kyutai-api-key", "x-api-key")
-"""Headers with a key apart from ``Authorization``: of Kyutai's clients, and of clients without bearer tokens.
+"""Headers with a key in addition to ``Authorization``: of Kyutai's clients, and of clients without bearer
+tokens.
 """
 
 QUERY_NAMES = ("auth_id", "worker_auth_id")
 """Query parameters with a key of stock clients: Kyutai's STT and TTS clients, Moshi's web client."""
 
 SUBPROTOCOL = "openai-insecure-api-key."
-"""The prefix of a key in browsers' clients of OpenAI's Realtime API: in the name of a subprotocol."""
+"""The prefix of a key in browser clients of OpenAI's Realtime API, in the name of a subprotocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class KeyEntry:
 
 
 def digest_of(key: str) -> bytes:
-    """The entry of a key in the file."""
+    """The hash of a key in the file."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
@@ -94,7 +95,7 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
 
 
 def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key that a request carries, in any of the places; None without one."""
+    """The key of a request, from any of the places; None without one."""
     if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
         return bearer[1]
     if key := next((headers[name] for name in HEADERS if headers.get(name)), None):
@@ -106,10 +107,10 @@ def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str |
 
 
 def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
-    """The offered subprotocol that the answer selects; None where none is offered.
+    """The offered subprotocol that the answer selects; None if none is offered.
 
     A browser fails the connection unless one that it offered is selected. The first one without a key is
-    selected; one with a key only where no other was offered, so it returns to the client that sent it.
+    selected; one with a key only if no other was offered: it returns to the client that sent it.
     """
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     names = [name for name in offered if _TOKEN.fullmatch(name)]
@@ -117,7 +118,7 @@ def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
 
 
 def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
-    """The key that was presented, in a time that depends neither on which it is nor on near matches."""
+    """Find the presented key, in a time that depends neither on which key it is nor on near matches."""
     digest = digest_of(presented)
     found: KeyEntry | None = None
     for key in keys:
@@ -129,7 +130,7 @@ def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
 class KeyFile:
     """The keys of a file that may change while the server runs: a changed file is read at the next check.
 
-    A file that can no longer be read only causes a line of the log; a file without keys gives no access.
+    A file that can no longer be read only causes a log line; a file without keys gives no access.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Appends and reads lines of a file on a separate thread, so that a hanging disk blocks no event loop."""
+"""Appends and reads lines of a file on a separate thread, so that a hanging disk does not block the event
+loop."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MAX_LINES: Final = 1024
-"""The most lines that wait for a disk: the calls of minutes, a quarter of a megabyte."""
+"""Most lines that wait for the disk: several minutes of calls, a quarter of a megabyte."""
 
 
 class LineWriter:
@@ -31,7 +32,7 @@ class LineWriter:
         return self.after_lines(lambda: append(self._path, line))
 
     def after_lines(self, work: Callable[[], T]) -> Future[T]:
-        """Run a function on the file after the lines before it; its result, or an OSError."""
+        """Run a function on the file after all lines written before; returns its result, or an OSError."""
         done: Future[T] = Future()
         try:
             self._work.put_nowait((work, done))
@@ -39,7 +40,7 @@ class LineWriter:
             done.set_exception(OSError(errno.EAGAIN, f"{MAX_LINES} lines wait for the disk"))
             return done
         if self._thread is None:
-            # A daemon thread: the process may end while the disk hangs.
+            # A daemon thread: the process can exit while the disk hangs.
             self._thread = threading.Thread(target=self._run, name="antiphon-lines", daemon=True)
             self._thread.start()
         return done
@@ -56,7 +57,7 @@ class LineWriter:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line in one write, after the rest of a write that failed.
+    """Append a line in one write, after the rest of a failed write.
 
     Raises:
         OSError: not all of it was written.

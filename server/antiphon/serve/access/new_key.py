@@ -11,10 +11,10 @@ from antiphon.errors import ConfigError
 from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, KeyEntry, digest_of, format_key
 
 KEY_BYTES = 24
-"""Random bytes in a key: too many for a search, so a plain hash of it may be stored."""
+"""Random bytes in a key: too many for a search, so a plain hash may be stored."""
 
 MIN_CHARS = 12
-"""The least characters of a chosen key."""
+"""Minimum characters of a chosen key."""
 
 EXAMPLES = """\
 examples:

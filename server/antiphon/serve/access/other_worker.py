@@ -1,4 +1,4 @@
-"""Requests to another worker: signed, and over TLS unless it is on this machine. They block."""
+"""Requests to another worker: signed, and over TLS unless it is on this machine. All methods block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANARY_PATH: Final = "/api/canary"
 MAX_ANSWER_BYTES: Final = 65_536
 
 FORBIDDEN: Final = 403
-"""The status for a request that is signed for a worker of another name, among other reasons."""
+"""The status for a request that is signed for a worker with another name, among other reasons."""
 
 SERVER_FAULTS: Final = 500
 """From this status on a later request may succeed: 503 is a server without a free row."""
@@ -46,7 +46,7 @@ def check_target(target: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself."""
+    """Whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -64,33 +64,33 @@ class OtherWorker:
         """
         check_target(target)
         self._target, self._secret, self._timeout_s = target.rstrip("/"), secret, timeout_s
-        self._name: str | None = None  # the name that it reports, once asked
+        self._name: str | None = None  # the worker's name, once it has reported it
 
     def take(self, model: str, call: bytes) -> str:
-        """Send it a call; returns its name.
+        """Send a call to it; returns the worker's name.
 
         Raises:
-            HandOverError: it refuses the call.
-            HandOverRefusedError: it would refuse the call later, too.
+            HandOverError: the worker refuses the call.
+            HandOverRefusedError: it would also refuse the call later.
         """
         answer = self._ask("POST", f"{CALLS_PATH}?model={quote(model)}", call)
         return str(answer.get("worker", ""))
 
     def facts(self) -> Mapping[str, Any]:
-        """Its name, and the models it takes calls for.
+        """Its name, and the models whose calls it accepts.
 
         Raises:
-            HandOverError: it does not answer.
+            HandOverError: the worker does not answer.
         """
         facts = self._ask("GET", CALLS_PATH)
         self._name = str(facts.get("worker", ""))
         return facts
 
     def drain(self, target: str, engine: str = "") -> Mapping[str, Any]:
-        """Drain it, or only its engine on a device, and move its calls to the worker at ``target``.
+        """Drain it, or only its engine on one device, and move its calls to the worker at ``target``.
 
         Raises:
-            HandOverError: it refuses.
+            HandOverError: the worker refuses.
         """
         return self._ask("POST", DRAIN_PATH, json.dumps({"target": target, "engine": engine}).encode())
 
@@ -98,7 +98,7 @@ class OtherWorker:
         """Set the phase of its canary; returns the new state.
 
         Raises:
-            HandOverError: it refuses.
+            HandOverError: the worker refuses.
         """
         return self._ask("POST", CANARY_PATH, json.dumps({"phase": phase}).encode())
 
@@ -107,7 +107,7 @@ class OtherWorker:
             return self._read(*self._sent(method, path, body, ""))
         name = self._name if self._name is not None else self._asked_name()
         status, data = self._sent(method, path, body, name)
-        if status == FORBIDDEN and (other := self._asked_name()) != name:  # another worker is there now
+        if status == FORBIDDEN and (other := self._asked_name()) != name:  # a worker with another name
             status, data = self._sent(method, path, body, other)
         return self._read(status, data)
 

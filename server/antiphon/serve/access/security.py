@@ -20,10 +20,10 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str]) -> bool:
     """Whether a request with these ``Origin`` and ``Host`` headers may open a socket.
 
-    No origin: not a browser, passes. The same host and port: our own page, passes (the scheme is not
-    compared, since a proxy may end TLS in front of the server). Any other passes only when it is in
-    ``allowed``, where ``*`` stands for all. A browser sends ``null`` for files and sandboxed frames; that
-    counts as an origin too.
+    A request without an origin is not from a browser and passes. An origin with the same host and port is the
+    server's own page and passes (the scheme is not compared, since a proxy may terminate TLS). Any other
+    passes only if it is in ``allowed``, where ``*`` stands for all. A browser sends ``null`` for files and
+    sandboxed frames; that counts as an origin too.
     """
     if origin is None or is_listed(origin, allowed):
         return True
@@ -47,7 +47,7 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
     """Refuse a request from a foreign web page, before any upgrade.
 
     Pages of other sites can open WebSockets to the server from the visitor's network; only this check stops
-    them. It concerns browsers only: other clients send no Origin.
+    them. It affects browsers only: other clients send no Origin.
 
     Raises:
         web.HTTPForbidden: the origin is neither the server's nor allowed.
@@ -62,8 +62,8 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
 def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
     """Whether a request may use this ``Host``; ``allowed`` None accepts every name.
 
-    An address and ``localhost`` always pass: a page elsewhere cannot make a browser take them for its own.
-    Any name can be registered and point to any address.
+    Addresses and ``localhost`` always pass: another site's page cannot be served under them. Any name can be
+    registered and point to any address.
     """
     if allowed is None:
         return True
@@ -83,8 +83,8 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
     """The names, apart from addresses, that requests may use as host; None for any.
 
-    Protects against DNS rebinding: a page of a foreign name whose address changes to the server's. It
-    endangers servers protected only by their address: on this machine, without keys. For others the host is
+    Protects against DNS rebinding, where the address of a foreign name changes to the server's. At risk are
+    servers protected only by their address: on this machine, without keys. For other servers the host is
     checked only when ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
@@ -110,7 +110,7 @@ def host_check(allowed: Collection[str] | None) -> Middleware:
 
 
 def workers_port(port: int, paths: Collection[str]) -> Middleware:
-    """A middleware that, on the port for other workers, answers 404 to all but the workers' ``paths``."""
+    """A middleware that answers 404 on the port for other workers, except for ``paths``."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -123,8 +123,8 @@ def workers_port(port: int, paths: Collection[str]) -> Middleware:
 
 
 def page_headers(host: str | None) -> dict[str, str]:
-    """The headers of every page and script: nothing from other hosts, no frames, the microphone for this page
-    only.
+    """The headers of every page and script: no content from other hosts, no frames, the microphone for this
+    page only.
 
     ``host`` is the request's Host: WebSockets to it are listed by name, since older Safari does not count
     them under ``'self'``. The two cross-origin headers let the page use shared memory with its audio worklet.
@@ -148,14 +148,14 @@ def page_headers(host: str | None) -> dict[str, str]:
 
 METHODS: Final = "GET, HEAD, POST"
 MAX_AGE_S: Final = 600
-"""Seconds for which a browser remembers that it may send a request."""
+"""Seconds for which a browser caches the permission to send a request."""
 
 _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
-"""The headers that a cross-origin request may have, as its preflight asks."""
+"""The headers that a cross-origin request may have, by its preflight."""
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:
-    """A middleware that announces to browsers which requests pages of the ``allowed`` origins may send."""
+    """A middleware that answers preflights: which requests pages of the ``allowed`` origins may send."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,7 +1,7 @@
 """The secret of workers that hand calls over: it signs requests between them, headers first, then the body.
 
-A request begins with a signature over its method, path, length, time, a nonce and the name of the worker it
-is for, so no body of an untrusted client is read, and no other worker accepts it. Its body ends with 32 bytes
+A request begins with a signature over its method, path, length, time, a nonce and the name of the receiving
+worker, so no body of an untrusted client is read, and no other worker accepts it. Its body ends with 32 bytes
 that sign the body and that signature.
 
 A secret may be a certificate with its key (PEM): workers then trust only that certificate, for any host name,
@@ -26,7 +26,7 @@ HEADER: Final = "X-Antiphon-Signature"
 SCHEME: Final = "v2"
 TAG_BYTES: Final = 32
 MIN_BYTES: Final = 16
-"""The least bytes of a secret: as many as a random token has."""
+"""Minimum bytes of a secret, the size of a random token."""
 
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 END: Final = b"-----END CERTIFICATE-----"
@@ -67,7 +67,7 @@ class SharedSecret:
         return cls(key)
 
     def client_tls(self) -> ssl.SSLContext:
-        """The TLS of requests to another worker; of several certificates it presents the first.
+        """TLS settings of requests to another worker; of several certificates the first is presented.
 
         Raises:
             ConfigError: its certificate is invalid.
@@ -76,7 +76,7 @@ class SharedSecret:
             return ssl.create_default_context()  # SSL_CERT_FILE names another authority
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted itself, with any signature
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusted itself, with any signature
         _, begin, rest = self.key.partition(CERTIFICATE)
         own = begin + b"".join(rest.partition(END)[:2])
         try:
@@ -86,9 +86,9 @@ class SharedSecret:
         return context
 
     def sign(self, method: str, path: str, length: int, now_s: float, *, worker: str) -> str:
-        """The header of a request whose body has ``length`` bytes before its tag, at a time since 1970.
+        """The header of a request whose body has ``length`` bytes before its tag, at ``now_s`` since 1970.
 
-        ``worker`` is the name of its receiver, which that reports by GET; any worker answers a GET.
+        ``worker`` is the name of the receiver, which a GET returns; any worker answers a GET.
         """
         nonce = secrets.token_hex(8)
         signature = self._of(method, path, length, f"{now_s:.3f}", nonce, worker)
@@ -115,7 +115,7 @@ class SharedSecret:
             )
 
     def tag(self, header: str) -> hmac.HMAC:
-        """A hash of the body to be fed with it; its digest follows the body."""
+        """A hash to be updated with the body; its digest follows the body."""
         return hmac.new(self.key, b"body " + header.encode(), hashlib.sha256)
 
     def _of(self, method: str, path: str, length: int, time_s: str, nonce: str, worker: str) -> str:

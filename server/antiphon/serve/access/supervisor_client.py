@@ -38,8 +38,8 @@ RETRY_AFTER_S: Final = 5
 class SupervisorClient:
     """Sessions by key, requests of workers, the trial of a canary, and questions of operators.
 
-    ``phase`` is the trial's, as the supervisor last reported it. ``shared`` answers in a server of one
-    process, None where messages leave this process.
+    ``phase`` is the phase of the trial in the supervisor's last report. ``shared`` answers in a
+    single-process server, None if messages leave this process.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class SupervisorClient:
         ask: Callable[[Message], Awaitable[Message]],
         shared: SharedState | None = None,
     ) -> None:
-        """Send through these methods of a control socket or of :meth:`here`."""
+        """Send through these functions of a control socket or of :meth:`here`."""
         self._send, self._ask = send, ask
         self._held: set[int] = set()
         self.phase, self.shared = Phase.RUNNING, shared
 
     @classmethod
     def here(cls) -> Self:
-        """The client of a server of one process: its messages are handled where they are sent."""
+        """The client of a single-process server: messages are handled where they are sent."""
         shared = SharedState()
 
         async def ask(message: Message) -> Message:
@@ -70,7 +70,7 @@ class SupervisorClient:
         return cls(send, ask, shared)
 
     async def take(self, asked: Take) -> str:
-        """Grant one more session, or return the reason against it.
+        """Grant one more session, or return the reason for the refusal.
 
         Raises:
             ServerFullError: the supervisor does not answer.
@@ -81,7 +81,7 @@ class SupervisorClient:
         return await self._taken(asked, "sessions could not be counted")
 
     async def take_request(self, header: str) -> None:
-        """Accept the request of another worker whose header was checked, once per server.
+        """Accept another worker's request with a checked header, once per server.
 
         Raises:
             HandOverError: it was accepted before.
@@ -91,7 +91,7 @@ class SupervisorClient:
             raise HandOverError(refusal)
 
     async def _taken(self, asked: Take | SignedRequest, failed: str) -> str:
-        """The supervisor's reason against it, or nothing; ``failed`` begins the words without an answer."""
+        """The supervisor's reason for a refusal, or ""; ``failed`` begins the error if there is no answer."""
         try:
             taken = await asyncio.wait_for(self._ask(asked), LEASE_S)
         except (TimeoutError, SessionFailedError) as error:
@@ -100,7 +100,7 @@ class SupervisorClient:
         return taken.refusal if isinstance(taken, Taken) else ""
 
     def give_back(self, lease: int) -> None:
-        """End one."""
+        """Release a session."""
         if lease in self._held:
             self._held.discard(lease)
             self._send(GiveBack(lease))

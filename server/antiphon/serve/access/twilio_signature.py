@@ -18,11 +18,11 @@ HEADER: Final = "X-Twilio-Signature"
 MIN_CHARS: Final = 16
 
 _MOVED: Final = re.compile(r"/[^?]*\?model=(?P<model>[^&]+)&?")
-"""A path and the query of a proxy that has taken ``/m/NAME`` from its begin."""
+"""The path and query of a request whose ``/m/NAME`` prefix a proxy has moved."""
 
 
 def read_token(path: Path) -> str:
-    """The token of a file, without white space around it.
+    """The token in a file, without surrounding white space.
 
     Raises:
         ConfigError: the file cannot be read, or is empty.
@@ -41,8 +41,8 @@ def read_token(path: Path) -> str:
 def is_signed(header: str, host: str, raw_path: str, token: str) -> bool:
     """Whether ``header`` is Twilio's signature of a request for ``raw_path`` (with its query) at ``host``.
 
-    A proxy may have removed the encryption, and moved a model's name from the path to the query, as the
-    stack's load balancer does. The configured address may end with a slash or not.
+    A proxy may terminate TLS, and may move a model's name from the path to the query, as the stack's load
+    balancer does. The configured address may end with a slash or not.
     """
     given = header.encode(errors="surrogateescape")
     path, mark, query = raw_path.partition("?")

@@ -1,8 +1,8 @@
-"""Usage: one record for each connection of a call, and the seconds of each key on a day.
+"""Usage: one record for each connection of a call, and each key's seconds of the day.
 
 Records are lines of JSON. Several processes append to one file, each line in one write, and each reads the
 others' lines, so that a day's seconds include all processes and survive a restart. One thread writes and
-reads the file, in order, so a read finds all that this process wrote before.
+reads the file, in order, so a read includes every earlier write of this process.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ READ_BYTES: Final = 1_048_576
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""Seconds that a read of the file may take. If the disk hangs, the last result counts."""
+"""Seconds that a read of the file may take. If the disk hangs, the last result is used."""
 
 CLOSE_S: Final = 2.0
-"""Seconds that waiting records may take at the end of the process."""
+"""Seconds for writing the waiting records at the end of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
     """The usage of one connection of a call.
 
-    ``session`` is the call's, over all of its connections; ``key`` is a name, "" where no keys are required.
+    ``session`` is the call's name, for all of its connections; ``key`` is a name, "" if no keys are required.
     ``tokens_in`` and ``tokens_out`` are those of an agent's text model.
     """
 
@@ -64,7 +64,7 @@ Sums: TypeAlias = Mapping[DayKey, float]
 
 
 class _Waiting(NamedTuple):
-    """A record on its way to the file."""
+    """A record that is not yet in the file."""
 
     number: int
     done: Future[None]
@@ -122,7 +122,7 @@ class UsageLog:
         return SECONDS_A_DAY - int(self._clock()) % SECONDS_A_DAY
 
     def write(self, record: UsageRecord) -> None:
-        """Record a call that has ended; it counts even when the file fails, which is logged."""
+        """Record a call that has ended; it counts even if the file fails, which is logged."""
         self._log.info("usage", **asdict(record))
         if self._writer is None:
             self._count(self._by_key, record)
@@ -136,7 +136,7 @@ class UsageLog:
         self._settle()
 
     def close(self) -> None:
-        """Wait once more for a hanging disk; records that it does not take are logged as lost."""
+        """Wait once more for a hanging disk; records that are not written are logged as lost."""
         wait([each.done for each in self._waiting], CLOSE_S)
         self._settle()
         for each in self._waiting:
@@ -155,12 +155,12 @@ class UsageLog:
                 self._read_bytes, self._reads_anew = 0, False
             self._look = _Look(self._written, self._writer.after_lines(self._read))
         looked = asyncio.wrap_future(self._look.sums)
-        looked.add_done_callback(asyncio.Future.exception)  # it is read below, or next time
+        looked.add_done_callback(asyncio.Future.exception)  # the exception is read below, or next time
         await asyncio.wait([looked], timeout=DISK_S)
         self._settle()
 
     def _settle(self) -> None:
-        """Take over the results of the thread."""
+        """Apply results of the thread."""
         look = self._look
         if look is not None and not look.sums.done():  # a line written now may be included, or not
             return
@@ -182,7 +182,7 @@ class UsageLog:
                 self._keep(each.done, each.record)
 
     def _keep(self, done: Future[None], record: UsageRecord) -> None:
-        """Count a record that the file has, or did not accept."""
+        """Count a record that is in the file, or was not accepted by it."""
         error = done.exception()
         if isinstance(error, OSError):
             self._log.error("usage not kept", file=self._path, reason=error.strerror)
@@ -190,7 +190,7 @@ class UsageLog:
 
     @property
     def seconds_here(self) -> dict[str, float]:
-        """Usage of this process only, by key; empty where a file has it."""
+        """Usage in this process only, by key; empty if a file has it."""
         self._turn_day()
         if self.is_shared:
             return {}
@@ -250,9 +250,9 @@ class UsageLog:
             seconds[record.ended[:10], record.key] += record.seconds
 
     def _turn_day(self) -> None:
-        """Keep the sums of the days next to today, which a clock that steps by a day makes today.
+        """Keep the sums of the neighbouring days, since a step of the clock by a day can make them today's.
 
-        After a larger step, as of a clock that starts in the past, the file has the sums.
+        After a larger step, as of a clock that starts in the past, the file still has the sums.
         """
         day = self.day
         if day == self._day:

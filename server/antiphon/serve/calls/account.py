@@ -1,4 +1,4 @@
-"""The usage of a call over this connection, and its quality where its model is on trial."""
+"""The usage of a call on this connection, and its quality if its model is on trial."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Account:
         self.model = model
         self._services, self._caller = services, caller
         self._participant, self._dialect = participant, dialect
-        # Earlier frames went over other connections of the call, which have recorded them, or could not.
+        # Earlier frames belong to other connections of the call, which have recorded them, if they could.
         self._first_frame = self._first_reply = self._unrecorded_out = 0
         self._observation: Observation | None = None
 

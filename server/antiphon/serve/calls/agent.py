@@ -1,7 +1,7 @@
 """A voice agent as a participant: a recogniser's row, any text model, and a synthesiser's row, in turns.
 
-:mod:`antiphon.agent.turns` decides whose turn it is; this class carries it out. Its clock is the caller's
-audio; only the sound of replies is paced by the engine's clock.
+:mod:`antiphon.agent.turns` decides whose turn it is; this class executes the decisions. Its clock is the
+caller's audio; only the sound of replies is paced by the engine's clock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_NEWS: Final = 256
-"""Events that wait while the client does not read; with more its audio waits, too."""
+"""Most events that wait while the client does not read; beyond it the client's audio waits, too."""
 
 PAUSE_HEAD: Final = 2
 """The index of the two-second pause among a recogniser's probabilities, as in Kyutai's own agent."""
@@ -83,7 +83,7 @@ class AgentParts:
     max_history_tokens: int = 4000
 
     async def check_room(self) -> None:
-        """Check that a caller would get a row of each model.
+        """Check that each model has a row for a caller.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError: there is none.
@@ -123,17 +123,17 @@ class Agent(Participant[AgentNews]):
         self._history = History(parts.max_history_tokens)
         self._news: list[AgentNews] = []
         self._reply: Reply | None = None
-        self._asked: AskReply | None = None  # what the next reply is to be, if it was requested
-        self._item: str | None = None  # of the caller's latest turn
+        self._asked: AskReply | None = None  # the requested reply, if any
+        self._item: str | None = None  # item of the caller's latest turn
         self._words: list[str] = []  # of it
-        self._owes_words = False  # of a turn that is over
+        self._owes_words = False  # of a turn that has ended
         self._ended_s = self._flushed_s = math.nan
         self._again_s = -math.inf  # when another connection continued the call
         self._has_begun = self._has_greeted = False
         self._wake: Notify = lambda: None
 
     async def open(self, notify: Notify) -> None:
-        """Request a row of each model: both, or none."""
+        """Request a row of each model, all or none."""
         self._wake = notify
         await self._asr.open(notify)
         try:
@@ -200,7 +200,7 @@ class Agent(Participant[AgentNews]):
         self._tts.read_prompt(prompt)
 
     def finish(self, now_s: float) -> None:
-        """End; the rest of a current reply is not sent."""
+        """End the agent; the rest of a current reply is not sent."""
         self._do(self._turns.cancel(), now_s)
         self.is_done = True
         self._wake()
@@ -212,7 +212,7 @@ class Agent(Participant[AgentNews]):
         self._tts.close(error)
 
     def obey(self, request: AgentRequest) -> None:
-        """Carry out an action of the client's protocol."""
+        """Execute an action of the client's protocol."""
         now_s = self._clock()
         match request:
             case Configure(settings):
@@ -271,7 +271,7 @@ class Agent(Participant[AgentNews]):
         return 0.0
 
     def _hear(self, now_s: float) -> None:
-        """Handle what the recogniser has written."""
+        """Process the recogniser's new words."""
         for heard in self._asr.advance(now_s, may_take=True):
             self._asr.sent(heard, now_s, lambda since_s: max(0.0, self._again_s - since_s))
             for event in heard.events:
@@ -287,7 +287,7 @@ class Agent(Participant[AgentNews]):
                         self._do(self._turns.brought_out(number), now_s)
 
     def _write(self, word: Word, now_s: float) -> None:
-        """A word of the caller's turn; a backchannel belongs to no turn."""
+        """Add a word to the caller's turn; a backchannel belongs to no turn."""
         turns, start_ms = self._turns, round(1000 * word.start_s)
         if turns.is_forgotten(start_ms):
             return
@@ -300,7 +300,7 @@ class Agent(Participant[AgentNews]):
         self._news.append(WordHeard(word.text, start_ms, round(1000 * word.end_s)))
 
     def _tell_written(self) -> None:
-        """The turn that has ended has all its words."""
+        """Report that the turn that ended has all its words."""
         if self._owes_words:
             self._owes_words = False
             self._news.append(TurnWritten())
@@ -316,7 +316,7 @@ class Agent(Participant[AgentNews]):
                 self._history.put(self._item, HistoryEntry(Role.USER, text))
 
     def _do(self, actions: Sequence[TurnAction], now_s: float) -> None:
-        """Carry out the decisions of the turns."""
+        """Execute the decisions about turns."""
         for action in actions:
             match action:
                 case acts.SpeechBegan(ms):
@@ -353,7 +353,7 @@ class Agent(Participant[AgentNews]):
                 self._ended_s = math.nan  # the turn has no reply whose first sound could be measured
 
     def _ask(self, *, is_early: bool = False, note: str = "") -> None:
-        """Begin a reply: a requested one, or one to the caller's turn."""
+        """Begin a reply, either a requested one or one to the caller's turn."""
         asked, self._asked = self._asked, None
         settings = self._settings if asked is None else asked.settings
         instructions = "\n\n".join(filter(None, (settings.instructions, note)))
@@ -432,7 +432,7 @@ class Agent(Participant[AgentNews]):
         self._news.append(over)
 
     def _leave(self) -> None:
-        """End the reply; the synthesiser begins anew for the next."""
+        """End the reply; the synthesiser restarts for the next."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.over(COMPLETED)
@@ -441,6 +441,6 @@ class Agent(Participant[AgentNews]):
 
 
 async def _saying(text: str) -> AsyncGenerator[Piece]:
-    """A text as if a text model had written it."""
+    """A text in the form of a text model's reply."""
     yield TextPiece(text)
     yield ReplyEnded()

@@ -33,20 +33,20 @@ from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.synthesiser import Synthesiser
 
 LEAD_S: Final = 0.16
-"""Seconds between sending sound and its playback, at most, so that little follows a cut."""
+"""Maximum seconds between sending sound and its playback, so that little is played after an interruption."""
 
 JITTER_S: Final = 0.08
-"""Sound may begin to play at a client later than it seems by this time, and a cut may come to it sooner."""
+"""Seconds by which a client may play sound later than expected, or receive an interruption earlier."""
 
 MAX_READY: Final = 8
-"""Pieces of sound taken from the synthesiser before they are due; more wait with its engine."""
+"""Pieces of sound taken from the synthesiser before they are due; further ones wait in its engine."""
 
 PIECE_CHARS: Final = 32
 PIECES_A_TURN: Final = 8
-"""Most characters of a piece of text, and pieces read before other calls have their turn: a millisecond."""
+"""Most characters of a piece of text, and most pieces read before other calls are served: a millisecond."""
 
 MAX_WORD_CHARS: Final = 60
-"""A longer word is split: a synthesiser's words are bounded, and some languages write no spaces."""
+"""A longer word is split, since a synthesiser limits words and some languages write no spaces."""
 
 FAILED_WORDS: Final = "the agent's text model has failed"
 
@@ -56,10 +56,10 @@ _TOO_LONG: Final = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
 class Reply:
     """One reply, from the pieces of a text model: to ``asked``, or to a turn where that is None.
 
-    With ``is_early`` it sends nothing until :meth:`release`. ``voice`` speaks it, which must be idle; None
-    makes it text only. ``item`` and ``entry`` are its place in the history, if it ``is_kept``. At ``due_s``
-    :meth:`advance` has sound to send. ``has_text``: its first text has come; ``is_measured``: its time is
-    recorded.
+    With ``is_early`` it sends nothing until :meth:`release`. ``voice`` is the synthesiser, which must be
+    idle; None makes the reply text only. ``item`` and ``entry`` are its place in the history if it
+    ``is_kept``. :meth:`advance` has sound to send at ``due_s``. ``has_text``: its first text has arrived;
+    ``is_measured``: its latency is recorded.
     """
 
     def __init__(
@@ -123,25 +123,25 @@ class Reply:
 
     @property
     def is_spoken(self) -> bool:
-        """Whether the synthesiser has text of it, which must be cleared."""
+        """Whether the synthesiser has text of it that must be cleared."""
         return self._voice is not None and (self._has_said or self._is_read)
 
     def release(self) -> None:
-        """The turn that it replies to has ended."""
+        """Start to send: the turn that it replies to has ended."""
         self.is_early = False
 
     def hold(self, now_s: float) -> None:
-        """Send no sound for now."""
+        """Pause the sound."""
         self.is_held, self._held_s = True, now_s
 
     def resume(self, now_s: float) -> None:
-        """Continue after a hold; the client has played by now what it had then."""
+        """Continue after a pause; by now the client has played all sound sent before it."""
         self.is_held = False
         ahead_s = max(0.0, self._sent_s - self._played_s(self._held_s))
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
 
     def rewind(self, seconds: float, now_s: float) -> None:
-        """The client gets the last ``seconds`` of sound again; it has played the rest by now at most."""
+        """Send the last ``seconds`` of sound again; the client has played at most the rest by now."""
         played_s = max(0.0, min(self._played_s(now_s), self._sent_s - seconds))
         if self.is_held:
             self._held_s = now_s
@@ -158,7 +158,7 @@ class Reply:
         return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)
 
     def advance(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
-        """Advance; returns what is new, at the end :class:`ReplyOver`."""
+        """Advance; returns new events, at the end :class:`ReplyOver`."""
         news: list[AgentNews] = []
         texts = self._read(now_s)
         if self.is_early:
@@ -255,7 +255,7 @@ class Reply:
         return left_s <= 0.0
 
     def _heard_s(self, now_s: float) -> float:
-        """Sound that a client has certainly played; while this is held it plays what it has."""
+        """Seconds of sound that a client has certainly played; while paused it plays what it has."""
         return max(0.0, min(self._sent_s, now_s - self._began_s - JITTER_S))
 
     def _written(self, piece: Spoken) -> ReplyText:
@@ -273,5 +273,5 @@ class Reply:
         return self._voice.rate
 
     def _played_s(self, now_s: float) -> float:
-        """Seconds of sound that a client has played, if it plays at once what it receives."""
+        """Seconds of sound that a client has played, if it plays sound at once."""
         return (self._held_s if self.is_held else now_s) - self._began_s

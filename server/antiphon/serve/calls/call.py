@@ -1,6 +1,6 @@
 """One call, for every protocol, transport and participant, from admission to its end, and its time limits.
 
-A call has a transport, a dialect and a participant; nothing inherits from it. It runs on the event loop.
+A call has a transport, a dialect and a participant; the class has no subclasses. It runs on the event loop.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Call:
         captions: Captions | None = None,
         may_record: bool = False,
     ) -> None:
-        """Prepare. :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call.
+        """Prepare; :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call.
 
-        ``local`` is the way to another connection of a call whose state is in no row.
+        ``local`` transfers a call whose state is in no row to another connection.
         """
         self.caller, self.model, self.dialect, self.participant = caller, model, dialect, participant
         self.error: AntiphonError | None = None
@@ -83,11 +83,11 @@ class Call:
         self._ending: asyncio.Task[None] | None = None
 
     async def admit(self, **facts: Any) -> None:
-        """Ask the participant for a row; ``facts`` are for the log.
+        """Request a row from the participant; ``facts`` are for the log.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none, and the call
-                has ended.
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no row, and the
+                call has ended.
         """
         try:
             await self.participant.open(self.exchange.wake)
@@ -120,7 +120,7 @@ class Call:
         self.exchange.log.info("session resumed", missed=missed, messages=messages)
 
     async def _opened(self, name: str) -> None:
-        """The session has this name: record and watch it, where that is requested."""
+        """Set the session's name, then record and watch it if requested."""
         exchange, recorder = self.exchange, self._services.recorder
         exchange.log, exchange.provoked = (
             exchange.log.bind(session=name),
@@ -159,7 +159,7 @@ class Call:
         await transport.close(code, str(error))
 
     async def run(self, transport: Transport) -> None:
-        """Hold the call until one side ends it, or another connection has it."""
+        """Hold the call until one side ends it, or another connection takes it."""
         self._services.calls.add(self)
         self._connections += 1
         try:
@@ -193,7 +193,7 @@ class Call:
         return exchange.transport is not None
 
     async def _part(self, transport: Transport) -> None:
-        """The client has disconnected, or the call has ended: a resumable call waits for another one."""
+        """Detach a disconnected client, or end the call: a resumable call waits for another connection."""
         resume, session, exchange = self._resume, self.participant.session, self.exchange
         may_wait = exchange.is_ready and not (exchange.is_ending or exchange.is_closing)
         if resume is not None and session is not None and may_wait and transport.was_cut:
@@ -214,7 +214,7 @@ class Call:
         self.exchange.wake()  # a session that ends without a last reply is noticed only here
 
     def _watch(self, transport: Transport, now_s: float) -> None:
-        """Check the time limits, ping a silent client, and send what the protocol sends by the clock.
+        """Check the time limits, ping a silent client, and send messages that are due.
 
         Raises:
             SessionTimeoutError: the client was silent for too long.
@@ -252,7 +252,8 @@ class Call:
             exchange.send(dialect.news(now_s, self.participant.stats))
 
     def abandon(self) -> None:
-        """Release everything, unless a connection has the call; safe at any time, and repeatedly."""
+        """Release everything, unless another connection has the call; may be called at any time, and
+        again."""
         if not (self._is_over or self._connections):
             self._is_over = True
             if self._timer is not None:
@@ -299,7 +300,7 @@ class Call:
         return self._resume is not None and self._resume.window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
-        """Send the client the time that the call may continue; a draining server resumes no call."""
+        """Send the client the remaining seconds of the call; a draining server resumes no call."""
         is_detached = self._resume is not None and self._resume.is_detached
         if self.local is not None:
             self.local.leave()
@@ -311,12 +312,12 @@ class Call:
 
     @property
     def words(self) -> int:
-        """Words transcribed, or synthesised, so far, where the protocol has any."""
+        """Words transcribed or synthesised so far, if the protocol has any."""
         return self.dialect.words + self.participant.words
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio so far over this connection, in the direction that has more."""
+        """Seconds of audio so far on this connection, in the longer direction."""
         return self._account.used.seconds
 
 

@@ -1,7 +1,7 @@
 """The transcript of a live session's caller: a recogniser's row next to the talker's row.
 
-Both rows process the same samples, decoded once. The recogniser is optional: where it has no row, fails or
-falls behind, one ``info`` event reports it, and the call continues without it.
+Both rows process the same samples, decoded once. The recogniser is optional: if it has no row, fails or falls
+behind, one ``info`` event reports it, and the call continues without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_BEHIND_S: Final = 10.0
-"""Seconds of audio that wait for the recogniser: a slower one would never catch up, and 10 s are 1 MB."""
+"""Most seconds of audio that wait for the recogniser: a slower one would never catch up; 10 s are 1 MB."""
 
 UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 
@@ -29,7 +29,7 @@ class Captions:
     """One caller's transcript; used on the event loop only."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
-        """Take samples at ``rate``, the talker's; ``clock`` is the engines'."""
+        """Accept samples at ``rate``, the talker's; ``clock`` is the engines'."""
         self._model, self._clock = model, clock
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
@@ -38,7 +38,7 @@ class Captions:
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
-        """Request a row at once; returns the notice for the client where there is none."""
+        """Request a row at once; returns the notice for the client if there is none."""
         try:
             hearing = Transcriber(self._model, self._clock)
             await hearing.open(notify)
@@ -59,13 +59,13 @@ class Captions:
             self._hearing.finish(self._clock())
 
     def mark(self, marker: int) -> None:
-        """Mark this place in the audio: the marker returns when all speech before it is written."""
+        """Mark this position in the audio: the marker returns when all speech before it is transcribed."""
         if self._hearing is not None and not self._is_finishing:
             self._hearing.mark(marker)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all speech is written."""
+        """Whether all speech is transcribed."""
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:

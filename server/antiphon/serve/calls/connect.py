@@ -1,4 +1,4 @@
-"""From a request to a call: a WebSocket, admitted before or after the upgrade, or the answer to a POST."""
+"""From a request to a call: a WebSocket admitted before or after the upgrade, or the answer to a POST."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import open_socket
 
 Refusal: TypeAlias = Callable[[AntiphonError], tuple[Sequence[Message], int]]
-"""The message for a client that gets no call, and the close code."""
+"""The message for a refused client, and the close code."""
 
 
 async def next_message(socket: Socket, timeout_s: float, what: str) -> Message | None:
-    """The client's next message; None when it has disconnected. The error names it as ``what``.
+    """The client's next message; None when it has disconnected. ``what`` is the message's name in errors.
 
     Raises:
         SessionTimeoutError: no message arrived.
@@ -45,7 +45,7 @@ async def admit_then_upgrade(
     headers: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> web.StreamResponse:
-    """The answer to a request whose clients read a status, once the call is over.
+    """Answer a request of clients that read an HTTP status; returns when the call is over.
 
     Raises:
         ServerFullError, DrainingError, SessionFailedError, UnsupportedError: the call cannot be admitted.
@@ -76,10 +76,9 @@ async def upgrade_then_admit(
     *,
     max_message_bytes: int | None = None,
 ) -> web.StreamResponse:
-    """The answer to a request whose clients read refusals as messages, once the call is over.
+    """Answer a request of clients that read refusals as messages; returns when the call is over.
 
-    ``begin`` makes a call that is admitted, possibly from a first message; None where the peer has
-    disconnected.
+    ``begin`` returns an admitted call, possibly after a first message; None if the peer has disconnected.
     """
     socket, response = await open_socket(
         request, services.config.limits, services.clock, max_message_bytes=max_message_bytes
@@ -97,7 +96,7 @@ async def admit_and_run(
     refusal: Refusal,
     path: str,
 ) -> None:
-    """One call on an open connection, until it is over; a refused one is logged with its ``path``."""
+    """Run one call on an open connection until it is over; a refusal is logged with ``path``."""
     try:
         call = await begin(socket)
     except AntiphonError as error:
@@ -110,7 +109,7 @@ async def admit_and_run(
 
 
 async def run_call(call: Call, socket: Socket) -> None:
-    """Hold an admitted call, and count its close."""
+    """Run an admitted call, and count its close."""
     try:
         await call.run(socket)
     finally:
@@ -120,7 +119,7 @@ async def run_call(call: Call, socket: Socket) -> None:
 
 
 async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamResponse:
-    """The answer to a complete request.
+    """Answer a complete request.
 
     Raises:
         AntiphonError: the call cannot be admitted, or ended before anything was sent.
@@ -137,7 +136,7 @@ async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamRes
 async def upgrade_to_refuse(
     request: web.Request, services: Services, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal
 ) -> web.StreamResponse:
-    """Upgrade in order to refuse, with a message, a code and a reason."""
+    """Upgrade a connection in order to refuse it with a message, a code and a reason."""
     socket, response = await open_socket(request, services.config.limits, services.clock)
     with metrics.sockets.track_inprogress():
         await refuse(socket, metrics, error, refusal)
@@ -145,7 +144,7 @@ async def upgrade_to_refuse(
 
 
 async def refuse(socket: Socket, metrics: ServeMetrics, error: AntiphonError, refusal: Refusal) -> None:
-    """A protocol's message for an error, and the close that belongs to it."""
+    """Send a protocol's message for an error, and close with its code."""
     messages, code = refusal(error)
     socket.send(messages)
     await socket.close(code, str(error))

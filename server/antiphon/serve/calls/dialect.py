@@ -1,7 +1,7 @@
 """The base of all dialects: a call's side of its client's protocol.
 
-A dialect is state and functions without I/O: messages of the client become actions, replies of the
-participant become messages. The defaults are those of a protocol without a message for them.
+A dialect is state and functions without I/O: a client's messages become actions, the participant's replies
+become messages. The defaults are for protocols without such messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ R = TypeVar("R")
 class Dialect(ABC, Generic[R]):
     """One client's protocol, with replies of the type ``R``.
 
-    ``is_quiet``: the client has announced silence. ``is_speaking``: the participant speaks, or has just
-    spoken. ``words``: words of text so far. ``has_more``: ``feed("")`` continues the last message. ``marks``:
-    new places in the client's audio; a marker returns once the transcript has reached its place. The
-    participant waits for the client's first message until ``listens_at_s``. At ``due_s``
-    :meth:`due` has messages.
+    ``is_quiet``: the client has announced silence. ``is_speaking``: the participant is sending speech, or has
+    just stopped. ``words``: words of text so far. ``has_more``: ``feed("")`` continues the last message.
+    ``marks``: new positions in the client's audio; a marker returns once the transcript has reached its
+    position. The participant waits for the client's first message until ``listens_at_s``. :meth:`due` has
+    messages at ``due_s``.
     """
 
     policy = Policy()
@@ -45,12 +45,12 @@ class Dialect(ABC, Generic[R]):
         self.marks: list[int] = []
 
     def hello(self, facts: HelloFacts) -> Sequence[Message]:
-        """The call has a row: the first messages to the client."""
+        """The first messages to the client, once the call has a row."""
         return ()
 
     @abstractmethod
     def feed(self, message: Message) -> Sequence[Action]:
-        """The actions that a message of the client requests, in less than a millisecond.
+        """The actions that a client's message requests; takes less than a millisecond.
 
         Raises:
             FieldError: the message is invalid; the call continues.
@@ -59,7 +59,7 @@ class Dialect(ABC, Generic[R]):
 
     @abstractmethod
     def messages(self, reply: R) -> Sequence[Message]:
-        """The messages of one reply of the participant.
+        """The messages for one reply of the participant.
 
         Raises:
             AudioError: it cannot be encoded.
@@ -70,7 +70,7 @@ class Dialect(ABC, Generic[R]):
         """Return the message for an error, and the close code to use if the error ends the call."""
 
     def text_of(self, reply: FrameReply) -> str:
-        """The piece of text of a frame, or ""; its words are counted."""
+        """The text of a frame, or ""; its words are counted."""
         if reply.text_token is None or self.tokenizer is None:
             return ""
         text = self.tokenizer.piece(reply.text_token)
@@ -82,11 +82,12 @@ class Dialect(ABC, Generic[R]):
         raise NotImplementedError
 
     def listening(self) -> Sequence[Message]:
-        """The participant processes audio from now on."""
+        """Messages for the moment when the participant starts to process audio."""
         return ()
 
     def heard(self, pcm: FloatArray) -> Sequence[Action]:
-        """The participant processes these samples, float32 ``[N]``; called where the policy has ``hears``."""
+        """Actions for audio that the participant processes, float32 ``[N]``; called if the policy has
+        ``hears``."""
         return ()
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
@@ -98,15 +99,15 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def interrupted(self, frame: int) -> Sequence[Message]:
-        """Unsent replies to input before ``frame`` are dropped."""
+        """Messages after unsent replies to input before ``frame`` were dropped."""
         return ()
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
-        """Messages due by the clock; called a few times a second while the client reads."""
+        """Periodic messages; called a few times a second while the client reads."""
         return ()
 
     def due(self, now_s: float) -> Sequence[Message]:
-        """The messages due at this time, for a protocol that paces its messages."""
+        """The messages that are due, for a protocol that paces its messages."""
         return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:
@@ -114,7 +115,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
-        """Everything is answered: the last messages, and the error that ends the call, if any."""
+        """The last messages after all input is answered, and the error that ends the call, if any."""
         return (), None
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:

@@ -1,8 +1,8 @@
 """The traffic of one connection of a call: messages to actions, and replies to messages.
 
-The reader handles messages; the waker, which the client and the participant wake, takes turns, which move
-what can be moved and detect changes. Replies remain in the engine's queue while the client does not read:
-there the oldest is dropped before it is encoded, since an Opus stream must not lose packets.
+The reader handles messages. The waker, which the client and the participant wake, runs turns, which move
+waiting data and detect changes. Replies remain in the engine's queue while the client does not read; the
+oldest is dropped there, before it is encoded, since an Opus stream must not lose packets.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from antiphon.serve.transport.socket import RECHECK_S
 from antiphon.serve.transport.transport import Message, Transport
 
 MESSAGES_A_TURN: Final = 8
-"""Messages of one client read before the others have their turn: a millisecond at most."""
+"""Messages of one client read before others are served: a millisecond at most."""
 
 REPLIES_A_TURN: Final = 4
-"""Replies encoded for one client before the others have their turn: half a millisecond of Opus."""
+"""Replies encoded for one client before others are served: half a millisecond of Opus."""
 
 _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 """Actions that take longer than a turn."""
@@ -56,11 +56,11 @@ _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 class Exchange:
     """The exchange of one call, until ``end``.
 
-    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting``: replies taken and not written yet.
-    ``is_ending``: nothing is read and no turn is taken any more. ``resumed``: the call that this one
+    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting``: replies taken and not yet written.
+    ``is_ending``: nothing more is read, and no further turn runs. ``resumed``: the call that this one
     continues. ``recording``: the recording of its audio, if any. ``heard_s``: seconds of audio since the last
-    check of time limits, the last of them at ``heard_at_s``. ``congested_since_s``: since when the client has
-    read nothing; None while it reads.
+    check of time limits, the last of them at ``heard_at_s``. ``congested_since_s``: when the client stopped
+    reading; None while it reads.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Exchange:
         log: Log,
         provoked: SparseLog,
     ) -> None:
-        """Prepare. :meth:`hold` begins."""
+        """Prepare; :meth:`hold` begins."""
         self.dialect, self.participant = dialect, participant
         self.transport: Transport | None = None
         self.resumed: ResumedCall | None = None
@@ -93,14 +93,14 @@ class Exchange:
         self.congested_since_s: float | None = None
         self._is_listening = self._is_preparing = self._is_finished = self._is_input_over = False
         self._told_ahead: int | None = None
-        self._close_s: tuple[float, float] | None = None  # the earliest end and the latest
+        self._close_s: tuple[float, float] | None = None  # earliest and latest end
         self._room = asyncio.Event()
         self._needs_room = False
         self._last_error: AntiphonError | None = None
-        self._held: Sequence[Action] = ()  # of a message of the client, until there is room
+        self._held: Sequence[Action] = ()  # of a client's message, until there is room
 
     async def open(self) -> None:
-        """The session exists: let captions and the dialect process its audio, where they follow it."""
+        """Start captions and the dialect's own processing of audio, if any, once the session exists."""
         self._listen_in()
         if self.captions is not None and (notice := await self.captions.admit(self.wake)):
             self._do_all(self.dialect.caption(notice))
@@ -108,16 +108,16 @@ class Exchange:
     async def hold(self, transport: Transport) -> None:
         """Read the client's messages until it has disconnected, or the call is over."""
         self.transport = transport
-        self._waker.run()  # the hello comes before any answer
+        self._waker.run()  # the hello is sent before any answer
         try:
             await self._read(transport)
         except Exception as error:  # a boundary: an error of one message ends only its call
             if transport is self.transport:  # otherwise another connection has the call
-                self._waker.run()  # earlier replies go out before it
+                self._waker.run()  # earlier replies are sent first
                 self._fail(error)
 
     def part(self) -> None:
-        """The connection has ended: nothing is sent until :meth:`go_on`."""
+        """Detach from a connection that has ended: nothing is sent until :meth:`go_on`."""
         self.transport = None
 
     def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:
@@ -137,12 +137,12 @@ class Exchange:
     def stop(self) -> None:
         """Read nothing more, and take no more turns."""
         self.is_ending = True
-        self._room.set()  # the reader continues, and sees that it is over
+        self._room.set()  # the reader wakes, and finds that the call is over
 
     def write_waiting(self) -> None:
-        """Write the taken replies: at most a full queue, a few milliseconds of Opus."""
+        """Write the replies already taken: at most a full queue, a few milliseconds of Opus."""
         if self.transport is not None:
-            with contextlib.suppress(AntiphonError):  # the call ends already, with its own reason
+            with contextlib.suppress(AntiphonError):  # the call is ending already, with its own reason
                 self._write(self.transport, len(self.waiting))
 
     def close(self) -> None:
@@ -152,18 +152,19 @@ class Exchange:
         if self.recording is not None:
             self.recording.close()
         self._waker.close()
-        # A call, its exchange and its participant reference each other: their memory is freed now.
+        # A call, its exchange and its participant reference each other: break the cycle to free their memory
+        # now.
         self._end = lambda _error: None
         if isinstance(self.participant, Talker):
             self.participant.listener = None
 
     def _fail_turn(self, error: Exception) -> None:
-        if isinstance(error, AudioError):  # as a message's error it would be blamed on the peer
+        if isinstance(error, AudioError):  # as a message's error it would be attributed to the peer
             error = SessionFailedError(f"the model's audio cannot be encoded: {error}")
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the call; an error without a code is a fault of the server."""
+        """End the call; an error without a code counts as a server fault."""
         if not isinstance(error, AntiphonError):
             self.log.error("call failed", exc_info=error)
             error = SessionFailedError(f"the server failed: {type(error).__name__}")
@@ -185,7 +186,7 @@ class Exchange:
                     await asyncio.sleep(0)
 
     def _take(self, message: Message) -> Message | None:
-        """Handle a message where it is read; longer work is left for a turn."""
+        """Handle a message where it is read; longer work waits for a turn."""
         if message[:1] != self.dialect.policy.at_once or self.is_ending:
             return message
         if self._resume is not None and self._resume.is_detached:
@@ -218,7 +219,7 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Carry out the actions of a message that came over ``transport``, the client's or another one.
+        """Carry out the actions of a message that arrived over ``transport``, the client's or another one.
 
         An answer can be 1 MiB long: while the client does not read, messages with an answer wait.
         """
@@ -252,7 +253,7 @@ class Exchange:
         if self.participant.is_full:
             await self._wait_for_room(transport)
         if self._is_input_over and not self.dialect.policy.reads_on and not self.is_ending:
-            self._room.clear()  # from now on only the end sets it
+            self._room.clear()  # later only the end sets it
             await transport.wait_for(self._room)
 
     async def _prepare(self, action: Action, transport: Transport) -> None:
@@ -280,7 +281,7 @@ class Exchange:
                     self._do_all(self.dialect.caption(notice))
 
     def _listen_in(self) -> None:
-        """Let captions and the dialect process the participant's audio, where they follow it."""
+        """Pass the participant's audio to captions and the dialect, if they process it."""
         if isinstance(self.participant, Talker) and (self.captions or self.dialect.policy.hears):
             self.participant.listener = self._heard
 
@@ -300,11 +301,11 @@ class Exchange:
         self.wake()  # the marker counts even if no audio follows
 
     async def _wait_for_room(self, transport: Transport) -> None:
-        """Read nothing more until there is room, or the call is over, or the client has disconnected."""
+        """Stop reading until there is room, the call is over, or the client has disconnected."""
         if not self.is_ending:  # otherwise it is never set
             self._room.clear()
             self._needs_room = True
-            self.wake()  # the turn may have ended before the client stopped to read
+            self.wake()  # the turn may have ended before the client stopped reading
             await transport.wait_for(self._room)
 
     def _do_all(self, actions: Sequence[Action]) -> None:
@@ -364,11 +365,11 @@ class Exchange:
     # To the client.
 
     def turn(self) -> bool:
-        """Move what can be moved, and detect changes; true when there is more to do at once."""
+        """Move waiting data, and detect changes; true if there is more to do at once."""
         transport, participant = self.transport, self.participant
         if transport is None:
             if self.is_ready and not self.is_ending and participant.state is SessionState.CLOSED:
-                self._end(participant.reason)  # it has no row that a connection could continue with
+                self._end(participant.reason)  # it has no row for another connection
             return False
         if self._resume is not None and self._is_elsewhere(self._resume, transport):
             return False  # first: an end from the other connection is noticed here
@@ -415,13 +416,14 @@ class Exchange:
         if session is None or not resume.look(session, is_ending=self.is_ending):
             return False
         if self.captions is not None:
-            self.captions.close()  # its row is not frozen: waiting would cost another caller
+            self.captions.close()  # its row is not frozen: waiting would hold up another caller
         if session.state is SessionState.CLOSED and not transport.was_cut:
             self._end(session.error)
         return True
 
     def _follow_admission(self, now_s: float) -> None:
-        """Send the place in the queue when it changes; with a row, greet, and begin to read audio."""
+        """Send the place in the queue when it changes; once there is a row, greet, and start reading
+        audio."""
         participant, dialect, session = self.participant, self.dialect, self.participant.session
         state = participant.state
         has_row = state is SessionState.ACTIVE or (
@@ -495,7 +497,7 @@ class Exchange:
             self.transport.send(messages)
 
     def _finish(self, transport: Transport) -> None:
-        """Everything is answered: send the last messages, and end, without cuts if nothing may be dropped."""
+        """All input is answered: send the last messages, and end, without cuts if nothing may be dropped."""
         if not self._is_finished:
             self._is_finished = True
             messages, self._last_error = self.dialect.finish(self.participant.stats())

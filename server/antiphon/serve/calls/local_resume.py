@@ -1,7 +1,7 @@
 """Resumption of a call whose state is not in a row: a voice agent's, in its front end's process.
 
-The call waits with its rows, its participant and its dialect; another connection of its client continues it.
-The client's side is :mod:`antiphon.protocol.resume`.
+The call waits with its rows, its participant and its dialect, until its client continues it on another
+connection. The client's side is :mod:`antiphon.protocol.resume`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from antiphon.serve.hosting.services import Services
 
 MAX_UNACKNOWLEDGED: Final = 512
 MAX_UNACKNOWLEDGED_BYTES: Final = 65_536
-"""Most kept messages of a call; one with more cannot be resumed, as with the engine's calls."""
+"""Most bytes of kept messages of a call; with more it cannot be resumed, as with the engine's calls."""
 
 MAX_GAPS: Final = 64
-"""The last gaps in the numbers of sent frames that are known; a client lacks only frames after them."""
+"""Number of recent gaps in sent frame numbers that are kept; a client lacks only frames after them."""
 
 MAX_SKIPPED_FRAMES: Final = 2250
-"""Frames that a client may be ahead of the processed ones: three minutes, more than a call waits for it."""
+"""Most frames that a client may be ahead of the processed ones: three minutes, more than a call waits for
+it."""
 
 
 class LocalSequence:
@@ -50,7 +51,7 @@ class LocalSequence:
             self.is_whole = False
 
     def drop_until(self, seq: int) -> None:
-        """The client has received everything up to this number."""
+        """Drop messages up to this number, which the client has received."""
         while self._sent and self._sent[0][0] <= seq:
             self._drop()
 
@@ -86,13 +87,13 @@ class Recent:
             self._sound.append((begin, self._next))
 
     def clear(self) -> None:
-        """Send none of these again: the reply was cut."""
+        """Drop all of them: the reply was cut."""
         self._frames.clear()
 
     def after(self, frame: int, following: int) -> tuple[int, int, list[tuple[int, FloatArray]]]:
-        """The frames after this one that a client gets again; ``following`` is the next new frame.
+        """The frames after this one that are sent to a client again; ``following`` is the next new frame.
 
-        Returns the first frame that it gets, the number of frames lost to it, and the frames.
+        Returns the first frame sent, the number of frames lost to the client, and the frames.
         """
         again = [(number, pcm) for number, pcm in self._frames if number > frame]
         first = again[0][0] if again else following
@@ -118,8 +119,8 @@ class Recent:
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:
     """Continue a call that has processed ``samples``, with a client that can send from ``frame`` on.
 
-    Returns the samples that count as processed, how many of the next ones were processed already, and the
-    next frame for the client to send.
+    Returns the samples that count as processed, the number of the next ones that were processed already, and
+    the next frame for the client to send.
     """
     heard = samples // frame_samples
     if frame <= heard:
@@ -142,28 +143,28 @@ class LocalResume:
 
     @property
     def is_open(self) -> bool:
-        """Whether another connection may have the call: not at its end, nor where the server drains."""
+        """Whether another connection may take the call: false at its end, and while the server drains."""
         is_draining = any(it.engine.health().draining for it in self._services.models)
         return not (self._is_over or is_draining)
 
     def terms(self) -> dict[str, Any]:
-        """Return a new token, and the limits, with which the client can resume the call."""
+        """Return a new token and the limits for resuming the call."""
         token = resume.new_token()
         self._key = resume.token_key(token)
         return resume_terms(self._services.config, token)
 
     def has(self, token: bytes) -> bool:
-        """Whether this is the call's token, or the former one, while the client may lack the new one."""
+        """Whether this is the call's token, or the former one while the client may lack the new one."""
         key = resume.token_key(token)
         return any(hmac.compare_digest(key, it) for it in (self._key, self._former) if it)
 
     def confirm(self, seq: int) -> None:
-        """The client has received the messages up to this one, and its token."""
+        """Record that the client has received messages up to this one, and its token."""
         self.sequence.drop_until(seq)
         self._former = b""
 
     def claim(self, claim: resume.Claim, caller: Caller) -> None:
-        """Another connection has the call from now on; its token comes with :meth:`terms`.
+        """Give the call to another connection; its token comes with :meth:`terms`.
 
         Raises:
             ResumeError: the call cannot be resumed.
@@ -182,7 +183,7 @@ class LocalResume:
         self._change.set()
 
     async def wait(self) -> None:
-        """Wait until another connection has the call, or :meth:`leave`, at most for the window."""
+        """Wait until another connection has the call, until :meth:`leave`, or for at most the window."""
         self._change.clear()
         try:
             async with asyncio.timeout(self.window_s):
@@ -191,13 +192,13 @@ class LocalResume:
             pass
 
     def leave(self) -> None:
-        """The call ends, or the server shuts down: no connection can resume it any more."""
+        """End resumption: the call ends, or the server shuts down."""
         self._is_over = True
         self._change.set()
 
 
 def local_resume(services: Services, caller: Caller) -> LocalResume | None:
-    """The resumption of a new call; None where there is none.
+    """The resumption of a new call; None if it cannot be resumed.
 
     With several front ends the next connection may reach another process, which does not have the call.
     """

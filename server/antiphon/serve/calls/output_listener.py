@@ -14,11 +14,11 @@ from antiphon.serve.calls.captions import Captions
 from antiphon.serve.hosting.served import Models, ServedModel
 
 FINISH_S: Final = 20.0
-"""Seconds for the transcript after the end of a call; a slower recogniser is given up."""
+"""Seconds for the transcript after the end of a call; a slower recogniser is abandoned."""
 
 
 class OutputListeners:
-    """Recognisers for output; a call uses one. The rows of a recogniser are first for its own callers."""
+    """Recognisers for output; a call uses one. A recogniser's rows are first for its own callers."""
 
     def __init__(self, models: Models, clock: Callable[[], float]) -> None:
         """Use the first recogniser of ``models``, if there is one."""
@@ -26,7 +26,7 @@ class OutputListeners:
         self._current: OutputListener | None = None
 
     def open(self, model: ServedModel) -> OutputListener | None:
-        """The listener for a call of a model that has text and audio; None where there is none."""
+        """The listener for a call of a model with text and audio; None without a recogniser."""
         recogniser = self._models.default_of((PipelineKind.STT,))
         if recogniser is None or not model.kind.is_live or model.tokenizer is None:
             return None
@@ -55,13 +55,13 @@ class OutputListener:
         self._is_woken.set()
 
     def stop(self) -> None:
-        """End the audio: the rest is transcribed, and the row freed; a second call has no effect."""
+        """End the audio: the rest is transcribed and the row freed; a second call has no effect."""
         self._is_stopped = True
         self._recogniser.finish()
         self._is_woken.set()
 
     async def finish(self) -> str | None:
-        """The complete transcript; None where the recogniser had no row, or failed."""
+        """The complete transcript; None if the recogniser had no row, or failed."""
         self.stop()
         try:
             async with asyncio.timeout(FINISH_S):

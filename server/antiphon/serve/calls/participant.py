@@ -1,4 +1,5 @@
-"""The answering side of a call: input in, replies out. Here: a row of an engine's model, audio both ways."""
+"""The answering side of a call: input in, replies out. This module has a row of an engine's model, with audio
+in both directions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from antiphon.serve.hosting.served import ServedModel
 R = TypeVar("R")
 
 StalledSince = Callable[[float], float]
-"""How long a slow client delayed data that was ready at a given time."""
+"""Seconds by which a slow client delayed data that was ready at a given time."""
 
 
 class Participant(ABC, Generic[R]):
@@ -30,11 +31,11 @@ class Participant(ABC, Generic[R]):
     waits.
 
     ``is_full``: stop reading the client for now. ``is_done``: no reply follows. ``words``: words given to it,
-    or written by it. ``kept_from``: the first input frame whose reply may still arrive, after some were
-    discarded; None once the client knows. ``due_s``: when :meth:`advance` has work, whatever else happens.
-    ``name``: its name in usage records, where that is not its model's. ``voice_spec``: the model of its
-    audio, where that is another one. ``tokens_in`` and ``tokens_out``: tokens of a text model so far.
-    ``session``: the engine's, where there is one; its first ``lead_frames`` of input are not the client's.
+    or transcribed by it. ``kept_from``: the first input frame whose reply may still arrive, after a flush;
+    None once the client is notified. ``due_s``: the time at which :meth:`advance` has work. ``name``: its
+    name in usage records, if it is not its model's. ``voice_spec``: the model of its audio, if it is another
+    one. ``tokens_in`` and ``tokens_out``: tokens of a text model so far. ``session``: the engine's session,
+    if any; its first ``lead_frames`` of input are not the client's.
     """
 
     session: CallSession | None = None
@@ -62,29 +63,30 @@ class Participant(ABC, Generic[R]):
         raise NotImplementedError
 
     def mark(self, marker: int) -> None:
-        """Mark this place in the audio: its marker is a reply once all before it is transcribed."""
+        """Mark this position in the audio: its marker is a reply once everything before it is transcribed."""
 
     def obey(self, request: Any) -> None:
         """Carry out an action that only this kind of participant has; see :class:`Instruct`."""
         raise NotImplementedError
 
     def read_prompt(self, prompt: Prompt) -> None:
-        """Read a prompt before anything else.
+        """Read a prompt before any other input.
 
         Raises:
-            AntiphonError: it is too late, or the model takes none.
+            AntiphonError: it is too late, or the model supports no prompts.
         """
         if self.session is not None:
             self.session.prime(prompt)
 
     @property
     def waits_for_us(self) -> bool:
-        """Whether the client's input waits for an answer, so that the client may be silent."""
+        """Whether the client waits for an answer, and may therefore be silent."""
         return False
 
     @abstractmethod
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[R]:
-        """Advance as far as possible now; return new replies in order, or none unless ``may_take``."""
+        """Advance as far as possible without waiting; returns new replies in order, or none unless
+        ``may_take``."""
 
     @abstractmethod
     def finish(self, now_s: float) -> None:
@@ -116,10 +118,11 @@ class Participant(ABC, Generic[R]):
         return self.session is None or self.session.is_idle
 
     def begin(self, now_s: float) -> None:
-        """There is a row, and the client was notified."""
+        """Start: there is a row, and the client was notified."""
 
     def sent(self, reply: R, now_s: float, stalled_s: StalledSince) -> float:
-        """A reply was given to the network; returns seconds of audio in it that keep its client waiting."""
+        """Record a reply written to the network; returns the seconds of audio in it that keep its client
+        waiting."""
         return 0.0
 
     def stats(self) -> SessionStats:
@@ -142,7 +145,7 @@ class Place:
     prompt: Prompt | None = None
 
     async def take(self, notify: Notify) -> CallSession:
-        """A session; cancelling the task leaves none behind.
+        """Open a session; if the task is cancelled, none remains.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
@@ -175,7 +178,7 @@ class Talker(Participant[FrameReply]):
             self.fill_gaps(now_s)
 
     def fill_gaps(self, now_s: float) -> None:
-        """From now on silence replaces overdue audio."""
+        """Replace overdue audio with silence from now on."""
         if self._clock is None:
             self._clock = InputClock(self.spec.sample_rate, self.spec.frame_samples, now_s)
             self.due_s = self._clock.due_s
@@ -203,7 +206,7 @@ class Talker(Participant[FrameReply]):
         return replies
 
     def flush(self) -> None:
-        """Discard input that waits, and replies not taken."""
+        """Discard waiting input, and replies not taken."""
         if self.session is not None:
             self.kept_from = max(self.session.flush(), self.kept_from or 0)
 

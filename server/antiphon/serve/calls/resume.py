@@ -18,7 +18,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
 CLAIM_S: Final = 2.0
-"""Seconds for the first message of a connection that resumes; it takes no row before."""
+"""Seconds for the first message of a connection that resumes a call; it has no row before."""
 
 LATE_S: Final = 60.0
 """Seconds beyond the window: a client's clock may be this far ahead of the audio that it has sent."""
@@ -34,12 +34,12 @@ class ResumedCall:
 
     @property
     def missed_frames(self) -> int:
-        """Frames of audio that the client never receives."""
+        """Frames of audio that the client will never receive."""
         return max(0, self.found.replay_from - self.claim.frame - 1) if self.claim.frame >= 0 else 0
 
 
 class OutboundSequence:
-    """Numbers a call's messages, and tracks how many the engine has noted.
+    """Numbers a call's messages, and tracks how many the engine has stored.
 
     ``kept`` is for the next connection of the call: it is sent to the engine with the next messages.
     """
@@ -51,7 +51,7 @@ class OutboundSequence:
         self._every = note_every_frames
         self._unnoted: list[Note] = []
         self._noted_kept = self.kept
-        self._noted_frame = 0  # the engine has noted that the text of earlier frames was sent
+        self._noted_frame = 0  # the engine knows that the text of earlier frames was sent
 
     def go_on(self, found: Resumption) -> None:
         """Continue a call of another connection."""
@@ -64,7 +64,8 @@ class OutboundSequence:
         self.seq += 1
 
     def note(self, session: CallSession, told_frame: int) -> None:
-        """Note messages about to be sent, with the text of replies to frames below ``told_frame``."""
+        """Store messages in the engine before they are sent, with the text of replies to frames below
+        ``told_frame``."""
         is_news = bool(self._unnoted) or self.kept != self._noted_kept
         if is_news or told_frame - self._noted_frame >= self._every:
             self._noted_frame = max(told_frame, self._noted_frame)
@@ -77,7 +78,7 @@ class CallResume:
     """The resumption of one call, for a ``caller`` and a model of ``frame_ms``."""
 
     def __init__(self, services: Services, caller: Caller, frame_ms: float) -> None:
-        """Begin with a call that cannot be resumed yet."""
+        """Start with a call that cannot be resumed yet."""
         self._services, self._caller, self._frame_ms = services, caller, frame_ms
         self.window_s = services.config.engine.resume_window_s
         self._replay_frames = round(resume.REPLAY_MS / frame_ms)
@@ -86,7 +87,7 @@ class CallResume:
         self._is_parted = asyncio.Event()
 
     def arm(self, session: CallSession) -> dict[str, Any] | None:
-        """Make the call resumable; returns the client's terms, None where the server keeps no calls."""
+        """Make the call resumable; returns the client's terms, None if the server keeps no calls."""
         if self.window_s <= 0:
             return None
         token = resume.new_token()
@@ -96,7 +97,7 @@ class CallResume:
     async def claim(
         self, claim: resume.Claim, versions: Sequence[ServedModel], notify: Notify
     ) -> tuple[ServedModel, CallSession, ResumedCall]:
-        """The claimed call, in any of these versions of a model.
+        """Claim the call, which may belong to any of these versions of a model.
 
         Raises:
             SessionError: there is no such call.
@@ -119,9 +120,9 @@ class CallResume:
         return model, session, ResumedCall(claim, found, resume_terms(self._services.config, token))
 
     def look(self, session: CallSession, *, is_ending: bool) -> bool:
-        """Whether the call is detached: from then on the session is not touched.
+        """Whether the call is detached; then the session must not be used.
 
-        The end of the session names the call's place.
+        The error of the session names the call's new place.
         """
         if session.is_moving and not is_ending and not self.is_detached:
             self._detach(session)
@@ -130,7 +131,7 @@ class CallResume:
         return self.is_detached
 
     async def wait(self, session: CallSession, log: Log) -> None:
-        """The connection has ended: wait until another one resumes the call, or none can any more."""
+        """Wait, after the end of the connection, until another one resumes the call, or none can."""
         if not self.is_detached:
             log.info("session detached", window_s=self.window_s)
             self._detach(session)

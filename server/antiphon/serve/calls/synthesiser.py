@@ -1,6 +1,7 @@
 """A row of a synthesiser as a participant: words in, audio and the words' times out; nothing is dropped.
 
-Words are pushed as there is room. All of it costs microseconds of the event loop: audio is encoded elsewhere.
+Words are pushed as room permits. Each operation takes microseconds of the event loop: audio is encoded
+elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_PENDING_WORDS: Final = 1024
-"""Words that wait for room in the engine; with more, the socket is not read."""
+"""Most words that wait for room in the engine; with more, the socket is not read."""
 
 Piece: TypeAlias = FloatArray | Spoken
 
@@ -32,7 +33,7 @@ class Synthesiser(Participant[Piece]):
     def __init__(
         self, model: ServedModel, clock: Callable[[], float], voice: Prompt | None, wait_s: float = 0.0
     ) -> None:
-        """Prepare for a ``voice``; ``wait_s`` bounds the wait in the queue.
+        """Prepare for a ``voice``; ``wait_s`` limits the wait in the queue.
 
         ``clock`` is the engine's.
 
@@ -73,7 +74,7 @@ class Synthesiser(Participant[Piece]):
         self.session = await self._place.take(notify)
 
     def check(self, text: str) -> Iterator[int]:
-        """Read a text as :meth:`read` does, keeping only its unspoken words.
+        """Read a text like :meth:`read`, keeping only its unspoken words.
 
         Each step yields the number of its words, spoken or not.
 
@@ -85,7 +86,7 @@ class Synthesiser(Participant[Piece]):
             yield len(entries)
 
     def read(self, text: str) -> Iterator[int]:
-        """Add words, a piece at each step, so that a long text delays nothing else.
+        """Add words, a piece at each step, so that a long text does not delay other calls.
 
         Raises:
             ProtocolError: the input has ended, or there are no words.
@@ -125,7 +126,7 @@ class Synthesiser(Participant[Piece]):
                 self._frames += 1
                 pieces.append(reply.pcm)
             session.sent(reply, self._clock())
-        # Read once, since the engine thread may end the last tick at any moment: a caller that sees the end
+        # Read once, since the engine thread may end the last tick at any moment: a caller that reads the end
         # also has the last word.
         said_all = self._is_ended and not self._pending and (not self._has_text or session.is_done)
         if said_all:
@@ -154,10 +155,10 @@ class Synthesiser(Participant[Piece]):
             session.finish()
 
     def _begin(self, index: int) -> list[Piece]:
-        """The entry of this index begins with the next frame: a word, or a pause."""
+        """Begin the entry of this index, a word or a pause, with the next frame."""
         told = [*self._end_word(), *self._skip()]
         begun = []
-        while self._texts and self._texts_gone <= index:  # several where a model takes whole sentences
+        while self._texts and self._texts_gone <= index:  # several if a model takes whole sentences
             if (entry := self._texts.popleft()).is_spoken:
                 begun.append(entry.text)
                 self._texts_gone += 1

@@ -1,4 +1,4 @@
-"""An agent's answer to a text, as text: it takes no row of a model, and has no sound."""
+"""An agent's answer to a text, as text: it needs no row of a model, and has no sound."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.errors import ServerFullError, TextModelError
 from antiphon.serve.calls.agent import AgentParts
 
 MAX_RUNNING: Final = 16
-"""Replies that an agent writes at once, spoken ones included, from which on a text is refused: each is a
-request to its text model. A spoken reply is never refused.
+"""Replies that an agent writes at once, including spoken ones; above this number a text is refused, since
+each is a request to its text model. Spoken replies are never refused.
 """
 
 RETRY_S: Final = 5
@@ -36,10 +36,10 @@ class TextConversation:
         self._history.put(str(self._entries), HistoryEntry(role, text))
 
     async def answer(self, text: str) -> AsyncGenerator[str]:
-        """The words of the answer while they arrive, each followed by a space.
+        """The words of the answer as they arrive, each followed by a space.
 
         Raises:
-            ServerFullError: the agent has its most replies in progress.
+            ServerFullError: the agent is at its limit of replies.
             TextModelError: the text model fails.
         """
         agent, metrics = self.agent, self.agent.metrics

@@ -1,7 +1,7 @@
 """A row of a recogniser as a participant: audio and markers in, words out; nothing is dropped.
 
-Audio is pushed as there is room, and a marker returns when everything before it is written. All of it costs
-microseconds of the event loop.
+Audio is pushed as room permits, and a marker returns when everything before it is transcribed. Each operation
+takes microseconds of the event loop.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_PENDING_SAMPLES: Final = 24_000
 """Seconds of audio that wait for room in the engine; with more, the client is not read."""
 
 END_MARK: Final = 0
-"""The marker after the last audio: it returns when all speech before it is written."""
+"""The marker after the last audio: it returns when all speech before it is transcribed."""
 
 QUIET_S: Final = 0.16
-"""A caller with a waiting marker and no audio for two frames is taken to have paused."""
+"""A caller with a waiting marker and no audio for two frames counts as paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Transcriber(Participant[AsrNews]):
     """A row of a recogniser. ``pending_samples`` wait for room in the engine."""
 
     def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
-        """Prepare; ``wait_s`` bounds the wait in the queue. ``clock`` is the engine's.
+        """Prepare; ``wait_s`` limits the wait in the queue. ``clock`` is the engine's.
 
         Raises:
             UnsupportedError: the model has no text.
@@ -75,8 +75,8 @@ class Transcriber(Participant[AsrNews]):
         self._input: deque[FloatArray | int] = deque()
         self._last_audio_s = clock()
         self._is_ended = False
-        self._flushing: set[int] = set()  # markers that silence brings out
-        self._held_at: int | None = None  # audio after this one waits until it has returned
+        self._flushing: set[int] = set()  # markers that flush padding brings out
+        self._held_at: int | None = None  # audio after this marker waits until it has returned
 
     async def open(self, notify: Notify) -> None:
         self.session = await self._place.take(notify)
@@ -99,7 +99,7 @@ class Transcriber(Participant[AsrNews]):
         self._input.append(marker)
 
     def bring_out(self, marker: int) -> None:
-        """Add a marker that returns as fast as the model runs: audio after it waits meanwhile.
+        """Add a marker that returns as fast as the model runs: later audio waits until then.
 
         Raises:
             ProtocolError: more markers wait than the limit.
@@ -151,7 +151,7 @@ class Transcriber(Participant[AsrNews]):
         return is_heard and not self._input and not self._transcript.has_marks
 
     def _quiet_in_s(self) -> float:
-        """Seconds until silence may replace the caller's audio; infinite while nothing requires it."""
+        """Seconds until silence may replace the caller's audio; infinite if it is not needed."""
         session = self.session
         if session is None or not self._transcript.has_marks or not session.is_idle:
             return math.inf
@@ -171,7 +171,7 @@ class Transcriber(Participant[AsrNews]):
         return events + self._transcript.hear(token, reply.vad)
 
     def _feed(self, session: CallSession) -> list[Event]:
-        """Push as much as there is room for; a marker is set when all audio before it was pushed."""
+        """Push audio as room permits; a marker is set after all audio before it."""
         events: list[Event] = []
         if session.state is not SessionState.ACTIVE:
             return events
@@ -202,7 +202,7 @@ class Transcriber(Participant[AsrNews]):
 
 
 def asr_parameters(model: ServedModel) -> SamplingParameters:
-    """The checkpoint's parameters, or its likeliest token: a transcript needs no randomness."""
+    """The checkpoint's parameters, or greedy sampling: a transcript needs no randomness."""
     if "lm_gen_config" in model.checkpoint.generation:
         return model.defaults
     return replace(model.defaults, text_temperature=0.0)

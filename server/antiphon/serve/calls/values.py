@@ -1,4 +1,4 @@
-"""Values between a call and its dialect: policy, begin of a call, and actions."""
+"""Values between a call and its dialect: policy, start of a call, and actions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from antiphon.serve.calls.resume import ResumedCall
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a call of this protocol is held.
+    """The rules of a call of this protocol.
 
-    ``is_live``: late data are dropped; else nothing is dropped. ``awaits`` names the input in errors.
-    ``expects_input``: the first input must arrive within the limit of a handshake; else the client opens its
-    microphone first. ``has_answers``: messages have answers, so all but audio wait while the client does not
-    read. ``hears``: the dialect follows the participant's input. ``at_once``: the first byte of messages that
-    are handled where they are read. Without ``reads_on`` nothing is read after the end of the input: later
-    messages belong to another call.
+    ``is_live``: late data are dropped; otherwise nothing is dropped. ``awaits`` names the input in errors.
+    ``expects_input``: the first input must arrive within the limit of a handshake; otherwise the client opens
+    its microphone first. ``has_answers``: messages have answers, so all but audio wait while the client does
+    not read. ``hears``: the dialect processes the participant's input. ``at_once``: the first byte of
+    messages that are handled where they are read. Unless it ``reads_on``, nothing is read after the end of
+    the input: later messages belong to another call.
     """
 
     is_live: bool = True
@@ -38,8 +38,8 @@ class Policy:
 class HelloFacts:
     """Facts for the client when its call begins.
 
-    ``terms`` are those of resumption, None where there is none. ``resumed`` is set where it continues a call
-    of another connection, whose next input frame is ``next_frame``.
+    ``terms`` are those of resumption, None without it. ``resumed`` is set if it continues a call of another
+    connection, whose next input frame is ``next_frame``.
     """
 
     session: str
@@ -55,7 +55,7 @@ class HelloFacts:
 class PushAudio:
     """``pcm``, float32 ``[N]`` at the model's rate, of ``seconds`` that the client sent.
 
-    ``pcm`` is empty where the model ignores them.
+    ``pcm`` is empty if the model ignores it.
     """
 
     pcm: FloatArray
@@ -64,7 +64,7 @@ class PushAudio:
 
 @dataclass(frozen=True, slots=True)
 class PushWords:
-    """Words of the client, read as there is room."""
+    """Words of the client, read as room permits."""
 
     text: str
 
@@ -76,7 +76,7 @@ class EndInput:
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """Have the participant read a prompt before anything else, if ``make`` returns one."""
+    """Have the participant read a prompt before any other input, if ``make`` returns one."""
 
     make: Callable[[], Awaitable[Prompt | None]]
 
@@ -91,7 +91,7 @@ class Transcribe:
 
 @dataclass(frozen=True, slots=True)
 class ChangeParameters:
-    """Use the sampling parameters that ``change`` makes of the current ones, from the next frame on."""
+    """Use the sampling parameters that ``change`` returns for the current ones, from the next frame on."""
 
     change: Callable[[SamplingParameters], SamplingParameters]
 
@@ -110,7 +110,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Instruct:
-    """Ask the participant for an action that only its kind has."""
+    """Request an action that only one kind of participant has."""
 
     request: Any
 
@@ -125,7 +125,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Answer with an event of the dialect; ``is_optional``: a client that does not read gets none."""
+    """Answer with an event of the dialect; ``is_optional``: it is dropped if the client does not read."""
 
     event: Any
     is_optional: bool = False

@@ -18,7 +18,8 @@ PACKET_S: Final = 0.02
 """Seconds between two messages: Asterisk passes each one on when it arrives."""
 
 MOST_LATE_S: Final = 0.1
-"""Seconds; a server that was later continues at its pace, without a burst of all overdue audio."""
+"""Maximum lag in seconds; after a longer one the server continues at its pace, without a burst of all overdue
+audio."""
 
 
 SILENCE: Final[Mapping[str, bytes]] = MappingProxyType({"pcm_s16le": b"\0", "pcmu": b"\xff", "pcma": b"\xd5"})

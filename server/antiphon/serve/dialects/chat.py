@@ -45,8 +45,9 @@ UNHEARD: Final = np.zeros(0, np.float32)
 class ChatClient(ABC):
     """The common part of the dialects of ``/api/chat``: the client's side.
 
-    For a call ``name``d so: ``hears`` takes the client's audio, ``speaks`` makes its output. With
-    ``is_stamped`` audio carries the number of its frame. Audio is processed once it ``is_begun``.
+    It serves a call named ``name``: ``hears`` is the model of the client's audio, ``speaks`` that of the
+    output. With ``is_stamped`` audio has the number of its frame. Audio is processed once ``is_begun`` is
+    true.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class ChatClient(ABC):
         self.is_stamped = request.extended and CODECS[request.format].is_framed
         self._is_muted, self.is_begun = False, False
         self._heard_samples = self._missing_samples = 0  # of the unfinished frame
-        self._skipped_samples = 0  # of the next audio, which another connection has brought
+        self._skipped_samples = 0  # of the next audio, which was sent on another connection
         self._stats_due_s = now_s + STATS_PERIOD_S
 
     def renew_codecs(self) -> None:
-        """Begin the streams of both directions, of a call or of its next connection."""
+        """Begin new streams of both directions, for a call or its next connection."""
         self.has_more = False
         self._decoder = make_decoder(self.request.format, self._rate)
         self.encoder = make_encoder(self.request.format, self._said_rate)
@@ -74,7 +75,7 @@ class ChatClient(ABC):
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
-        """Handle a message. Unknown tags, and those without a meaning for a server, are ignored."""
+        """Handle a message. Unknown tags, and those that a server ignores, have no effect."""
         if isinstance(message, str):
             return self.hear()
         if message[:1] == AUDIO_TAG:
@@ -115,7 +116,7 @@ class ChatClient(ABC):
         return frame
 
     def _control(self, action: moshi.ControlAction) -> Sequence[Action]:
-        """Apply a control message, as far as full duplex gives it a meaning.
+        """Apply a control message, if it has a meaning in full duplex.
 
         pause: ignore audio until start; restart: discard waiting data in both directions, and read audio
         again; start: read audio again; endTurn: no effect, since this server has no turns.
@@ -137,12 +138,12 @@ class ChatClient(ABC):
                 return (Close(),)
 
     def follow_other(self, _message: moshi.Message) -> Sequence[Action]:
-        """Handle a message that only some calls have."""
+        """Handle a message that only some calls support."""
         return ()
 
     @abstractmethod
     def flush(self) -> Sequence[Action]:
-        """The actions for a client that wants no more of the current output."""
+        """The actions for a client that stops the current output."""
 
     # To the client.
 
@@ -250,7 +251,7 @@ class ChatDialect(ChatClient, Dialect[FrameReply]):
         return parameters_to_json(facts.parameters)
 
     def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """Audio first, then its text, as upstream's server sends them."""
+        """Audio first, then its text, in the order of upstream's server."""
         messages: list[bytes] = []
         if reply.pcm is not None:
             head = AUDIO_TAG

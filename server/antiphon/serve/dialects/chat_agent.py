@@ -39,9 +39,9 @@ NEWS: Final = frozenset({"heard", "tool", "interrupted"})
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     """One client's side.
 
-    Its players expect a frame for each of their own: between replies the client gets silence. From a reply's
-    first sound to its end only that sound is sent, and nothing while it is held; the indices of frames then
-    skip those that were not sent.
+    Its players expect a frame for each of their own, so the client gets silence between replies. From a
+    reply's first sound to its end only that sound is sent, and nothing while it is paused; the indices of
+    frames then skip those that were not sent.
     """
 
     policy = Policy(has_answers=True)
@@ -89,7 +89,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
     def resumed(
         self, request: ChatRequest, claim: resuming.Claim
     ) -> tuple[Sequence[Message], Sequence[Action]]:
-        """Another connection of the client continues the call, in the format of this ``request``."""
+        """Continue the call on another connection of the client, in the format of this ``request``."""
         assert self._resume is not None
         self.request = request
         self._decoder.close()

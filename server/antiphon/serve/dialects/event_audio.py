@@ -27,7 +27,7 @@ BEGINNINGS: Final = re.compile(
     rb"|(?P<WebM>\x1a\x45\xdf\xa3.{1,8}?\x42[\x82\x86])|(?P<MP4>\0\0\0.ftyp)|(?P<MP3>ID3[\2-\4]\0)",
     re.DOTALL,
 )
-"""The first bytes of audio events that are files, not samples; five bytes or more."""
+"""The first bytes of audio events that contain files instead of samples; five bytes or more."""
 
 SAMPLES_FOLLOW: Final = "WAV"
 """The kind of file whose later parts are plain samples; later parts of other kinds would be noise."""
@@ -51,7 +51,7 @@ class EventAudio:
         self._has_refused = self._is_in_file = bool(kept)
 
     def renew(self) -> None:
-        """The client starts again: audio from now on belongs to no earlier file."""
+        """Start again: later audio belongs to no earlier file."""
         self._has_refused = self._is_in_file = False
 
     def is_file(self, audio: bytes, event_id: str | None) -> bool:
@@ -80,7 +80,7 @@ class EventAudio:
 
 
 def decoded(decoder: Decoder, event_id: str | None) -> FloatArray:
-    """The next samples of an event's audio, float32 ``[N]``: one step of less than a millisecond.
+    """The next samples of an event's audio, float32 ``[N]``; one step takes less than a millisecond.
 
     Raises:
         FieldError: an odd number of bytes.

@@ -42,14 +42,14 @@ INPUTS: Final[Mapping[str, WireFormat]] = MappingProxyType({**_SHARED, "pcm": Wi
 OUTPUTS: Final[Mapping[str, WireFormat]] = MappingProxyType(
     {**_SHARED, "pcm": WireFormat("pcm_s16le", 48_000)}
 )
-"""The formats of a client's audio and of the server's, by their names: ``pcm`` is 24 and 48 kHz."""
+"""The formats of a client's audio and of the server's, by name: ``pcm`` is 24 and 48 kHz."""
 
 
 def format_of(name: str, known: Mapping[str, WireFormat]) -> WireFormat:
     """The format of this name.
 
     Raises:
-        ProtocolError: there is none.
+        ProtocolError: the format is unknown.
     """
     if name not in known:
         raise ProtocolError(f"the format is {shown(name)}, not one of {', '.join(known)}")
@@ -57,7 +57,7 @@ def format_of(name: str, known: Mapping[str, WireFormat]) -> WireFormat:
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The message of an error, and the code of the close after it."""
+    """The message for an error, and its close code."""
     code = wire_form(error).close
     return (wire.encode("error", message=str(error), code=int(code)),), code
 
@@ -148,7 +148,8 @@ class JsonAsrDialect(Dialect[AsrNews]):
 
 
 class JsonTtsDialect(Dialect[Piece]):
-    """Text in, speech out, for one request of a connection; another ``setup`` ends it, and is ``unread``."""
+    """Text in, speech out, for one request of a connection; another ``setup`` ends it, and stays
+    ``unread``."""
 
     policy = Policy(is_live=False, awaits="text", reads_on=False)
 

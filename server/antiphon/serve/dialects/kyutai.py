@@ -26,7 +26,7 @@ from antiphon.serve.transport.transport import Message
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The text for a full server: Kyutai's own, since its clients may look for it."""
+    """The refusal of a full server, in Kyutai's own text, which its clients may look for."""
     form = wire_form(error)
     return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
 
@@ -87,7 +87,7 @@ class AsrDialect(Dialect[AsrNews]):
 
 
 class TtsDialect(Dialect[Piece]):
-    """Text in, speech out, in the client's ``format``; those of plain audio have no messages."""
+    """Text in, speech out, in the client's ``format``; formats of plain audio have no messages."""
 
     policy = Policy(is_live=False, awaits="text")
 
@@ -134,7 +134,7 @@ class TtsDialect(Dialect[Piece]):
         return self._packed(self._encoder.encode(clipped))
 
     def _packed(self, payloads: list[bytes]) -> list[bytes]:
-        """Encoded audio, in messages where the format has them."""
+        """Encoded audio, in messages if the format has them."""
         if self._format.is_packed:
             return [kyutai.encode(kyutai.OggOpus(page)) for page in payloads]
         return payloads

@@ -1,6 +1,6 @@
 """The protocol of OpenAI Live: the client's side, for models and agents, and the output of a model.
 
-JSON events for a session's client, and for its watchers.
+It sends JSON events to a session's client and to its watchers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Numbers(Protocol):
 class LiveClient(ABC):
     """The common part of the dialects of Live: the client's side.
 
-    ``name`` is the model's or the agent's, ``spec`` the model that gets the audio, which ``decoder`` reads.
-    With ``numbers`` the client gets each of its events exactly once. ``is_begun``: the session has started.
-    ``has_text``: text of the client has an effect.
+    ``name`` is that of the model or the agent, ``spec`` the model of the audio, which ``decoder`` reads. With
+    ``numbers`` the client gets each of its events exactly once. ``is_begun``: the session has started.
+    ``has_text``: the client's text has an effect.
     """
 
     decoder: Decoder
@@ -113,7 +113,7 @@ class LiveClient(ABC):
         return self.obey(live.decode(message, has_text=self.has_text))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
-        """The actions that an event of the client or of a watcher requests.
+        """The actions that an event of the client or a watcher requests.
 
         Raises:
             FieldError: the event is invalid; the session continues.
@@ -163,7 +163,7 @@ class LiveClient(ABC):
         return ()
 
     def acknowledged(self, seq: int) -> Sequence[Action]:
-        """The client has received numbered events up to ``seq``."""
+        """Drop numbered events up to ``seq``, which the client has received."""
         return (Acknowledged(seq),)
 
     def follow_text(self, event: live.AppendText | live.AddItem | live.ContinueResponse) -> Sequence[Action]:
@@ -208,7 +208,7 @@ class LiveClient(ABC):
 
     @abstractmethod
     def greeting(self, facts: HelloFacts) -> Sequence[Message]:
-        """The messages of a session that has started, or continues."""
+        """The messages for a session that starts, or continues."""
 
     def encode(self, event: events.ServerEvent) -> Sequence[Message]:
         """An event for the client and its watchers."""
@@ -238,7 +238,7 @@ class LiveClient(ABC):
         return self.encode(events.Info("server_draining", f"the server shuts down within {deadline_s:g} s"))
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:
-        """Seconds so far, and how much of the model's context they fill."""
+        """A usage event: seconds so far, and the used share of the model's context."""
         if now_s < self._usage_due_s:
             return ()
         self._usage_due_s += USAGE_PERIOD_S
@@ -260,13 +260,13 @@ class LiveClient(ABC):
         return self.encode(closed), None
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """The event of an error; watchers get only one that ends the session."""
+        """The event of an error; watchers get it only if it ends the session."""
         told = events.error_of(error)
         is_last = not isinstance(error, FieldError)
         return self.encode(told) if is_last else (self.written(told),), wire_form(error).openai_close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
-        """End the watchers' connections, with a final event where the client gets none."""
+        """End the watchers' connections, with a final event if the client gets none."""
         if is_lost:
             lost = events.CloseReason.CONNECTION_LOST
             self.show(events.SessionClosed(lost, self.shown(), self._seconds(stats)))
@@ -343,5 +343,5 @@ class LiveDialect(LiveClient, Dialect[FrameReply]):
 
 
 def refusal(words: str, code: str, event_id: str | None, param: str = "type") -> FieldError:
-    """The error of an event that cannot be followed."""
+    """The error for an event that cannot be applied."""
     return FieldError(words, param=param, code=code, event_id=event_id)

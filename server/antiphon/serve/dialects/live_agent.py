@@ -45,12 +45,12 @@ from antiphon.serve.dialects.realtime_agent import entry_of
 from antiphon.serve.transport.transport import Message
 
 LATE_FRAMES: Final = 2
-"""Frames without the next sound of a reply after which silence takes its place."""
+"""Frames to wait for the next sound of a reply before silence replaces it."""
 
 SILENT_FRAMES_A_TURN: Final = 12
 MAX_SILENT_FRAMES: Final = 125
-"""Most frames of silence sent in one turn, in two milliseconds, and most that are owed to a client that has
-not read; the frames before these are left out."""
+"""Most frames of silence sent in one turn (two milliseconds of work), and most that are kept for a client
+that does not read; older ones are dropped."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "developer": Role.SYSTEM,
@@ -97,7 +97,7 @@ class Delegated:
 
 
 class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
-    """One session of an agent, with these ``settings``; ``new_id`` names its entries in the history."""
+    """One session of an agent, with these ``settings``; ``new_id`` makes ids for its history."""
 
     policy = Policy(expects_input=False, has_answers=True)
     has_text = True
@@ -121,11 +121,11 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         super().__init__(start, agent.name, agent.stt.engine.info.spec, notices=notices, numbers=numbers)
         self._set_format(start.session.format)
         self._ids = count()
-        self._frames = self._heard_samples = 0  # said and heard
+        self._frames = self._heard_samples = 0  # sent and received
         self._recent = Recent(self._said.frame_ms)
         self._is_sounding = self._has_text = False
         self._waiting: dict[str, str] = {}  # calls of the text model, by the delegation to the client
-        self._responses: Delegated | None = None  # delegated to Responses in this reply
+        self._responses: Delegated | None = None  # calls of this reply that are delegated to Responses
         self._delegation = read_delegation(start.session.delegation, start.event_id)
         self.settings = self._settings(self.config, self._delegation)
 
@@ -135,7 +135,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
 
     @property
     def history(self) -> list[PutEntry]:
-        """The conversation that the client had before this session."""
+        """The client's conversation before this session."""
         told = [HistoryEntry(ROLES[it.role], it.text) for it in self.config.history]
         return [PutEntry(self.new_id("item"), entry) for entry in told]
 
@@ -214,7 +214,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return self.encode(events.SessionStarted(self.shown(), self.start.event_id, terms))
 
     def resumed(self, again: live.ResumeSession) -> tuple[Sequence[Message], Sequence[Action]]:
-        """Another connection of the client continues the session."""
+        """Continue the session on another connection of the client."""
         assert self._resume is not None
         self.config = replace(self.config, format=again.session.format)
         self._set_format(again.session.format)
@@ -266,7 +266,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return self._fill()
 
     def _fill(self) -> list[Message]:
-        """Silence up to the length of the caller's audio; at ``due_s`` there is more."""
+        """Silence up to the length of the caller's audio; more follows at ``due_s``."""
         spared = LATE_FRAMES if self._is_sounding else 0
         due = int(self._heard_ms / self._said.frame_ms) - spared
         self._frames = max(self._frames, due - MAX_SILENT_FRAMES)
@@ -296,7 +296,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         return self.written(events.OutputAudio(b"".join(self._encoder.encode(pcm)), frame=number))
 
     def _delegated(self, call: ToolCalled) -> list[events.ServerEvent]:
-        """The work that a call of the text model represents."""
+        """The events for a call of the text model."""
         if self._delegation.target is Target.CLIENT:
             if call.name != DELEGATE:
                 return []

@@ -13,7 +13,7 @@ from antiphon.serve.dialects.telephone import LineAudio, LineClosed, LineEvent, 
 from antiphon.serve.transport.transport import Message
 
 MOST_EARLY: Final = 5
-"""Chunks that wait for an earlier one: 100 ms. Telnyx promises no order."""
+"""Most chunks that wait for an earlier one: 100 ms. Telnyx does not guarantee the order."""
 
 
 class MediaStreamLine(TelephoneLine):
@@ -47,7 +47,7 @@ class MediaStreamLine(TelephoneLine):
 
 
 class Chunks:
-    """The audio of a stream in order: early chunks wait, late ones are left out."""
+    """The audio of a stream in order: early chunks wait, late ones are dropped."""
 
     def __init__(self) -> None:
         """Begin."""
@@ -55,7 +55,7 @@ class Chunks:
         self._next = 0
 
     def put(self, media: wire.Media) -> bytes:
-        """The chunks that are next now, possibly none, possibly several."""
+        """Add a chunk; returns the chunks that are next, if any."""
         if not media.chunk:
             return media.payload
         self._next = self._next or media.chunk

@@ -1,8 +1,8 @@
-"""The protocol of OpenAI Realtime with a model that talks: turns over a call that has none.
+"""The protocol of OpenAI Realtime for a full-duplex model, which has no turns of its own.
 
-The model listens and speaks all the time; :mod:`antiphon.protocol.realtime_reply` makes responses from its
-output, :mod:`antiphon.protocol.realtime_input` makes turns from its input. The caller's speech is reported to
-the client and does not cut an answer.
+The model processes and sends audio all the time; :mod:`antiphon.protocol.realtime_reply` makes responses from
+its output, :mod:`antiphon.protocol.realtime_input` makes turns from its input. The caller's speech is
+reported to the client and does not cut a response.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
-"""Seconds that the model waits for the client's first event, which may set its persona."""
+"""Seconds to wait for the client's first event, which may set the persona."""
 
 ITS_INPUT: Final = "answers only what it hears by input_audio_buffer.append"
-"""Why a response to an item, of text or of audio, fails."""
+"""The reason why a response to an item, of text or of audio, fails."""
 
 MAX_OWED: Final = 8
-"""Changes confirmed when the model is ready; a client makes two or three before."""
+"""Most changes that wait for the model to be ready; a client makes two or three before."""
 
 PromptMaker: TypeAlias = Callable[[str, str | None, str | None], Awaitable[Prompt | None]]
 """Makes a prompt from instructions and a voice, for the event with an id."""
@@ -66,7 +66,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         """Prepare ``session``; ``rules`` define when a response ends, ``captions_of`` finds a recogniser."""
         super().__init__()
         self.tokenizer = model.tokenizer
-        self.listens_at_s = math.inf  # until then the model waits for its persona
+        self.listens_at_s = math.inf  # the model waits for its persona until then
         self._session, self._prompt_of, self._captions_of = session, prompt_of, captions_of
         self._name, self._spec = model.name, model.engine.info.spec
         spec = self._spec
@@ -80,7 +80,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         self._detector = SpeechDetector(spec.sample_rate, rules_of(session.detection))
         self._numbers = itertools.count(1)
         self._is_begun = self._is_listening = self._has_captions = False
-        self._has_unread = False  # the client has added an item, and has not spoken since
+        self._has_unread = False  # the client has added an item, without speech since
         self._owed = 0  # changes that are not confirmed yet
         self.is_quiet = session.detection is None  # the client sends nothing between its turns
 
@@ -143,7 +143,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         before, after = self._session, change(self._session, asked.session)
         self._audio.renew()
         if self._is_listening and after.output.voice != before.output.voice:
-            after = replace(after, output=replace(after.output, voice=before.output.voice))  # it is frozen
+            after = replace(after, output=replace(after.output, voice=before.output.voice))  # voice is fixed
         if (before.input_format, before.output.format) != (after.input_format, after.output.format):
             self._line.set_formats(line_of(after.input_format), line_of(after.output.format))
         if before.detection != after.detection:
@@ -180,7 +180,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         if isinstance(told, Marked):
             return (Send(self._turns.transcribed()),)
         if isinstance(told, Info):
-            self._has_captions = False  # the next update asks again
+            self._has_captions = False  # the next update requests them again
             return (Send(self._turns.failed(told.message)),)
         events = self._turns.word(told.text)
         if cut := self._turns.cut(self._detector.now_ms):
@@ -211,7 +211,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self.encode([created, event("conversation.created", conversation=conversation)])
 
     def listening(self) -> Sequence[Message]:
-        """Confirm changes now that the model is ready: a client takes it as its sign to speak."""
+        """Confirm changes now that the model is ready; clients wait for it before they send speech."""
         self._is_listening = True
         owed, self._owed = self._owed, 0
         return self.encode([self._updated()] * owed)

@@ -62,7 +62,7 @@ from antiphon.serve.dialects.realtime_client import RealtimeClient
 from antiphon.serve.transport.transport import Message
 
 SETTLE_S: Final = 1.0
-"""Seconds that the synthesiser waits for the client's first event, which may set its voice."""
+"""Seconds to wait for the client's first event, which may set the synthesiser's voice."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "system": Role.SYSTEM,
@@ -79,10 +79,10 @@ OUTCOMES: Final[Mapping[str, tuple[str, str | None]]] = {
     CUT: (realtime_response.INCOMPLETE, TOO_LONG),
     FAILED: (realtime_response.FAILED, None),
 }
-"""Status and reason of a response by the outcome of a reply."""
+"""Status and reason of a response, by the outcome of a reply."""
 
 VoiceMaker: TypeAlias = Callable[[str | None], Awaitable[Prompt | None]]
-"""Makes a prompt of the synthesiser for a voice; of its own choice for an unknown one."""
+"""Makes a synthesiser's prompt for a voice; an unknown voice is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Wish:
 
 
 class AgentDialect(Dialect[AgentNews]):
-    """One session of an agent; ``client`` names its turns and replies."""
+    """One session of an agent; ``client`` makes ids for its turns and replies."""
 
     policy = Policy(expects_input=False, has_answers=True)
 
@@ -178,7 +178,7 @@ class AgentDialect(Dialect[AgentNews]):
         settings = self._settings(reply_fields(after), after)
         self._audio.renew()
         if self._is_listening and after.output.voice != before.output.voice:
-            after = replace(after, output=replace(after.output, voice=before.output.voice))  # it is frozen
+            after = replace(after, output=replace(after.output, voice=before.output.voice))  # voice is fixed
         if before.input_format != after.input_format:
             self._decoder = make_decoder(line_of(after.input_format), self._rate)
         if before.output.format != after.output.format:
@@ -269,7 +269,7 @@ class AgentDialect(Dialect[AgentNews]):
             case ReplyBegan(asked):
                 return self._begin(asked)
             case ReplyWritten():
-                return []  # each word is sent as it is spoken
+                return []  # each word is sent when it is spoken
             case ReplyOver():
                 return self._end(news)
             case AudioHeard():
@@ -346,7 +346,7 @@ def entry_of(item: str | WrittenItem) -> str | HistoryEntry:
 
 
 def _usage(over: ReplyOver) -> dict[str, Any] | None:
-    """The text model's tokens in the API's form; None where it has not reported any."""
+    """The text model's tokens in the API's form; None if it reported none."""
     read, written = over.tokens_in, over.tokens_out
     if not (read or written):
         return None

@@ -42,7 +42,7 @@ class RealtimeClient:
         return [encode(event, self.ids.new("event")) for event in events]
 
     def shown(self, session: RealtimeSession) -> dict[str, Any]:
-        """A session object of this session's id."""
+        """A session object with this session's id."""
         return session.shown(session_id=self.session_id, expires_at=self.expires_at)
 
 

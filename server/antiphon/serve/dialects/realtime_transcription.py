@@ -89,7 +89,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         return (pushed, Send(events)) if events else (pushed,)
 
     def _end_turn(self, committed: list[Event]) -> list[Event]:
-        """End a turn: the marker returns when all of its words are written."""
+        """End a turn: the marker returns when all of its words are transcribed."""
         if committed:
             self.marks.append(next(self._numbers))
         return committed
@@ -112,7 +112,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
             self._detector.rules = rules_of(after.detection)
             self._detector.reset()
         self._session = after
-        self.is_quiet = after.detection is None  # a turn begins when the client says so
+        self.is_quiet = after.detection is None  # the client decides when a turn begins
         return [event("session.updated", session=self._client.shown(after))]
 
     def messages(self, reply: AsrNews) -> Sequence[Message]:

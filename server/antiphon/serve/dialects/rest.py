@@ -25,7 +25,7 @@ from antiphon.serve.transport.transport import Message
 class SpeechDialect(Dialect[Piece]):
     """One text, its numbers of words and ``unspoken`` words, and its speech as a ``body``.
 
-    ``event_of`` an error ends a stream of events.
+    ``event_of`` returns the event of an error that ends a stream of events.
     """
 
     policy = Policy(is_live=False, awaits="reading of the speech", expects_input=False)
@@ -60,19 +60,19 @@ class SpeechDialect(Dialect[Piece]):
 
 
 class TranscriptBody(Protocol):
-    """The format of the answer with a recording's words."""
+    """The format of the response with a recording's words."""
 
     def take(self, message: kyutai.Word | kyutai.EndWord) -> bytes:
-        """What one more word, or the end of the last one, adds to the answer."""
+        """The bytes for one more word, or for the end of the last one."""
         ...
 
     def finish(self, seconds: float) -> bytes:
-        """The end, after ``seconds`` of audio."""
+        """The end of the body, after ``seconds`` of audio."""
         ...
 
 
 class RecordingDialect(Dialect[AsrNews]):
-    """One recording, float32 samples in pieces and "" for its end; its words as a ``body``."""
+    """One recording: float32 samples in pieces, and "" for its end; its words as a ``body``."""
 
     policy = Policy(is_live=False, expects_input=False)
 
@@ -83,7 +83,8 @@ class RecordingDialect(Dialect[AsrNews]):
         event_of: Callable[[AntiphonError], bytes] | None,
         ends: WordEnds | None = None,
     ) -> None:
-        """Begin a body; ``event_of`` an error ends a stream of events, ``ends`` processes the recording."""
+        """Begin a body; ``event_of`` returns the event of an error that ends a stream of events, ``ends``
+        processes the recording."""
         super().__init__()
         self._body, self._event_of, self._ends = body, event_of, ends
         self._rate = model.checkpoint.spec.sample_rate

@@ -9,7 +9,7 @@ from antiphon.protocol import speech_request
 
 
 class SpeechBody:
-    """One body, made frame by frame on the event loop: less than 1 ms for each."""
+    """One body, made frame by frame on the event loop, in less than 1 ms each."""
 
     def __init__(
         self,
@@ -19,7 +19,7 @@ class SpeechBody:
         speed: float = 1.0,
         is_sse: bool = False,
     ) -> None:
-        """Begin a file; ``is_sse`` sends it in events.
+        """Begin a file; with ``is_sse`` it is sent in events.
 
         Raises:
             AudioError: a speed out of range.
@@ -30,7 +30,7 @@ class SpeechBody:
         self._file = CODECS[codec].encoder(sample_rate, sample_rate)
 
     def feed(self, pcm: FloatArray) -> bytes:
-        """The bytes that one frame adds, float32 ``[N]``; possibly none yet.
+        """Add one frame, float32 ``[N]``; returns its bytes, possibly none yet.
 
         Raises:
             AudioError: the model's samples cannot be encoded.

@@ -1,8 +1,8 @@
-"""Telephone calls, with a model that talks or with a voice agent, over any telephone line.
+"""Telephone calls with a full-duplex model or a voice agent, over any telephone line.
 
-A telephone plays audio in order, at its own pace. So that a burst of late audio does not delay every later
-answer, a model's silence is sent only while little waits to be played. An agent sends no silence, and its
-sound as it is heard.
+A telephone plays audio in order, at its own pace. A model's silence is sent only while little audio waits to
+be played, so that a burst of late audio does not delay later answers. An agent sends no silence, and paces
+its sound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from antiphon.serve.media.duplex_line import DuplexLine
 from antiphon.serve.transport.transport import Message
 
 MOST_AHEAD_S: Final = 0.16
-"""Seconds of sound waiting to be played, above which silence is left out: two frames."""
+"""Seconds of sound waiting to be played, above which silence is not sent: two frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ LineEvent: TypeAlias = LineAudio | LineMark | LineClosed
 class TelephoneLine(ABC):
     """One telephone call's protocol: audio both ways in ``form``, of ``bytes_per_s``.
 
-    At ``due_s`` :meth:`due` has messages, of a line that paces them.
+    For a line that paces messages, :meth:`due` has messages at ``due_s``.
     """
 
     due_s = math.inf
@@ -76,12 +76,12 @@ class TelephoneLine(ABC):
         self.bytes_per_s = form.rate * (2 if form.codec == "pcm_s16le" else 1)
 
     def answer(self) -> Sequence[Message]:
-        """There is a row: messages that answer the call."""
+        """Messages that answer the call, once there is a row."""
         return ()
 
     @abstractmethod
     def feed(self, message: Message) -> LineEvent | None:
-        """The meaning of a message of the telephone; None for one without a meaning for a server.
+        """The meaning of a telephone's message; None for one that a server ignores.
 
         Raises:
             ProtocolError: it does not belong to the protocol.
@@ -89,35 +89,33 @@ class TelephoneLine(ABC):
 
     @abstractmethod
     def play(self, data: bytes) -> Sequence[Message]:
-        """Messages with audio to play after all audio before."""
+        """Messages with audio to play after all earlier audio."""
 
     def end_reply(self) -> Sequence[Message]:
-        """Messages with the rest of a reply's audio, filled with silence where the line plays whole parts."""
+        """Messages with the rest of a reply's audio, padded with silence if the line plays whole parts."""
         return ()
 
     def mark(self, name: str) -> Sequence[Message]:
-        """Messages that make the telephone send :class:`LineMark`, where the line has marks."""
+        """Messages that make the telephone send :class:`LineMark`, if the line has marks."""
         return ()
 
     @abstractmethod
     def clear(self) -> Sequence[Message]:
-        """Messages that discard all audio that was not played yet."""
+        """Messages that discard all audio not yet played."""
 
     def due(self, now_s: float) -> Sequence[Message]:
         """Messages that are due."""
         return ()
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """Messages and the close code of an error; without a message, the end of the connection reports
-        it.
-        """
+        """Messages and the close code for an error; without a message, the end of the connection reports it."""
         return close_only(error)
 
 
 class TelephoneClient(ABC):
     """The common part of the dialects of telephone calls: the telephone's side.
 
-    ``decoder`` makes samples of the caller's audio, at ``rate``: of a long message in steps.
+    ``decoder`` makes samples from the caller's audio, at ``rate``, a long message in steps.
     """
 
     due_s: float
@@ -146,14 +144,14 @@ class TelephoneClient(ABC):
 
     def _hear(self) -> Sequence[Action]:
         """Decode one step of the audio."""
-        self.has_more = False  # should this step fail
+        self.has_more = False  # in case this step fails
         pcm = self._decoder.step()
         self.has_more = self._decoder.has_more
         return () if pcm is None else (PushAudio(pcm, pcm.size / self._rate),)
 
     @abstractmethod
     def played(self, name: str) -> Sequence[Action]:
-        """The telephone has played, or cleared, all audio before this mark."""
+        """Handle a mark: the telephone has played, or cleared, all audio before it."""
 
     def due(self, now_s: float) -> Sequence[Message]:
         messages = self.line.due(now_s)

@@ -1,4 +1,4 @@
-"""OpenAI's translation sessions: the model repeats its input in another language, without turns."""
+"""OpenAI's translation sessions: the model translates its input continuously, without turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRAIN_S: Final = 10.0
 """Seconds that a translation may continue after ``session.close``."""
 
 LAG_S: Final = 3.0
-"""Seconds that a translation lags behind its input: silence of that length is no end."""
+"""Seconds that a translation lags behind its input; shorter silence is not its end."""
 
 
 class TranslationDialect(Dialect[FrameReply]):

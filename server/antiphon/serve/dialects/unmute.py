@@ -86,7 +86,7 @@ class UnmuteDialect(Dialect[AgentNews]):
         try:
             pcm = self._decoder.step()
         except AudioError as error:
-            self._decoder.clear()  # the message is refused as a whole: nothing of it waits for the next
+            self._decoder.clear()  # the message is rejected as a whole: none of its audio waits
             words = f"audio is no Ogg/Opus: {error}"
             raise FieldError(words, param="audio", code=INVALID_VALUE) from error
         self.has_more = pcm is not None and self._decoder.has_more

@@ -1,6 +1,6 @@
 """Wyoming's requests: a recording to words, and a text to speech; nothing is dropped.
 
-A connection carries one after the other. So events end a request, and nothing after them is read before it is
+A connection has one request after another, so nothing is read after the event that ends a request until it is
 over.
 """
 
@@ -30,7 +30,7 @@ from antiphon.serve.transport.transport import Message
 CODEC: Final = "pcm_s16le"
 
 STEP_CHARS: Final = 1024
-"""Characters of a piece of a text that are read at once, in a third of a millisecond."""
+"""Characters of a text that are read in one step, a third of a millisecond."""
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
@@ -50,7 +50,7 @@ class WyomingRequest:
 
 
 class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
-    """Audio in, the words one by one, and at the end all of them."""
+    """Audio in; words out one by one, and at the end all of them."""
 
     policy = Policy(is_live=False, has_answers=True, reads_on=False)
 
@@ -99,12 +99,12 @@ class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
 
 
 class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
-    """A text in, whole or in pieces, its speech out."""
+    """A text in, whole or in pieces; its speech out."""
 
     policy = Policy(is_live=False, awaits="text", has_answers=True, reads_on=False)
 
     def __init__(self, model: ServedModel, *, is_streamed: bool) -> None:
-        """Prepare for a text; if it ``is_streamed``, it arrives in pieces."""
+        """Prepare for a text; if ``is_streamed``, it arrives in pieces."""
         super().__init__()
         self._rate = model.checkpoint.spec.sample_rate
         self._encoder = make_encoder(WireFormat(CODEC, self._rate), self._rate)
@@ -124,7 +124,7 @@ class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
                 return (PushWords(self._words.finish()), EndInput())
             case wire.Ping() as ping:
                 return (Send(ping),)
-        return ()  # clients send the whole text after its pieces, for servers that read no pieces
+        return ()  # clients send the whole text after its pieces, for servers that do not read pieces
 
     def _read(self) -> Sequence[Action]:
         """Read one step of a piece."""

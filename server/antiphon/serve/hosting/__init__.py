@@ -1,1 +1,1 @@
-"""The parts of a server: engines, services and conversations, their begin and end."""
+"""The parts of a server: engines, services and conversations, their start and end."""

@@ -18,7 +18,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_HINT_CHARS: Final = 400
-"""Names in a hint: a text model's server may list any number."""
+"""Most names in a hint: a text model's server may list any number."""
 
 
 def make_agents(
@@ -61,7 +61,8 @@ def make_agents(
 
 
 async def check_text_models(agents: Mapping[str, AgentParts], log: Log) -> None:
-    """Ask each agent's text model server for its models, and log missing ones, while calls may start."""
+    """Ask each agent's text model server for its models, and log missing ones, while calls can already
+    start."""
     for agent in agents.values():
         for endpoint in agent.text_model.endpoints:
             facts = {"agent": agent.name, "host": endpoint.host}

@@ -1,4 +1,4 @@
-"""The announcement of Wyoming ports in the local network, by mDNS: Home Assistant finds them."""
+"""Announces Wyoming ports in the local network by mDNS, so that Home Assistant finds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.tcp_port import TcpPort
 
 SERVICE: Final = "_wyoming._tcp.local."
 GROUP: Final = ("224.0.0.251", 5353)
-"""The address of mDNS; a socket connected to it knows this machine's address, and sends nothing."""
+"""The address of mDNS; connecting a socket to it yields this machine's address, and sends nothing."""
 
 ANY: Final = ("0.0.0.0", "::")
 
@@ -22,7 +22,7 @@ ANY: Final = ("0.0.0.0", "::")
 class Announcement:
     """The ports of a server that mDNS announces; ``options`` are those of zeroconf.
 
-    ``names`` are the services' once it is ``made``.
+    ``names`` are the names of the services, once ``made``.
     """
 
     def __init__(self, ports: Sequence[TcpPort], **options: Any) -> None:
@@ -40,7 +40,7 @@ class Announcement:
 
     @contextlib.asynccontextmanager
     async def made_after(self, opened: asyncio.Event) -> AsyncIterator[None]:
-        """Announce the ports once they are open, for the block."""
+        """Announce the ports for the block, once they are open."""
         announcing = asyncio.create_task(self._announce(opened))
         try:
             yield
@@ -65,7 +65,7 @@ class Announcement:
                 Log().info("port announced", service=info.name, address=addresses[0])
             self.made.set()
             await asyncio.Event().wait()
-        except Exception as error:  # a boundary: the server serves despite any error of its network
+        except Exception as error:  # a boundary: the server runs despite any error of its network
             Log().error("port not announced", error=type(error).__name__, reason=str(error))
         finally:
             if network is not None:
@@ -73,7 +73,7 @@ class Announcement:
 
 
 def address_of(host: str) -> str:
-    """The address at which others reach ``host``; for all addresses of this machine, its network's.
+    """The address at which others reach ``host``; for all addresses of this machine, that of its network.
 
     Raises:
         OSError: there is no network.

@@ -1,4 +1,4 @@
-"""The application, built and not imported: routes over the services they share."""
+"""The application, built by a function: routes over the services they share."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ from antiphon.serve.routes.upload import read_small
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
-"""Lines of one kind that callers cause, logged at once: enough to show the cause, too few to fill a disk."""
+"""Lines of one kind, caused by callers, that are logged at once: enough to show the cause, too few to fill a
+disk."""
 
 KEEPALIVE_TIMEOUT_S = 15.0
-"""Seconds for a connection that sends no request, and between two requests."""
+"""Seconds until a connection without a request is closed, also between two requests."""
 
 MAX_FORM_BYTES = 8192
-"""Most bytes of the form for a key, as of a header with one."""
+"""Most bytes of the form for a key, the same as of a header with one."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -77,15 +78,15 @@ def build_app(
 ) -> web.Application:
     """An application around started engines; its clean-up closes every socket, not the engines.
 
-    ``families`` are this process's metrics. ``access``, whose client asks the whole server, is made from
-    ``config`` when None, for this process. ``clock`` is the engines'. ``page`` is the folder of the web
-    client, found automatically when None.
+    ``families`` are this process's metrics. ``access`` (whose client asks the whole server) is made from
+    ``config`` for this process if None. ``clock`` is the engines'. ``page`` is the folder of the web client,
+    found automatically if None.
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
     """
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
-    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # answer as these
+    own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # the agents' own names
     served = Models(models, (*config.alias, *own_names))
     hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
     app = web.Application(
@@ -226,16 +227,16 @@ def _add_page(app: web.Application, root: Path | None) -> None:
 
 
 async def close_calls(app: web.Application, error: AntiphonError) -> None:
-    """End every conversation with an error, all at once, and wait until they are over.
+    """End every conversation with an error, all at once, and wait until they have ended.
 
-    Connections between two calls, or with an agent's answer to a text, get it too, without a wait for them.
-    """
+            Connections between two calls, or with an agent's answer to a text, get it too, without a wait for them.
+        """
     for socket in app[SERVICES].waiting:
         socket.interrupt(error)
     calls = tuple(app[SERVICES].calls)
     for call in calls:
         call.end(error)
-    # One call that fails to end must not keep the others, or the process; its own task has logged the error.
+    # One call that fails to end must not block the others, or the process; its own task has logged the error.
     await asyncio.gather(*(call.closed() for call in calls), return_exceptions=True)
 
 
@@ -245,7 +246,7 @@ async def _close_sockets(app: web.Application) -> None:
 
 @web.middleware
 async def _no_sniffing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Browsers must use the content type of an answer as it is."""
+    """Make browsers use the content type of a response as it is."""
     try:
         response = await handler(request)
     except web.HTTPException as refusal:

@@ -34,7 +34,7 @@ class CanaryRouter:
         listen: Callable[[ServedModel], OutputListener | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """``listen`` returns a recogniser for a call of a model, where one is served; ``draw`` a number
+        """``listen`` returns a recogniser for a call of a model, if one is served; ``draw`` returns a number
         below 1.
 
         Raises:
@@ -55,7 +55,7 @@ class CanaryRouter:
         """Choose the version for a call that requests ``model``; a call that ``resumes`` gets the stable one.
 
         While the canary would not admit a call at once, a call gets the stable version and is not compared.
-        Otherwise the stable version would have all calls of busy moments. A call that names the canary gets
+        Otherwise the stable version would get all calls of busy moments. A call that names the canary gets
         the canary, and is not compared.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
@@ -70,7 +70,7 @@ class CanaryRouter:
         return stable
 
     def versions(self, model: ServedModel) -> tuple[ServedModel, ...]:
-        """The versions that may have a call that requested ``model``, the likelier one first."""
+        """The versions that may have a call that requested ``model``, the more probable one first."""
         return (model,) if model.arm is None else tuple(self._arms.values())
 
     def observe(self, model: ServedModel, session: CallSession) -> Observation | None:
@@ -90,7 +90,7 @@ class CanaryRouter:
         *,
         goes_on: bool,
     ) -> None:
-        """End the watch of a call here; one that ``goes_on`` is judged where it ends."""
+        """Stop watching a call here; one that ``goes_on`` is judged where it ends."""
         error, stats = session.error, session.stats()
         if goes_on or (not stats.frames_taken and error is None):
             observation.forget()
@@ -116,7 +116,7 @@ class CanaryRouter:
         await asyncio.gather(*self._listening, return_exceptions=True)
 
     def close(self) -> None:
-        """End with the server: open transcripts are not compared."""
+        """End with the server: unfinished transcripts are not compared."""
         for task in self._listening:
             task.cancel()
 

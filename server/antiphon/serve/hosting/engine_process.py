@@ -1,5 +1,4 @@
-"""The engine's process: every model, its rows and its time; front ends reach it through shared memory
-only.
+"""The engine's process: it has every model and its rows; front ends reach it through shared memory only.
 
 The supervisor starts it with ``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``.
 """
@@ -57,16 +56,16 @@ class Engines:
         *,
         is_alone: bool = False,
     ) -> None:
-        """Begin to read the supervisor's messages; they bring the front ends.
+        """Begin to read the supervisor's messages, which bring the front ends.
 
-        ``is_alone`` for a server of one process, whose only front end calls and drains the engines itself.
+        ``is_alone`` marks a server of one process, whose only front end calls and drains the engines itself.
         """
         self._tracer, self._lost = tracer, lost
         self._engines = {each.name: each.engine for each in running}
         self._lines = [
             describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
         ]
-        self._models: tuple[tuple[str, str], ...] = ()  # the fingerprints that front ends compare with theirs
+        self._models: tuple[tuple[str, str], ...] = ()  # fingerprints that front ends compare with their own
         self._families = families
         self._pids: dict[int, int] = {}
         self.front_ends: FrontEndServer | None = None
@@ -94,7 +93,7 @@ class Engines:
             self.front_ends.stop()
 
     async def _watch_front_ends(self) -> None:
-        """Report the engines' health to front ends, and drop those that take no messages."""
+        """Report the engines' health to front ends, and drop those that read no messages."""
         while self.front_ends is not None:
             await asyncio.sleep(HEALTH_S)
             self.front_ends.look_after()
@@ -128,7 +127,7 @@ class Engines:
         return None
 
     def _dropped(self, pool: int) -> None:
-        """A front end takes no messages, or has ended."""
+        """Handle a front end that reads no messages, or has ended."""
         self.peer.send(messages.Stuck(self._pids.get(pool, 0)))
 
     def _answer(self, what: str) -> bytes:
@@ -139,7 +138,7 @@ class Engines:
 
 
 def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
-    """A device is lost; the first of several is reported. Called from any thread."""
+    """Report the loss of a device, only the first of several. Called from any thread."""
     with contextlib.suppress(InvalidStateError):
         lost.set_result(error)
 
@@ -174,7 +173,7 @@ def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int])
 
         served = asyncio.run(serve())
     assert served is not None
-    served.close()  # an engine thread that has not ended by now is in a step; the process ends
+    served.close()  # an engine thread that is still alive is in a step; the process ends
 
 
 if __name__ == "__main__":

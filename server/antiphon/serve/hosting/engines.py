@@ -28,15 +28,15 @@ from antiphon.serve.hosting.hand_over_plan import hand_over_plan
 from antiphon.serve.hosting.model_names import name_models
 
 DIGEST_DIGITS = 12
-"""Hexadecimal digits of a manifest's SHA-256 in the banner: enough to distinguish two releases."""
+"""Hexadecimal digits of a manifest's SHA-256 in the banner, enough to distinguish two releases."""
 
 STOP_TIMEOUT_S = 10.0
-"""Seconds for each engine's running step."""
+"""Seconds for the running step of each engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A started engine, and the configuration and checkpoint that it serves."""
+    """A started engine, with its configuration and checkpoint."""
 
     config: ModelConfig
     name: str
@@ -57,7 +57,7 @@ def running_engines(
     """The configured models' engines, started for the block; ``pools`` is that of the engine.
 
     Every checkpoint is read, and its files compared with its manifest, before the first engine starts. An
-    engine counts the memory that earlier ones took of its device, and leaves a share for later ones.
+    engine counts the device memory that earlier ones use, and leaves a share for later ones.
 
     Raises:
         AntiphonError: one of them cannot be served.
@@ -98,12 +98,12 @@ def _show_as(progress: Progress, prefix: str, done: int, total: int, what: str) 
 
 
 def stop_engine(engine: Engine) -> None:
-    """End an engine; one with a lost device is not waited for."""
+    """Stop an engine; one with a lost device is not waited for."""
     engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
 
 
 def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
-    """The backend that an entry requests, or that suits its checkpoint on this machine.
+    """The backend that an entry requests, or that is best for its checkpoint on this machine.
 
     Raises:
         MissingExtraError: no installed backend can run the model.
@@ -123,7 +123,7 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     if name == "null":
         chosen = {"step_ms": config.null_step_ms, "hold_gil": config.null_hold_gil}
     if name == "onnx" and len(config.served) > 1:
-        chosen["spin"] = False  # the others have threads here too, which the measurement would miss
+        chosen["spin"] = False  # the other engines have threads here too, which the measurement would miss
     chosen |= options_of(name, entry.backend_option)
 
     def make(slots: int) -> Backend:
@@ -147,7 +147,7 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = ""
 
 
 def show_progress(is_terminal: bool) -> Progress:
-    """Reports the progress of the warm-up: in a terminal on one line, erased at the end, else in the log."""
+    """Reports the progress of the warm-up: on one line of a terminal, erased at the end, or in the log."""
     log = Log()
 
     def show(done: int, total: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The event loop that serves: its choice, its lag, and the share of a turn for reading texts."""
+"""The server's event loop: its choice, its lag, and the share of an iteration for reading texts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop, which uses two thirds of the CPU for a message in and out (docs/adr/0025)."""
+    """A loop of uvloop, which uses two thirds of the CPU per message (docs/adr/0025)."""
     try:
         import uvloop
-    except ImportError:  # it does not exist for Windows, nor at once for a new Python
+    except ImportError:  # not available for Windows, nor at once for a new Python
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -29,10 +29,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 PERIOD_S: Final = 0.05
-"""Seconds between two measurements: a median within half a second, at next to no cost."""
+"""Seconds between two measurements: a median within half a second, at almost no cost."""
 
 LOOKS: Final = 8
-"""Measurements of the median: one garbage collection or one slow handler is no overload."""
+"""Measurements of the median, so that one garbage collection or slow handler does not count as overload."""
 
 WORST_S: Final = 5.0
 """Seconds for which the largest lag is kept for the metric: the time between two scrapes."""
@@ -42,7 +42,7 @@ class LoopLag:
     """Measures the loop's lag from inside: a late timer was delayed by other handlers."""
 
     def __init__(self, clock: Callable[[], float], tell: Callable[[float], None]) -> None:
-        """Call ``tell`` with the lag in seconds after each measurement. ``clock`` gives seconds."""
+        """Call ``tell`` with the lag in seconds after each measurement. ``clock`` returns seconds."""
         self._clock = clock
         self._tell = tell
         self._looks: deque[float] = deque(maxlen=LOOKS)
@@ -52,7 +52,7 @@ class LoopLag:
 
     @property
     def lag_s(self) -> float:
-        """How late handlers run now: the median of the last measurements."""
+        """Current lag of handlers: the median of the last measurements."""
         return median(self._looks) if self._looks else 0.0
 
     @property
@@ -84,9 +84,10 @@ class LoopLag:
 
 
 class Reading:
-    """Reads texts piece by piece: fewer than two pieces of ``PIECE_WORDS`` in one turn of the event loop.
+    """Reads texts piece by piece: fewer than two pieces of ``PIECE_WORDS`` in one iteration of the event
+    loop.
 
-    Waiting callers get their turns in order.
+    Waiting callers are served in order.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,8 @@ class Reading:
         self._words = 0
 
     async def step(self, pieces: Iterator[int]) -> int | None:
-        """Read one piece of a text, in a later turn if this one has read enough; its words, None at the end.
+        """Read one piece of a text, in a later iteration if this one has read enough; returns its words, None
+        at the end.
 
         ``pieces`` yields the number of words that it read.
         """

@@ -1,6 +1,6 @@
 """A front end: connections from the supervisor, and their conversations.
 
-It runs in the process of a server of one process, or in its own, which the supervisor starts with ``python -m
+It runs in the process of a single-process server, or in its own, which the supervisor starts with ``python -m
 antiphon.serve.hosting.front_end DESCRIPTOR PARENT``.
 """
 
@@ -50,11 +50,11 @@ from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, Message
 
 HEAD_S: Final = 1.0
-"""Seconds for the first whole request of a connection, when others need its place."""
+"""Seconds for the first complete request of a connection, when others need its place."""
 
 
 Handling: TypeAlias = web.RequestHandler | TcpConnection
-"""The server of one connection."""
+"""Serves one connection."""
 
 
 class Connections:
@@ -66,7 +66,7 @@ class Connections:
     def __init__(
         self, peer: ControlSocket, server: web.Server, tcp: TcpServer, connect_timeout_s: float
     ) -> None:
-        """Report to ``peer`` on the connections of both servers; TLS may take ``connect_timeout_s``."""
+        """Report to ``peer`` about the connections of both servers; TLS may take ``connect_timeout_s``."""
         self._peer, self._server, self._tcp = peer, server, tcp
         self._connect_timeout_s = connect_timeout_s
         self._received = 0
@@ -96,7 +96,8 @@ class Connections:
             self._beginning.discard(handler)
 
     def refuse(self, number: int) -> None:
-        """A connection arrived without its descriptor: this process had no open file left for it."""
+        """Report a connection that arrived without its descriptor: this process had no free file
+        descriptor."""
         self._received += 1
         self._report([number])
 
@@ -113,8 +114,8 @@ class Connections:
             self._report()
 
     def make_room(self, count: int) -> None:
-        """Close up to ``count`` connections without a whole request, or of a TCP port between two, for
-        ``HEAD_S``, the longest idle first.
+        """Close up to ``count`` connections that have been without a complete request (on a TCP port, between
+        two) for ``HEAD_S``, the longest idle first.
         """
         loop = asyncio.get_running_loop()
         idle: list[tuple[float, Handling]] = [(since_s, it) for it, (since_s, _) in self._unasked.items()]
@@ -149,7 +150,7 @@ def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str
     """Compare a model's files with the fingerprints of the ``running`` engine, by name.
 
     Raises:
-        ConfigError: they were replaced since the engine started.
+        ConfigError: files were replaced since the engine started.
     """
     if fingerprint(checkpoint.files) != running.get(name):
         raise ConfigError(
@@ -173,8 +174,8 @@ class FrontEnd:
     ) -> None:
         """Begin to read the supervisor's messages.
 
-        In a server of one process ``access`` counts in this process, and ``tracer`` is the engines', who
-        report it. Otherwise ``secret`` signs ephemeral keys.
+        In a single-process server ``access`` counts in this process, and ``tracer`` is that of the engines,
+        which report it. Otherwise ``secret`` signs ephemeral keys.
 
         Raises:
             AntiphonError: the configuration cannot be used.
@@ -183,7 +184,7 @@ class FrontEnd:
         self._log = Log()
         self._leaving = asyncio.Event()
         self._is_cut = False
-        self._early_drain: messages.Drain | None = None  # it arrived before the application was built
+        self._early_drain: messages.Drain | None = None  # received before the application was built
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self.connections: Connections | None = None
@@ -220,8 +221,8 @@ class FrontEnd:
         limit_s = self._config.limits.connect_timeout_s
         tcp = TcpServer(app[SERVICES], self._config.tcp_ports)
         self.connections = Connections(self.peer, runner.server, tcp, limit_s)
-        # A full collection visits all objects: with torch loaded it takes 170 ms, and two frames are late.
-        # Objects made so far live on anyway.
+        # A full collection visits all objects: with torch loaded it takes 170 ms and makes two frames late.
+        # Objects made before now are permanent anyway.
         gc.collect()
         gc.freeze()
         self.peer.send(messages.Ready())
@@ -286,7 +287,7 @@ class FrontEnd:
         task.add_done_callback(self._tasks.discard)
 
     def _reread(self) -> None:
-        """Read keys and the callers' certificate again; unusable files only cause a line of the log."""
+        """Read keys and the callers' certificate again; unusable files only cause a log line."""
         config = self._config
         self._access.reread_keys()
         try:
@@ -314,8 +315,8 @@ async def drain(
 ) -> None:
     """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
 
-    Calls that can move to the worker at ``target`` do. The rest is closed, with the error of an engine where
-    none is left.
+    Calls that can move to the worker at ``target`` do. The remaining calls are closed, with the error of an
+    engine if none is left.
     """
     services = app[SERVICES]
     calls: set[Call] = services.calls
@@ -335,7 +336,7 @@ async def drain(
         return any(engine.health().alive for engine in engines)
 
     def has_calls() -> bool:
-        """Whether any calls continue; one that resumes here is without a connection for a moment."""
+        """Whether any calls continue; a call that resumes here is briefly without a connection."""
         is_resuming = bool(target) and any(engine.health().active for engine in engines)
         return bool(calls or services.answers or is_resuming)
 
@@ -354,7 +355,7 @@ async def drain(
 def _announce(call: Call, limit_s: float, log: Log) -> None:
     try:
         call.announce_draining(limit_s)
-    except Exception as error:  # a boundary: the server must end despite any error of one call
+    except Exception as error:  # a boundary: the server must stop despite any error of one call
         log.error("notifying a call of draining failed", exc_info=error)
 
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     raise_open_file_limit()
     with first_signals():
         check_files(config)
-        # Each imports much that the other does not need: a supervisor stays small.
+        # Each imports modules that the other does not need, which keeps a supervisor small.
         if front_ends:
             from antiphon.serve.hosting.processes import serve_apart
 
@@ -72,8 +72,8 @@ def first_signals() -> Iterator[None]:
 def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: int | None = None) -> int:
     """Number of front-end processes; 0: one process for everything.
 
-    ``auto`` is the cores that the engines' threads leave, one per model and device, and at least one. Engines
-    of several devices have processes of their own, so 0 is ``auto`` there.
+    ``auto`` is the number of cores not used by engine threads (one per model and device), and at least one.
+    Engines of several devices have separate processes, so 0 means ``auto`` there.
 
     Raises:
         ConfigError: this system cannot have any.

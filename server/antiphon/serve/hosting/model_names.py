@@ -1,4 +1,4 @@
-"""The names of one server's models: those of their checkpoints, of the configuration, and aliases."""
+"""The names of one server's models: from their checkpoints, from the configuration, and aliases."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def same_name(name: str) -> str:
 
 
 def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> list[tuple[str, str]]:
-    """Each alias with the name of its model, of those ``served`` by name and kind.
+    """Each alias with the name of its model, from those ``served`` by name and kind.
 
     Raises:
         ConfigError: one is not NAME=MODEL, names no served model, or is taken.
@@ -103,5 +103,5 @@ def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> li
 
 
 def hint_of(name: str, model: str) -> str:
-    """A hint how to serve ``model`` under an unused name; "" for one that cannot be an alias."""
+    """A hint for serving ``model`` under an unused name; "" for one that cannot be an alias."""
     return f"; to serve it under this name: --alias {name}={model}" if NAME.fullmatch(name) else ""

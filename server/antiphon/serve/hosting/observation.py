@@ -20,29 +20,29 @@ from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
-"""The fraction of late frames at which a call counts as worst: admission stops at it."""
+"""The fraction of late frames from which a call counts as worst: admission stops at it."""
 
 HANG_UP_S: Final = 10.0
-"""Seconds; a caller that leaves earlier hangs up. The alert on quality uses the same."""
+"""Seconds; a shorter call counts as a hang-up. The alert on quality uses the same limit."""
 
 MIN_JUDGED_S: Final = 2.0
 """Seconds; a shorter call cannot count as silent."""
 
 SPOKEN_SHARE: Final = 0.1
 WRITTEN_SHARE: Final = 0.02
-"""The expected fraction of frames with speech, or with text where the model only writes: a word in four
-seconds. Below it a call counts as silent, fully at none.
+"""The expected fraction of frames with speech (with text for models without audio): a word in four seconds.
+Below it a call counts as partly silent, and as fully silent at 0.
 """
 
 SPEECH_POWER: Final = 10 ** (-50 / 10)
-"""The power from which a frame is speech; the output gate opens at the same."""
+"""The power from which a frame counts as speech, the same as for the output gate."""
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256
-"""Repetition: the fraction of sequences of four tokens that occurred before, among this many last tokens."""
+"""Number of last tokens in which repeated sequences of four tokens are counted."""
 
 LISTEN_FRAMES: Final = 250
-"""Seconds at the begin of a call that a recogniser transcribes."""
+"""Seconds at the start of a call that a recogniser transcribes."""
 
 WORD: Final = re.compile(r"\w+")
 
@@ -51,7 +51,7 @@ class Observation:
     """One call of a version on trial, used on the event loop only."""
 
     def __init__(self, model: ServedModel, listener: OutputListener | None) -> None:
-        """Begin with the call; ``listener`` transcribes its begin, where there is one."""
+        """Begin with the call; ``listener`` transcribes its start, if there is one."""
         self._model, self._listener = model, listener
         self._frames = self._active = 0
         self._tokens: deque[int] = deque(maxlen=KEPT_TOKENS)
@@ -101,7 +101,7 @@ class Observation:
         )
 
     def forget(self) -> None:
-        """The call continues elsewhere."""
+        """Stop: the call continues elsewhere."""
         if self._listener is not None:
             self._listener.close()
 
@@ -136,7 +136,7 @@ def repetition(tokens: deque[int]) -> float:
 
 
 def disagreement(text: str, transcript: str) -> float | None:
-    """The fraction of both texts' words that the other lacks in this order; None without a text."""
+    """The fraction of words of both texts that the other text lacks in this order; None without a text."""
     said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
     if not said:
         return None

@@ -40,8 +40,8 @@ def serve(config: ServerConfig) -> int:
     Raises:
         AntiphonError: the server cannot start.
     """
-    # The event loop releases the interpreter in every system call and waits this long to get it back from an
-    # engine's thread that computes in Python.
+    # The event loop releases the interpreter in every system call, and waits this long to get it back from an
+    # engine thread that runs Python code.
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
     access = Access(config)  # before the models, which take long to load
     families, lost = MetricFamilies(CollectorRegistry()), Future[AntiphonError]()
@@ -81,7 +81,7 @@ async def _serve(
 
 
 def serve_here(running: Sequence[RunningEngine], families: MetricFamilies, loop: Loop) -> list[ServedModel]:
-    """Engines of this process as the models of its conversations, on an event loop."""
+    """Serve engines of this process as the models of its conversations, on an event loop."""
     ports = LocalFrontEnd({each.name: each.engine for each in running}, loop).client.engines
     return [
         serve_model(each.config, each.name, each.checkpoint, EngineGroup([ports[each.name]]), families)

@@ -43,7 +43,7 @@ docs/configuration.md describes the file of --config.
 def build_parser(*, is_full: bool = False) -> argparse.ArgumentParser:
     """One flag per option; a flag that is not given is absent from the result.
 
-    The help shows what most people set, or everything if ``is_full``.
+    The help shows common options, or all of them if ``is_full``.
     """
     parser = Parser(
         prog="antiphon serve",
@@ -74,7 +74,7 @@ def build_parser(*, is_full: bool = False) -> argparse.ArgumentParser:
 
 
 class _HelpAll(argparse.Action):
-    """Print the whole help and exit."""
+    """Prints the complete help and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         build_parser(is_full=True).print_help()
@@ -134,8 +134,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def check_files(config: ServerConfig) -> None:
-    """Check every variable, file and folder that an option names: read those to be read, test access to
-    those to be written.
+    """Check every variable, file and folder that an option names: read inputs, test write access to outputs.
 
     Raises:
         ConfigError: one cannot be used; the message names the option and the file.

@@ -1,4 +1,4 @@
-"""The ports of a server, one for callers and one for other workers where it is requested, and their TLS."""
+"""The ports of a server, one for callers and an optional one for other workers, and their TLS."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PortTls:
             ConfigError: as :func:`tls_context`; nothing has changed then.
         """
         if self.callers is not None and certificate is not None:
-            tls_context(certificate, key)  # files that may not fit are not tried on a context in use
+            tls_context(certificate, key)  # checked first, since a failure must not change a context in use
             self.callers.load_cert_chain(certificate, key)
 
 
@@ -76,8 +76,7 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
 
 @contextmanager
 def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
-    """The sockets of all ports, those for callers first; they do not listen yet, and are closed at the
-    end.
+    """The sockets of all ports, those for callers first; they do not listen yet, and are closed at the end.
 
     Raises:
         ConfigError: this machine has no such address, or a port is taken.

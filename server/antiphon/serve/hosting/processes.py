@@ -1,4 +1,4 @@
-"""Starts the processes of a server: sockets, commands, limits. Imports little."""
+"""Starts the processes of a server: sockets, commands, limits. It imports little."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ENGINE = (sys.executable, "-m", "antiphon.serve.hosting.engine_process")
 FRONT_END = (sys.executable, "-m", "antiphon.serve.hosting.front_end")
 
 ENGINE_STOP_S: Final = 10.0
-"""Seconds for a running step at the server's end."""
+"""Seconds for a running step when the server ends."""
 
 OTHER_FILES: Final = 256
-"""Open files of a process apart from connections: models, logs, recordings, rings."""
+"""Open files of a process in addition to connections: models, logs, recordings, rings."""
 
 LEAST: Final = 64
-"""The least connections of a process with few files; it reports when they run out."""
+"""Minimum connections of a process with a low limit on open files; it reports when they run out."""
 
 
 def serve_apart(config: ServerConfig, front_ends: int) -> int:
@@ -73,7 +73,7 @@ def make_plan(
     start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]],
     families: MetricFamilies | None = None,
 ) -> SupervisorPlan:
-    """The supervisor's plan; 0 ``front_ends`` are one in its own process.
+    """The supervisor's plan; with 0 ``front_ends`` there is one, in this process.
 
     Raises:
         ConfigError: a proxy is no address.
@@ -125,7 +125,7 @@ async def overall(answers: Answers, config: ServerConfig) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """The most connections; each open or waiting one needs a file of one of ``processes``."""
+    """Limits on connections; each open or waiting one needs a file descriptor in one of ``processes``."""
     files = round(processes * max(LEAST, open_file_limit() - OTHER_FILES) / (1 + WAITING_SHARE))
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),
@@ -138,7 +138,7 @@ def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLim
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
     """The text that the terminal shows when the server is ready: version, models of a line each, address."""
     scheme = "https" if config.tls_cert else "http"
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # one that can be opened
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # for browsers
     shown = f"[{host}]" if ":" in host else host
     processes = f", {front_ends} front-end process{'es' if front_ends > 1 else ''}" if front_ends else ""
     lines = [

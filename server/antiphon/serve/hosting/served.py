@@ -1,4 +1,4 @@
-"""The models of one server: the parts of each, and the model that a request means."""
+"""The models of one server: the parts of each, and the selection of the model for a request."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from antiphon.serve.media.tts_voices import TtsVoiceFolder, find_tts_voices
 from antiphon.serve.operator.metrics import ServeMetrics
 
 SEED_BITS = 53
-"""The largest seed: JavaScript reads it exactly, so a client can show its seeds and request them again."""
+"""Bits of the largest seed: JavaScript represents it exactly, so a client can show its seeds and request them
+again."""
 
 MAX_SHOWN_CHARS = 100
-"""Characters of an unknown name that an error repeats."""
+"""Most characters of an unknown name that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +35,8 @@ class ServedModel:
     """One model and its running engine.
 
     ``name`` is the one that callers use. ``defaults`` are the sampling parameters of callers who request
-    none. ``speakers`` are a tts model's voices. ``since_s`` is when it was made, in seconds since 1970.
-    ``arm`` is set for a call on one side of a trial.
+    none. ``speakers`` are a tts model's voices. ``since_s`` is the time when it was made, in seconds since
+    1970. ``arm`` is set for a call on one side of a trial.
     """
 
     name: str
@@ -125,13 +126,14 @@ class Models:
         return next(iter(self))
 
     def default_of(self, kinds: Collection[PipelineKind]) -> ServedModel | None:
-        """The first declared of these kinds: it answers a request without a name."""
+        """The first declared model of these kinds, which answers a request without a name."""
         return next((model for model in self if model.kind in kinds), None)
 
     def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
-        """The model called ``name``, or the default of ``kinds`` without a name.
+        """The model called ``name``, or without a name the default of ``kinds``.
 
-        An alias is a name, and so is the value of ``--model``, which is not shown: it may be a local path.
+        Aliases and the value of ``--model`` are accepted as names; the latter is not shown, since it may be a
+        local path.
 
         Raises:
             UnknownModelError: there is none, or it is of another kind; the message lists the names.
@@ -153,18 +155,18 @@ class Models:
         raise UnknownModelError(f"{what}; there is: {listed}{hint}", known=known)
 
     def named(self, name: str, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel | None:
-        """The model that ``name`` stands for; where any name selects one of ``kinds``, that one."""
+        """The model of this name or alias; if any name selects one of ``kinds``, that one."""
         own = self._models.get(name) or self._aliases.get(name)
         refs = (it for it in self if it.config.model == name)
         return own or next(refs, None) or next((it for it in self._any if it.kind in kinds), None)
 
     def are_one(self, name: str, other: str) -> bool:
-        """Whether two names are equal, or stand for the same model of some kind."""
+        """Whether two names are equal, or refer to the same model of some kind."""
         pairs = ((self.named(name, (kind,)), self.named(other, (kind,))) for kind in PipelineKind)
         return name == other or any(one is not None and one is two for one, two in pairs)
 
     def aliases_of(self, model: ServedModel) -> list[str]:
-        """The further names of a model, except "any"."""
+        """The other names of a model, except "any"."""
         return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:
@@ -173,5 +175,5 @@ class Models:
             model.engine.note_lag(lag_s)
 
     def health(self) -> Health:
-        """All engines as one."""
+        """The health of all engines together."""
         return together({model.name: model.engine.health() for model in self})

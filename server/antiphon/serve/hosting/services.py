@@ -32,14 +32,14 @@ from antiphon.serve.transport.socket import Socket
 class Services:
     """The parts of one running server.
 
-    ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
-    each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
-    when one has ended, or one of the ``answers`` that agents write; ``waiting`` are the connections that may
-    have no call; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving
-    from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to
-    an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents
-    by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
-    """
+            ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
+        each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
+        when one has ended, or one of the ``answers`` that agents write; ``waiting`` are the connections that may
+        have no call; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving
+        from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to
+        an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents
+        by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
+        """
 
     config: ServerConfig
     models: Models
@@ -74,10 +74,10 @@ class Services:
         *,
         resumes: bool = False,
     ) -> ServedModel:
-        """The model that answers a call: as :meth:`Models.find`, in the version chosen for the call.
+        """The model that answers a call: like :meth:`Models.find`, in the version chosen for the call.
 
         Raises:
-            UnknownModelError: there is none of that name and these kinds.
+            UnknownModelError: there is no model with that name and these kinds.
         """
         model = self.models.find(name, kinds)
         return model if self.canary is None else self.canary.choose(model, caller, resumes=resumes)
@@ -93,9 +93,9 @@ class Services:
             self.changed.set()
 
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
-        """The agent of this name; without a name the first, if no model talks; else None.
+        """The agent of this name; without a name the first one if there is no talking model; otherwise None.
 
-        ``is_needed``: without a name it is the first, even if a model talks.
+        ``is_needed``: without a name it is the first one, even if there is a talking model.
 
         Raises:
             UnknownModelError: an agent is needed, and there is none.

@@ -18,8 +18,8 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.tcp_port import TcpPort
 
 KEEPALIVE_S: Final = 30
-"""Seconds of silence until the system probes the peer, and between two probes: the protocols have no pings
-that clients must answer.
+"""Seconds of silence until the system probes the peer, and between two probes, since these protocols have no
+pings that clients must answer.
 """
 
 KEEPALIVE_PROBES: Final = 3
@@ -30,7 +30,7 @@ class TcpServer:
     """The TCP ports of a front end; ``connections`` are open."""
 
     def __init__(self, services: Services, ports: Sequence[TcpPort]) -> None:
-        """Prepare to serve ``ports``, which other code listens on."""
+        """Prepare to serve ``ports``, which other code opens."""
         self.connections: set[TcpConnection] = set()
         self._services = services
         self._ports = {
@@ -50,7 +50,7 @@ class TcpServer:
 
 
 class TcpConnection(asyncio.Protocol):
-    """One connection; ``transport`` is None until it is made."""
+    """One connection; ``transport`` is None until it is connected."""
 
     transport: asyncio.Transport | None = None
 
@@ -66,7 +66,8 @@ class TcpConnection(asyncio.Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """Since when no request has been in progress; None during one, and before the connection is made."""
+        """The time since which no request has been in progress; None during one, and before the connection is
+        made."""
         return None if self._socket is None else self._socket.idle_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,13 +91,13 @@ class TcpConnection(asyncio.Protocol):
         self._socket.feed_data(data)
 
     def eof_received(self) -> None:
-        """The client has disconnected, which it may do at any time."""
+        """Handle a disconnect of the client, which is allowed at any time."""
         assert self._socket is not None
         self._socket.close_code = self._socket.close_code or CloseCode.NORMAL
         self._socket.feed_eof()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection."""
         self._server.connections.discard(self)
         if self._socket is not None:
             self._socket.feed_eof()

@@ -1,8 +1,8 @@
-"""Turns of the event loop: their order, and how long together they keep the loop from its sockets.
+"""Turns of the event loop: their order, and the time after which sockets are polled again.
 
-Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn* of it, a
-small piece of work; the queued turns of all other conversations run before its next one. A conversation that
-floods its waker delays the others by one turn each, not by its backlog.
+Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn*, a small
+piece of work; the queued turns of all other conversations run before its next one. A conversation that floods
+its waker delays the others by one turn each, not by its backlog.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Turn = Callable[[], bool]
 """Does one piece of work, of less than a millisecond, and returns whether there is more."""
 
 Fault = Callable[[Exception], None]
-"""Called with the exception that a turn raised; ends the conversation. Must not raise."""
+"""Called with the exception of a turn; ends the conversation. It must not raise."""
 
 BUDGET_S: Final = 0.005
 """Seconds of turns before sockets are polled again: a sixteenth of a frame."""
@@ -30,7 +30,7 @@ class Waker:
     __slots__ = ("_due_s", "_fault", "_is_waiting", "_timer", "_turn", "_turns")
 
     def __init__(self, turns: Turns, turn: Turn, fault: Fault) -> None:
-        """Give ``turn`` a place in ``turns``; :meth:`close` removes it."""
+        """Add ``turn`` to ``turns``; :meth:`close` removes it."""
         self._turns = turns
         self._turn: Turn | None = turn
         self._fault = fault
@@ -39,7 +39,7 @@ class Waker:
         self._due_s = math.inf
 
     def wake(self) -> None:
-        """Request a turn; a second request before it begins changes nothing. Never raises."""
+        """Request a turn; a second request before it begins has no effect. Never raises."""
         if not self._is_waiting and self._turn is not None:
             self._is_waiting = True
             self._turns.put(self)
@@ -58,8 +58,8 @@ class Waker:
         self.wake()
 
     def run(self) -> None:
-        """Take one turn."""
-        self._is_waiting = False  # first, so that a wake during the turn brings another one
+        """Run one turn."""
+        self._is_waiting = False  # first, so that a wake during the turn requests another one
         if self._turn is None:
             return
         try:
@@ -69,14 +69,14 @@ class Waker:
             self._fault(error)
 
     def close(self) -> None:
-        """Take no more turns; the conversation's memory is freed now, although it references its waker."""
+        """Run no further turn, and free the conversation's memory now, although it references its waker."""
         self._turn, self._fault = None, lambda _: None
         if self._timer is not None:
             self._timer.cancel()
 
 
 class Turns:
-    """The queue of turns of all conversations on one event loop. ``busy_s`` is the time their turns took."""
+    """The queue of turns of all conversations on one event loop. ``busy_s`` is the total time of turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run turns on ``loop``."""
@@ -86,7 +86,7 @@ class Turns:
         self._is_called = False
 
     def put(self, waker: Waker) -> None:
-        """Run one turn of ``waker``, soon."""
+        """Run one turn of ``waker`` soon."""
         self._queue.append(waker)
         if not self._is_called:
             self._is_called = True

@@ -16,7 +16,7 @@ from antiphon.log import SparseLog
 from antiphon.metrics import MetricFamilies
 
 MAX_UPLOADS: Final = 32
-"""Recordings being received or transcribed at once."""
+"""Most recordings that are received or transcribed at once."""
 
 LARGEST_ON_DISK: Final = 4
 """Recordings of the largest size that one process keeps on disk; smaller ones share that space."""
@@ -31,7 +31,7 @@ class Uploads:
     """Counts recordings (``count``) and their bytes on disk (``disk_bytes``). Used on the event loop only."""
 
     def __init__(self, max_upload_bytes: int, families: MetricFamilies, log: SparseLog) -> None:
-        """Register the metrics; ``log`` gets a line from time to time while the disk has no space."""
+        """Register the metrics; ``log`` occasionally gets a line while the disk has no space."""
         self._max_upload_bytes, self._log = max_upload_bytes, log
         self.count = self.disk_bytes = 0
         self._gauge = families.get(Gauge, "spooled_upload_bytes")
@@ -39,7 +39,7 @@ class Uploads:
 
     @contextlib.contextmanager
     def one(self, stated_bytes: int | None) -> Iterator[Spool]:
-        """Count one more recording for the block; ``stated_bytes`` are announced by its sender.
+        """Count one more recording for the block; ``stated_bytes`` is the size announced by the sender.
 
         Raises:
             ServerFullError: too many recordings, or no space for it.
@@ -60,7 +60,7 @@ class Uploads:
             spool.close()
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes on disk, or fewer where it is negative.
+        """Count ``size`` more bytes on disk, or fewer if negative.
 
         Raises:
             ServerFullError: there is no space for them.
@@ -114,7 +114,7 @@ class Spool:
         """Release everything."""
         self._uploads.grow(-self._disk_bytes)
         self._disk_bytes = 0
-        with contextlib.suppress(OSError):  # bytes that a full disk refused are tried again here
+        with contextlib.suppress(OSError):  # bytes that a full disk rejected are tried again here
             self._spooled.close()
 
     def _try(self, work: Callable[[], object]) -> None:
@@ -125,7 +125,8 @@ class Spool:
 
 
 MAX_JOBS: Final = 64
-"""Jobs that wait or run: one per recording that may be uploaded at once, and as many voices."""
+"""Most jobs that wait or run: one per recording that may be uploaded at once, and the same number of
+voices."""
 
 JOB_RETRY_S: Final = 5
 """Seconds until waiting jobs are done: each is a second of audio, or a file of some megabytes."""

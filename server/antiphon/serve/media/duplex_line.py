@@ -1,4 +1,4 @@
-"""Both directions of a live call's audio: decoded on input, gated on output."""
+"""Both directions of a live call's audio: input is decoded, output is gated and encoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Said:
 
 
 class DuplexLine:
-    """The codecs and the output gate of one call with a model of this ``spec``. ``decoder``: of its input."""
+    """The codecs and the output gate of one call with a model of this ``spec``. ``decoder`` decodes the
+    input."""
 
     def __init__(self, line: WireFormat, spec: ModelSpec, said: WireFormat | None = None) -> None:
         """Prepare; the output may have another format than the input."""
@@ -40,7 +41,7 @@ class DuplexLine:
         return self._gate.is_open
 
     def say(self, reply: FrameReply) -> Said | None:
-        """Encode a frame of the model; None where it is silent.
+        """Encode a frame of the model; None while it is silent.
 
         Raises:
             AudioError: the model's samples are NaN or infinite.
@@ -52,6 +53,6 @@ class DuplexLine:
         return Said(b"".join(self._encoder.encode(pcm)), pcm)
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
-        """The begin and the end of a frame on the session's time, by audio since its start."""
+        """The start and the end of a frame on the session's time, by audio since its start."""
         start_ms = max(0, reply.frame - self._spec.delay_frames) * self._spec.frame_ms
         return round(start_ms), round(start_ms + self._spec.frame_ms)

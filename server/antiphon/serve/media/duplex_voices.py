@@ -1,4 +1,4 @@
-"""The voices a server offers: the files of one folder, by name.
+"""The voices of a server: the files of one folder, by name.
 
 Two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which hold a
 voice's embeddings inside the model. Names come from a query, so they are looked up in the folder's list and
@@ -29,17 +29,17 @@ LOUDNESS_LUFS: Final = -24.0
 """The loudness that PersonaPlex gives a recorded voice."""
 
 MAX_NAME: Final = 80
-"""Characters of a requested voice's name that the log and an answer show."""
+"""Most characters of a requested voice's name in the log and in a response."""
 
 KEPT_VOICES: Final = 32
 """Voices kept in memory: a few megabytes each."""
 
 
 class VoiceFolder:
-    """The voices in ``folder``, for one model; one thread loads them."""
+    """The voices in ``folder`` for one model; one thread loads them."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
-        """List the folder; a voice is read at its first request.
+        """List the folder; a voice is read when it is first requested.
 
         Raises:
             ConfigError: the folder does not exist.
@@ -90,7 +90,7 @@ class VoiceFolder:
 
 
 def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | None:
-    """The configured folder, else one called ``voices`` next to the model, else none.
+    """The configured folder, else one called ``voices`` next to the model, else None.
 
     Raises:
         ConfigError: the configured folder does not exist.
@@ -102,10 +102,10 @@ def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | Non
 
 
 def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
-    """A recording as a voice: mono, normalised in loudness, its tail padded to a whole frame.
+    """A recording as a voice: mono, normalised in loudness, its end padded to a whole frame.
 
     Raises:
-        AudioError: it is not audio, is silent, or shorter than 0.4 s.
+        AudioError: it is not audio, is silent, or is shorter than 0.4 s.
     """
     pcm = normalise(read_audio(path, spec.sample_rate), spec.sample_rate, LOUDNESS_LUFS)
     tail = -len(pcm) % spec.frame_samples
@@ -113,7 +113,7 @@ def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
 
 
 def read_embedded(path: Path, lm: LMSpec) -> VoicePrompt:
-    """A voice as PersonaPlex saves it.
+    """A voice in PersonaPlex's format.
 
     ``embeddings`` ``[E, 1, 1, dim]`` are the model's inputs at its first E steps; ``cache``
     ``[1, 1 + n_q, R]`` is its delay cache after them, a ring over steps that holds the last two frames.

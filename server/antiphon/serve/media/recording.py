@@ -1,10 +1,10 @@
-"""Recordings of calls whose callers agreed: off unless requested, written on a thread of its own, of
-bounded length and size.
+"""Recordings of calls with the callers' consent: off by default, written on a separate thread, limited in
+length and size.
 
 Each recorded call has two files of 16-bit WAV in the folder, its input and its output, named by time and
-session. One thread writes them all. Pieces that it is too slow for are left out and counted: a slow disk must
-not affect calls. After every piece a file is a complete recording. Everything is bounded: a call is recorded
-up to a limit, and the same thread removes the oldest files above the folder's limits of size and age.
+session. One thread writes all files. Pieces that arrive faster than it can write are dropped and counted: a
+slow disk must not affect calls. After every piece a file is a complete recording. A call is recorded up to a
+limit, and the same thread removes the oldest files above the folder's limits on size and age.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphon.log import Log
 from antiphon.serve.media.retention import STAMP, RecordingLimits, sweep
 
 QUEUE_PIECES = 1024
-"""Pieces that wait for the disk: half a minute of one call, half a second of a hundred."""
+"""Most pieces that wait for the disk: half a minute of one call, half a second of a hundred."""
 
 SWEEP_S = 60.0
 """Seconds between sweeps of old recordings while none begins or ends."""
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 class CallRecording:
-    """The two files of a call, named after ``stem``; the methods are thread-safe and never wait."""
+    """The two files of a call, named after ``stem``; the methods are thread-safe and never block."""
 
     def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
         """Start without files; the first piece makes one."""
@@ -65,9 +65,9 @@ class CallRecording:
 
 
 class CallRecorder:
-    """Writes recordings into a folder, on a thread of its own.
+    """Writes recordings into a folder, on a separate thread.
 
-    ``left_out`` counts pieces that the disk was too slow for, ``failed_files`` the files that were abandoned.
+    ``left_out`` counts dropped pieces, ``failed_files`` abandoned files.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CallRecorder:
         return CallRecording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
 
     def put(self, name: str, data: bytes | None) -> None:
-        """Queue bytes for a file, or its end (None); a slow disk costs bytes, never ends."""
+        """Queue bytes for a file, or its end (None); with a slow disk, bytes are dropped, but never ends."""
         try:
             self._queue.put_nowait((name, data))
         except queue.Full:
@@ -179,7 +179,7 @@ class CallRecorder:
         self._try_to_sweep()
 
     def _drop(self, name: str) -> None:
-        """Abandon a file; it is not tried again, and its call continues. Its audio so far can be played."""
+        """Abandon a file; it is not retried, and its call continues. Its audio so far can be played."""
         self._failed.add(name)
         self.failed_files += 1
         file = self._files.pop(name, None)
@@ -198,14 +198,14 @@ class CallRecorder:
 
 
 def _create(path: Path) -> FileIO:
-    """A new file that only its owner may read, since it contains a person's voice. Unbuffered: written
-    data are in the file.
+    """Create a file that only its owner may read, since it contains a person's voice. It is unbuffered:
+    written data are in the file.
     """
     return FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Write all bytes: a nearly full disk takes only some of them.
+    """Write all bytes: a nearly full disk accepts only some of them.
 
     Raises:
         OSError: not all of them could be written.
@@ -224,7 +224,7 @@ def header(data_bytes: int, sample_rate: int) -> bytes:
 
 
 def make_recorder(config: ServerConfig) -> CallRecorder | None:
-    """The recorder that a configuration requests; by default none.
+    """The recorder of a configuration, None by default.
 
     Raises:
         ConfigError: its folder cannot be written.

@@ -1,4 +1,4 @@
-"""Which recordings are kept: the youngest, as far as age and size allow."""
+"""Retention: the newest recordings are kept, within the limits on age and size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+-(heard|said)\.wav")
 STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 MAX_REMOVED: Final = 256
-"""Files that one sweep removes, in a few milliseconds of a disk; the next sweep continues."""
+"""Most files that one sweep removes, in a few milliseconds of disk time; the next sweep continues."""
 
 DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingLimits:
-    """Seconds of one call, bytes of all recordings, and their age in days, 0 for no limit."""
+    """Seconds of one call, bytes of all recordings, and their age in days; 0 is no limit."""
 
     max_s: float
     max_bytes: int
@@ -33,12 +33,12 @@ class RecordingLimits:
 
 
 def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Container[str] = ()) -> int:
-    """Remove the oldest recordings while they are too old, or too large together; returns their number.
+    """Remove the oldest recordings while they are too old, or together too large; returns their number.
 
-    ``now_s`` is the wall clock's. Files named in ``spared`` are still written.
+    ``now_s`` is the wall clock's time. Files named in ``spared`` are still being written.
 
     Raises:
-        OSError: one could not be removed; later ones were.
+        OSError: one could not be removed; the others were.
     """
     sizes: dict[str, int] = {}
     with os.scandir(folder) as found:
@@ -47,7 +47,7 @@ def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Contai
                 with contextlib.suppress(FileNotFoundError):  # another process has removed it
                     sizes[entry.name] = entry.stat().st_size
     total, removed, failure = sum(sizes.values()), 0, None
-    for name in sorted(sizes):  # which begin with their time
+    for name in sorted(sizes):  # names begin with their time
         if removed == MAX_REMOVED or not (total > limits.max_bytes or _is_old(name, limits, now_s)):
             break
         if name in spared:

@@ -1,8 +1,8 @@
 """The voices of a tts model: the files under one folder, by name.
 
-Kyutai's repository of voices has embeddings as ``NAME.SIGNATURE@EPOCH.safetensors``, the part behind the name
-being ``model_id`` of their model; a plain ``NAME.safetensors`` works too. A Pocket-TTS model keeps the state
-of a voice in such files, and, where its weights allow, takes recordings (``NAME.wav``). Names come from a
+Kyutai's repository of voices has embeddings as ``NAME.SIGNATURE@EPOCH.safetensors``, where the part after the
+name is the ``model_id`` of their model; a plain ``NAME.safetensors`` works too. A Pocket-TTS model stores the
+state of a voice in such files, and accepts recordings (``NAME.wav``) if its weights allow. Names come from a
 query, so they are looked up in the folder's list and never joined to a path.
 """
 
@@ -22,10 +22,12 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20
-"""Voices kept in memory: some hundred of tts-1.6b, some ten of Pocket-TTS. The last one used is kept."""
+"""Bytes of voices kept in memory: hundreds for tts-1.6b, tens for Pocket-TTS. The last used voice is always
+kept."""
 
 MAX_NOTED_NAMES: Final = 64
-"""Unknown names that are remembered, so that each is logged once: callers may send any."""
+"""Unknown names that are remembered, so that each is logged once; their number is limited, since callers may
+send any."""
 
 SUFFIX: Final = ".safetensors"
 RECORDED: Final = ".wav"
@@ -34,10 +36,10 @@ Reader: TypeAlias = Callable[[Path], Prompt]
 
 
 class TtsVoiceFolder:
-    """The voices under ``folder``, for one model; one thread loads them, another may note names."""
+    """The voices under ``folder`` for one model; one thread loads them, another may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
-        """List the folder, if there is one; a voice is read at its first request.
+        """List the folder, if there is one; a voice is read when it is first requested.
 
         ``readers`` read a voice's file by its suffix.
 
@@ -58,9 +60,9 @@ class TtsVoiceFolder:
         return list(self._files)
 
     def choose(self, name: str | None) -> str | None:
-        """The voice for a caller who requests ``name``: that one, or the first; None without voices.
+        """The voice for a caller who requests ``name``: that one, or else the first; None without voices.
 
-        An unknown name is no error, as with Kyutai's server: its clients have names of their own.
+        An unknown name is no error, as with Kyutai's server, whose clients send names of their own.
         """
         return name if name in self._files else next(iter(self._files), None)
 
@@ -92,7 +94,7 @@ class TtsVoiceFolder:
 
 
 def _find(folder: Path, own: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Files by name, in order. Of several with one name, the one made for this model wins."""
+    """Files by name, in order. Of several files with one name, the one made for this model is used."""
     found: dict[str, Path] = {}
     paths = [path for suffix in reversed(suffixes) for path in sorted(folder.rglob(f"*{suffix}"))]
     for path in (*(it for it in paths if "@" not in it.name), *(it for it in paths if it.name.endswith(own))):

@@ -72,7 +72,7 @@ def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
 
     Raises:
         ConfigError: an invalid address, or a file that cannot be read.
-        HandOverError: it does not answer.
+        HandOverError: the worker does not answer.
     """
     check_target(url)
     request = urllib.request.Request(url.rstrip("/") + CANARY_PATH)

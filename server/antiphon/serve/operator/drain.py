@@ -20,7 +20,7 @@ examples:
 """
 
 ASK_S: Final = 15.0
-"""Seconds for an answer: TLS with a worker whose cores are busy takes seconds."""
+"""Seconds for an answer: a TLS handshake with a worker whose cores are busy takes seconds."""
 
 LOOK_S: Final = 0.2
 
@@ -58,7 +58,7 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whol
     """Check that two workers can exchange the calls of every model of the first; returns the name of the
     second.
 
-    They may be one worker if only a part of the first drains.
+    Both may be the same worker if only a part of it drains.
 
     Raises:
         ConfigError: they cannot; the message has the difference, with both values.
@@ -83,10 +83,10 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whol
 
 
 def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
-    """Wait until a worker cannot be reached; 1 if it still answers after the limit, or is too busy to
+    """Wait until a worker cannot be reached; returns 1 if it still answers after the limit, or is too busy to
     answer.
 
-    Any answer counts, including an error of its own or of a proxy.
+    Any response counts, including an error of its own or of a proxy.
     """
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:

@@ -1,6 +1,6 @@
 """The free-rows port: one line about free rows and state, for the proxy that chooses among workers.
 
-HAProxy connects, reads one line and acts on it (its manual, "agent-check"). What this worker sends:
+HAProxy connects, reads one line and acts on it (its manual, "agent-check"). This worker's lines:
 
 =====================  ======================================  ==============================
 the worker             says                                    which the proxy takes for
@@ -11,8 +11,9 @@ is leaving             ``stopped #draining: 2 sessions left``  down, for new cal
 must be restarted      ``down #`` and the reason               down, for new calls
 =====================  ======================================  ==============================
 
-The words ``drain`` and ``ready`` are never said: they would overrule an operator's command to the proxy.
-Nor is ``maxconn``, for the proxy would then queue callers, silently; here a waiting caller is informed.
+The words ``drain`` and ``ready`` are never sent: they would override an operator's command to the proxy.
+``maxconn`` is not sent either: the proxy would then queue callers without notice; here a waiting caller is
+informed.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ MAX_WEIGHT = 256
 """HAProxy's largest weight: above this number of free rows, workers count as equally free."""
 
 WRITE_TIMEOUT_S = 2.0
-"""Seconds for a peer to take one short line; the proxy asks again every second."""
+"""Seconds for a peer to read one short line; the proxy asks again every second."""
 
 
 def free_rows_line(health: Health) -> str:
-    """The line of a worker in this health, without its end."""
+    """The line of a worker in this health, without its line end."""
     if not health.is_healthy:
         return f"down #{' '.join(health.detail.split())}"
     if health.draining:

@@ -1,6 +1,6 @@
-"""The two questions of a supervisor, about the whole server or one model (``/m/NAME/readyz``).
+"""The two health checks of a supervisor, for the whole server or one model (``/m/NAME/readyz``).
 
-The answer is text, or JSON for clients that accept only that (``Accept: application/json``).
+The response is text, or JSON for clients that accept only that (``Accept: application/json``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ async def healthz(request: web.Request, services: Services, models: Sequence[Ser
 
 
 async def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
-    """200 while some model would admit a new caller at once; 503 with each one's reason when none would.
+    """200 while some model would admit a new caller at once; otherwise 503 with the reason for each.
 
-    One dead engine is enough for 503: the process will be restarted.
+    One dead engine is enough for 503, since the process will be restarted.
     """
     server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
@@ -39,7 +39,7 @@ async def readyz(request: web.Request, services: Services, models: Sequence[Serv
 
 
 def readiness(health: Health) -> str:
-    """Why no caller is admitted, with the numbers, or "ok"."""
+    """The reason why no caller is admitted, with the numbers, or "ok"."""
     if health.draining:
         return f"draining: {health.active} sessions left"
     if health.is_healthy and not health.ready and health.active < health.slots and not health.queued:
@@ -52,7 +52,7 @@ def readiness(health: Health) -> str:
 def _answer(
     request: web.Request, server: ServerHealth, healths: dict[str, Health], is_ok: bool, words: dict[str, str]
 ) -> web.Response:
-    """The status, as JSON or with a line per model; the name of a single model is left out."""
+    """The status, as JSON or with a line per model; the name of a single model is omitted."""
     status = 200 if is_ok else 503
     if request.headers.get(hdrs.ACCEPT) == "application/json":
         models = {name: _to_json(health) for name, health in healths.items()}

@@ -38,7 +38,7 @@ async def build_info(
 
 
 def product() -> web.Response:
-    """The part for callers without a key."""
+    """The part that callers without a key may see."""
     return web.json_response({"name": "antiphon", "version": __version__})
 
 
@@ -49,7 +49,7 @@ async def modules_info(
     modules = []
     for model in models:
         health = model.engine.health()
-        # One entry per model, for the first of its WebSockets: tools add the slots up.
+        # One entry per model, for its first WebSocket: tools add up the slots.
         for route in ROUTES.get(model.kind, ())[:1]:
             is_default = services.models.default_of(kinds_of(route, ROUTES)) is model
             modules.append(
@@ -66,7 +66,7 @@ async def modules_info(
 async def list_models(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The models a caller may name, in the order of declaration: the source of a page's settings."""
+    """The models that a caller may name, in order of declaration; the page builds its settings from it."""
     agents = [
         {"name": it.name, "stt": it.stt.name, "tts": it.tts.name, "voice": it.voice}
         for it in services.agents.values()
@@ -84,9 +84,9 @@ def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: the model and its parameters.
 
-    ``paths`` are its routes, except those of one session; ``is_default``: it answers on them without a name.
-    ``parameters`` are the defaults (seeds are null: drawn anew for each caller), ``ranges`` their limits.
-    ``voices`` is null for a model that takes no prompt.
+    ``paths`` are its routes, except those of one session; ``is_default``: it answers there without a name.
+    ``parameters`` are the defaults (seeds are null: random for each caller), ``ranges`` their limits.
+    ``voices`` is null for a model without prompts.
     """
     info, health = model.engine.info, model.engine.health()
     takes_prompt = takes_persona(info.spec) and info.can_prime
@@ -117,7 +117,7 @@ def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
 
 
 def model_card(model: ServedModel) -> dict[str, Any]:
-    """The description of a model for people, from its manifest; without one only its size is known."""
+    """The description of a model for people, from its manifest; without a manifest only its size is known."""
     manifest = model.checkpoint.manifest
     return {
         "description": "" if manifest is None else manifest.description,
@@ -160,7 +160,7 @@ def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
 
 
 def hardware() -> Mapping[str, Any]:
-    """The machine: processor, the number of processors this process may use, and memory in bytes."""
+    """The machine: processor, number of processors available to this process, and memory in bytes."""
     return {
         "cpu": cpu_name(),
         "cpus": usable_cores(),

@@ -1,4 +1,4 @@
-"""Metrics of a process's memory and its device's, for Prometheus. Imports no server."""
+"""Metrics of a process's memory and its device's, for Prometheus. It imports no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.metrics import read_family
 
 
 def watch_engine_process(registry: CollectorRegistry) -> None:
-    """Report a process with engines and without conversations: its memory and its device's."""
+    """Report the memory of a process with engines and without conversations, and of its device."""
     registry.register(MemoryCollector())
     ProcessCollector(registry=registry)
 

@@ -1,4 +1,4 @@
-"""Metrics of the socket side for Prometheus; the engines' metrics are on the same registry."""
+"""Prometheus metrics of the socket side; the engines' metrics are in the same registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.memory_metrics import MemoryCollector
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
-"""The close codes registered for all WebSockets. Codes that peers send in addition share a label."""
+"""The close codes registered for all WebSockets. Other codes from peers share a label."""
 
 
 class ServeMetrics:
@@ -35,7 +35,7 @@ class ServeMetrics:
         self._refused.labels(self._model, str(status)).inc()
 
     def closed(self, code: int | None) -> None:
-        """Count a WebSocket that is over; None stands for 1006, a disconnect without a close."""
+        """Count a closed WebSocket; None stands for 1006, a disconnect without a close."""
         code = code or 1006
         self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
 
@@ -88,7 +88,7 @@ def watch_process(
 
 
 class _ProcessCollector(Collector):
-    """Reads the workers' own counts at a scrape, so that counting costs them nothing."""
+    """Reads the workers' own counts at a scrape, so that counting itself is free."""
 
     def __init__(self, turns: Turns, lag: LoopLag, access: Access, recorder: CallRecorder | None) -> None:
         self._turns, self._lag = turns, lag
@@ -100,7 +100,7 @@ class _ProcessCollector(Collector):
         yield read_family("loop_lag_seconds", self._lag.worst_s)
         yield from MemoryCollector().collect()
         keys = read_family("key_sessions")
-        if not self._access.is_open("metrics"):  # no key is named where the metrics are public
+        if not self._access.is_open("metrics"):  # no key is named if the metrics are public
             for name, sessions in self._access.ledger.sessions_of_keys():
                 keys.add_metric((name,), sessions)
         yield keys

@@ -1,4 +1,4 @@
-"""Traces that the configuration requests, OpenTelemetry's included."""
+"""Traces that the configuration requests, including OpenTelemetry's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.supervisor.messages import Body
 
 MAX_FOLLOWING = 1024
-"""Spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
+"""Most spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
 
 ENGINE_TRACKS = frozenset({"engine", "backend"})
 
 
 class OtelTracer(Tracer):
-    """A tracer without an end: exports one tick of every ``every``; may be used from any thread.
+    """A tracer without an end, which exports one tick of every ``every``; thread-safe.
 
     ``exporter`` is an OpenTelemetry span exporter, ``clock`` the engine's.
     """
@@ -148,7 +148,7 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
 
 
 async def trace_of(tracer: Tracer | None) -> Body:
-    """A process's spans, for a trace of all processes. A thread encodes them, since calls continue."""
+    """The spans of one process, for a trace of all processes. A thread encodes them, since calls continue."""
     if tracer is None:
         return Body(b"")
     return Body(await asyncio.to_thread(lambda: tracer.to_json(is_relative=False).encode()))

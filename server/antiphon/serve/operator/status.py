@@ -20,17 +20,18 @@ from antiphon.supervisor.messages import Body, Question
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """Each model's health by name, and the processes as an answer in JSON lists them."""
+    """Each model's health by name, and the processes in the form of a JSON answer."""
 
     models: Mapping[str, Health]
     facts: Mapping[str, Any]
 
 
 class ServerStatus:
-    """The status of the whole server, from the supervisor; without its answer, of this process."""
+    """The status of the whole server, from the supervisor; if it does not answer, the status of this
+    process."""
 
     def __init__(self, client: SupervisorClient, models: Models) -> None:
-        """Ask through ``client``."""
+        """Ask the supervisor through ``client``."""
         self._client, self._models = client, models
 
     async def health(self) -> ServerHealth:
@@ -64,7 +65,7 @@ class ServerStatus:
 
 
 def answer_alone(models: Models, lag: LoopLag, registry: CollectorRegistry, what: str) -> Body:
-    """The supervisor's answers in a server of one process."""
+    """The supervisor's answers in a single-process server."""
     if what == "metrics":
         return Body(generate_latest(registry))
     return Body(

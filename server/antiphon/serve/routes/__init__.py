@@ -1,1 +1,1 @@
-"""The paths: what each answers, in the form of its protocol."""
+"""The paths: the handler of each, in the form of its protocol."""

@@ -1,7 +1,7 @@
 """``/api/asr-streaming``: transcripts, live over a WebSocket or of a recording by POST.
 
 Kyutai's clients read errors as messages, so a request for a WebSocket is upgraded, answered with ``Error``
-("no free channels" when every row is taken), and closed with its code. A POST is answered with a status.
+("no free channels" when every row is in use), and closed with its code. A POST is answered with a status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.serve.routes.upload import handle_recording
 async def handle_asr(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One WebSocket of ``/api/asr-streaming``, for as long as it lasts.
+    """Serve one WebSocket of ``/api/asr-streaming`` until it closes.
 
     Raises:
         web.HTTPException, SessionError: refused, see the module.

@@ -35,8 +35,8 @@ STEP_PACKETS: Final = 512
 
 FREE_S: Final = 60.0
 MIN_BYTES_PER_S: Final = 100.0
-"""The least bytes a second of a recording beyond its first minute: Opus at its lowest rate has seven times
-as many. Without this limit 28 KB of FLAC, an hour of silence, would hold a row for a quarter of it.
+"""Minimum bytes per second of a recording beyond its first minute; Opus at its lowest rate has seven times
+that. Without this limit an hour of silence, 28 KB of FLAC, would occupy a row for 15 minutes.
 """
 
 
@@ -53,7 +53,8 @@ async def check_length(file: BinaryIO, services: Services) -> None:
 
 
 def longest_s(file: BinaryIO, limits: Limits) -> float:
-    """The longest recording in a file of this size, in seconds: silence takes few bytes, but a row's time."""
+    """The longest accepted recording in a file of this size, in seconds: silence takes few bytes, but a row's
+    time."""
     return min(limits.max_upload_s, FREE_S + file.seek(0, io.SEEK_END) // MIN_BYTES_PER_S)
 
 
@@ -76,14 +77,14 @@ async def transcribe(
     event_of: Callable[[AntiphonError], bytes] | None = None,
     ends: WordEnds | None = None,
 ) -> web.StreamResponse:
-    """The words of a recording as a ``body``, sent as they are recognised; ``event_of`` an error ends a
-    stream.
+    """The words of a recording as a ``body``, sent as they are recognised; ``event_of`` returns the event of
+    an error that ends a stream.
 
     ``ends`` processes the recording.
 
     Raises:
         AudioError: the recording cannot be read to its end, or is too long.
-        AntiphonError: there is no session, or it, or the server, ended before anything was sent.
+        AntiphonError: there is no session, or the session or the server ended before anything was sent.
     """
     limits = services.config.limits
     transcriber = Transcriber(model, services.clock, post_wait_s(request, limits))
@@ -129,10 +130,10 @@ def decode_steps(
 ) -> Generator[FloatArray, None, None]:
     """The audio of a file in pieces of about a second, each decoded on a thread.
 
-    A piece is shorter, or empty, where that much audio takes more than ``STEP_PACKETS`` packets.
+    A piece is shorter, or empty, if a second of audio takes more than ``STEP_PACKETS`` packets.
 
     Raises:
-        AudioError: it cannot be read.
+        AudioError: the file cannot be read.
     """
     pieces: list[FloatArray] = []
     samples = packets = 0

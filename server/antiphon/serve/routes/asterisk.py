@@ -1,8 +1,8 @@
 """Asterisk: ``/asterisk``, its channel over a WebSocket, and AudioSocket on a TCP port.
 
-Asterisk connects. On the WebSocket the model, the voice and the instructions come in the query, and the key
-too (``auth_id``). AudioSocket has neither: the address of the port names the model and the voice. The server
-hangs up a refused call.
+Asterisk opens the connection. On the WebSocket the query has the model, the voice, the instructions and the
+key (``auth_id``). AudioSocket has no query and no keys: the address of the port names the model and the
+voice. A refused call is hung up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from antiphon.tcp_port import TcpPort
 async def handle_asterisk(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One call of Asterisk's channel over a WebSocket, for as long as it lasts.
+    """Serve one call of Asterisk's channel over a WebSocket until it ends.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -74,7 +74,7 @@ async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, c
     """One call of AudioSocket; it begins with the first audio, whose rate it keeps.
 
     Raises:
-        AntiphonError: it cannot begin.
+        AntiphonError: the call cannot begin.
     """
     begun = await _begin_of(socket, services.config.limits.handshake_timeout_s)
     if begun is None:
@@ -88,7 +88,8 @@ async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, c
 
 
 async def _begin_of(socket: Socket, timeout_s: float) -> tuple[str, int] | None:
-    """The UUID of a call, and the rate of its first audio, which is unread; None where it is over before.
+    """The UUID of a call, and the rate of its first audio, which is not consumed; None if the call ends
+    before.
 
     Raises:
         ProtocolError: audio comes before the UUID, or a second UUID before audio.
@@ -119,7 +120,7 @@ def make_audiosocket(services: Services, port: TcpPort) -> Serve:
     """The server of a port.
 
     Raises:
-        UnknownModelError: no talking model, and no agent, has the name in its address.
+        UnknownModelError: no talking model and no agent has the name in the port's address.
     """
     if services.agent_for(port.model) is None:
         services.models.find(port.model, LIVE_KINDS)

@@ -31,7 +31,7 @@ def add_canary(app: web.Application, secret: SharedSecret | None) -> None:
 async def tell_state(
     _request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
-    """The state of the trial; 404 where there is none."""
+    """The state of the trial; 404 if there is none."""
     try:
         return web.json_response(await _router(services).report())
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""``/api/chat``: from a request to a conversation, or to a refusal the client can read.
+"""``/api/chat``: from a request to a conversation, or to a refusal that the client can read.
 
-Every refusal comes before the upgrade, with an HTTP status: 400 query or prompt, and the checks of
+Every refusal is sent before the upgrade, with an HTTP status: 400 query or prompt, and the checks of
 :mod:`antiphon.serve.routes.routing`: 401 key, 403 origin, 404 model, 429 sessions, 503 full or draining.
 Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are upgraded,
 answered with the reason in an ``error`` event, and closed with its code.
@@ -48,7 +48,7 @@ from antiphon.serve.transport.transport import Message
 async def handle_chat(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One WebSocket of ``/api/chat``, for as long as it lasts.
+    """Serve one WebSocket of ``/api/chat`` until it closes.
 
     Raises:
         web.HTTPException, SessionError: refused, see the module.
@@ -90,10 +90,10 @@ def chat_call(
 
 
 async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, caller: Caller) -> Call:
-    """The call of a voice agent; ``text_prompt`` are instructions, ``voice_prompt`` is a voice.
+    """The call of a voice agent; ``text_prompt`` contains instructions, ``voice_prompt`` a voice.
 
     Raises:
-        SessionFailedError: its voice's file is broken.
+        SessionFailedError: the voice's file is broken.
     """
     speaker = await participant_of(
         agent,
@@ -146,12 +146,12 @@ async def resume_chat(
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The event of an error, and the close code that belongs to it."""
+    """The event of an error, and its close code."""
     return (moshi.encode(events.error_of(error)),), wire_form(error).close
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:
-    """Whether a connection continues a call; without the extension it begins one."""
+    """Whether a connection resumes a call; without the extension it begins one."""
     return query.get("ext") == "1" and query.get("resume") == ResumeMode.AGAIN
 
 

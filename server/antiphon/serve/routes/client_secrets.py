@@ -37,7 +37,7 @@ async def handle_client_secrets(
     """Answer with one key.
 
     Raises:
-        web.HTTPException: 400 a body that cannot be used, or a session that is not available; 408 too slow.
+        web.HTTPException: 400 an unusable body, or an unavailable session; 408 too slow.
         UnknownModelError: the session names an unknown model.
     """
     try:

@@ -1,4 +1,5 @@
-"""Requests between workers: to take a call, and to drain. Signed, and over TLS or on this machine."""
+"""Requests between workers: to accept a call, and to drain. They are signed, and sent over TLS or on this
+machine."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096
-"""Bytes of a request to drain, which is an address."""
+"""Bytes of a drain request, which is an address."""
 
 Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
 
@@ -77,7 +78,7 @@ def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
 
 
 async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
-    """The name of this worker, and the identity of the calls that each of its models takes."""
+    """The name of this worker, and the identity of the calls that each of its models accepts."""
     models = {
         model.name: asdict(identity_of(model.checkpoint, model.engine.info))
         for model in services.models
@@ -87,7 +88,7 @@ async def say_facts(_request: web.Request, services: Services, _secret: SharedSe
 
 
 async def begin_drain(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
-    """Drain the server, or one engine; the calls move to the target, for one engine possibly this worker."""
+    """Drain the server, or one engine; calls move to the target, which for one engine may be this worker."""
     body = await read_body(request, secret, MAX_DRAIN_BYTES, services.config.limits.hand_over_timeout_s)
     try:
         asked = decode_object(body, "the body")
@@ -108,7 +109,7 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
 
 
 async def take_call(request: web.Request, services: Services, secret: SharedSecret) -> dict[str, Any]:
-    """Take a call of another worker; its client can resume it once this is answered."""
+    """Accept a call from another worker; its client can resume it after the response."""
     limits = services.config.limits
     model = services.models.find(request.query.get("model"), LIVE_KINDS)
     if services.arrivals >= limits.max_hand_overs:

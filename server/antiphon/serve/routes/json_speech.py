@@ -1,8 +1,8 @@
 """``/api/speech/asr`` and ``/api/speech/tts``: the JSON speech dialect over a WebSocket.
 
-The first message, ``setup``, names the model, the voice and the format; unknown names stand for the first
-model and its first voice, since clients have names of their own. Its clients read errors as messages, so a
-refused request is upgraded, answered with ``error``, and closed with its code.
+The first message, ``setup``, names the model, the voice and the format; unknown names select the first model
+and its first voice, since clients send names of their own. Its clients read errors as messages, so a refused
+request is upgraded, answered with ``error``, and closed with its code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def handle_asr(
 async def handle_tts(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """The requests of one connection, one after the other: one, or as many as the client asks for.
+    """Serve the requests of one connection, one after the other: one, or several if the client asks for it.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -75,7 +75,7 @@ async def handle_tts(
         setup = await next_setup(socket, services, limit_s)
         if setup is None:
             return None
-        await services.access.admit(caller)  # the key may have been revoked, or used up, since the last one
+        await services.access.admit(caller)  # the key may have been revoked or used up meanwhile
         socket.keeps_open = setup.keeps_open
         chosen = find_model(services, setup.model, model, caller)
         dialect = JsonTtsDialect(setup, chosen, socket.unread)
@@ -105,7 +105,7 @@ async def next_setup(socket: Socket, services: Services, timeout_s: float) -> wi
 
     Raises:
         ProtocolError: there is audio before it.
-        SessionTimeoutError: no message arrived, or the peer answers no pings.
+        SessionTimeoutError: no message arrived, or the peer does not answer pings.
         DrainingError: the server shuts down.
     """
     services.waiting.add(socket)

@@ -1,6 +1,6 @@
-"""The table of kinds: on which routes each kind of model answers.
+"""The table of kinds: the routes on which each kind of model answers.
 
-A new protocol is a module with its ``ROUTES``, and a line here.
+A new protocol needs a module with its ``ROUTES``, and a line here.
 """
 
 from __future__ import annotations

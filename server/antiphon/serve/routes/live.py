@@ -1,7 +1,7 @@
 """``/v1/live/sessions``: OpenAI Live over a WebSocket, for models that talk.
 
 A wrong key, a foreign origin and too many sessions are refused before the upgrade. All other refusals are an
-``error`` event and a close: they concern the first event, which comes after the upgrade.
+``error`` event and a close: they concern the first event, which is sent after the upgrade.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MAX_EVENT_BYTES = MAX_EVENT_CHARS
 async def handle_live(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One session, for as long as it lasts. ``model`` is the default where the session names none.
+    """Serve one session until it ends. ``model`` is the default if the session names none.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
-    if not is_resumption(request.query):  # it has its rows
+    if not is_resumption(request.query):  # a resumed session has its rows
         await check_room_here(request, services, model)
 
     async def begin(socket: Socket) -> Call | None:
@@ -68,12 +68,12 @@ async def handle_live(
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """An ``error`` event, and the close code that belongs to it."""
+    """An ``error`` event, and its close code."""
     return (events.encode(events.error_of(error), "event_1"),), wire_form(error).openai_close
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:
-    """Whether a connection continues a session."""
+    """Whether a connection resumes a session."""
     return query.get("resume") == ResumeMode.AGAIN
 
 
@@ -143,7 +143,7 @@ async def _begin(
         services,
         model,
         LiveDialect(start, model, notices=notices, sequence=sequence),
-        # A client that may resume has a clock of its own: frame N of the input is the client's frame N.
+        # A client that may resume has its own clock: frame N of the input is the client's frame N.
         Talker(model, Place(model.engine, model.parameters(), prompt=prompt), fills_gaps=resume is None),
         caller=caller,
         resume=resume,

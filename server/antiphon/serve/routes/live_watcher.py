@@ -1,9 +1,8 @@
-"""``/v1/live/sessions/{id}/attach``: a further connection of the same key watches a session, and commands
-it.
+"""``/v1/live/sessions/{id}/attach``: another connection with the same key watches a session, and controls it.
 
-A watcher gets the events after it attached, and the audio of both sides as 16-bit samples at 24 kHz. It
-misses what it does not read in time. It may send what the session's own client may, except for the start and
-audio.
+A watcher gets the events after its attachment, and the audio of both sides as 16-bit samples at 24 kHz. Data
+that it does not read in time is dropped. It may send the events of the session's own client, except for the
+start and audio.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import open_socket
 
 MAX_WATCHERS: Final = 4
-"""Watchers of one session: each costs as much as the session's own client."""
+"""Most watchers of one session: each costs the same as the session's own client."""
 
 
 ELSEWHERE_WORDS: Final = (
@@ -41,18 +40,17 @@ ELSEWHERE_WORDS: Final = (
 async def handle_watcher(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One watcher, for as long as it or its session lasts.
+    """Serve one watcher until it or its session ends.
 
     Raises:
         UnknownSessionError: this key has no such session here.
-        SessionLimitError: the session has its most watchers.
-        web.HTTPUpgradeRequired: no WebSocket request.
+        SessionLimitError: the session has the most watchers. web.HTTPUpgradeRequired: no WebSocket request.
     """
     call, dialect = find_call(services, request.match_info["id"], caller)
     if len(dialect.watchers) >= MAX_WATCHERS:
         raise SessionLimitError(f"the session has {len(dialect.watchers)} of {MAX_WATCHERS} watchers")
     watcher = LiveWatcher(call, dialect)
-    # Before any wait: the next watcher counts this one, and the end of the session reaches it.
+    # Before any wait, so that the next watcher counts this one, and the end of the session reaches it.
     dialect.watchers.add(watcher.see)
     try:
         await check_upgrade(request, model, wait_s=0.0)

@@ -16,7 +16,7 @@ from antiphon.protocol.wire_errors import ErrorType, wire_form
 from antiphon.serve.access.callers import OPENAI_PATH, error_body
 
 DRAINING_RETRY_AFTER_S: Final = 10
-"""Seconds of Retry-After while the server drains: by then another one should have replaced it."""
+"""Seconds of Retry-After while the server drains: another one should have replaced it by then."""
 
 STATUSES: Final[Mapping[int, Callable[..., web.HTTPException]]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
         421: "misdirected_request",
     }
 )
-"""Answers without an error of the server: the text of a status."""
+"""Errors without an exception of the server: the text of a status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class ApiError:
         return f"data: {self.body}\n".encode()
 
     def exception(self) -> web.HTTPException:
-        """The answer to a request, to be raised."""
+        """The response to a request, to be raised."""
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
         return STATUSES[self.status](text=self.body, headers=headers, content_type="application/json")
 
 
 def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
-    """The API's form of an error; ``param`` is the field it is about, where the error does not name it.
+    """The API's form of an error; ``param`` is the field it is about, if the error does not name it.
 
     ``openai``'s packages retry 408, 429 and all from 500 on, twice, after ``Retry-After``.
     """
@@ -92,7 +92,7 @@ def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
 
 
 def is_openai(request: web.Request) -> bool:
-    """Whether a request reads errors of this API: a WebSocket's client gets one line instead."""
+    """Whether a request's client reads errors of this API; a WebSocket's client gets one line instead."""
     return OPENAI_PATH.match(request.path) is not None and hdrs.UPGRADE not in request.headers
 
 

@@ -46,7 +46,7 @@ async def one_model(request: web.Request, services: Services, _models: Sequence[
 async def list_voices(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices that a client may name, one entry for each model that has it.
+    """The voices that a client may name, one entry for each model that has the voice.
 
     ``data`` is OpenAI's list; ``voices`` is the same, for clients of other servers.
     """
@@ -73,7 +73,7 @@ def named_in_body(
     name: str | None,
     kinds: Collection[PipelineKind],
 ) -> ServedModel:
-    """The model in the body, or in the path or the query.
+    """The model named in the body, or in the path or the query.
 
     Raises:
         FieldError: they differ.

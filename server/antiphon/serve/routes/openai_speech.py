@@ -23,13 +23,13 @@ from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.routes.upload import read_small
 
 IGNORED_HEADER: Final = "Antiphon-Ignored"
-"""The header of an answer with the fields that had no effect, separated by commas."""
+"""The header of a response with the fields that had no effect, separated by commas."""
 
 
 async def handle_speech_request(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One text, for as long as it takes.
+    """Synthesise one text.
 
     Raises:
         web.HTTPException, SessionError: refused, with OpenAI's body.

@@ -137,7 +137,7 @@ class _Form:
         return transcription_request.parse_form(values, has_file=self._has_file)
 
     async def check_recording(self, services: Services) -> None:
-        """Check the header of the recording; raises as :func:`check_length`, and detects a text."""
+        """Check the header of the recording; raises as :func:`check_length`, and rejects text files."""
         try:
             await check_length(self._spool.file, services)
         except AudioError as error:

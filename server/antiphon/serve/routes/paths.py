@@ -1,4 +1,5 @@
-"""Paths that nearly match: answered if only slashes differ, else the right one is suggested."""
+"""Paths that nearly match: one that differs only in slashes is answered, for another the right one is
+suggested."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from antiphon.serve.routes.openai_errors import is_openai
 
 API: Final = "/v1"
 MAX_SEGMENTS: Final = 16
-"""Characters of a path that are examined; the server's longest has less than half."""
+"""Segments of a path that are examined; the server's longest has less than half."""
 
 _SLASHES: Final = re.compile(r"/{2,}")
 
 
 @web.middleware
 async def near_paths(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a path with doubled or trailing slashes as without them, and an unknown one with a message."""
+    """Answer a path with doubled or trailing slashes like the path without them, and an unknown one with a
+    message."""
     path = cleaned(request.path)
     if path != request.path and is_served(request.app, path):
         request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))
@@ -63,7 +65,7 @@ def cleaned(path: str) -> str:
 def near_to(path: str) -> Iterator[str]:
     """Paths that a client may have meant whose base is too long, or too short.
 
-    The paths of the model that a path names come first.
+    Paths of the model that a path names are first.
     """
     segments = path.split("/")[1 : MAX_SEGMENTS + 1]
     model = "/" + "/".join(segments[:2]) if segments[0] == "m" else ""

@@ -27,12 +27,12 @@ from antiphon.serve.routes.tts import voice_of
 
 
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
-    """The prompt of a request, made off the event loop.
+    """The prompt of a request, made on a thread.
 
-    Models that were not trained with prompts get none, for any query, as with upstream's servers.
+    Models that were not trained with prompts get none, whatever the query, as with upstream's servers.
 
     Raises:
-        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend that takes none.
+        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend without prompts.
         web.HTTPInternalServerError: a voice's file is broken.
     """
     info = model.engine.info
@@ -57,9 +57,9 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
 async def prompt_of_session(
     services: Services, model: ServedModel, text: str, voice: str | None, event_id: str | None
 ) -> Prompt | None:
-    """The prompt of an event protocol's session, None where the model takes none.
+    """The prompt of an event protocol's session, None if the model supports none.
 
-    An unknown voice is ignored: clients name their vendor's voices.
+    An unknown voice is ignored, since clients name their vendor's voices.
 
     Raises:
         FieldError: instructions that are too long.
@@ -82,7 +82,7 @@ async def prompt_of_session(
 
 
 def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:
-    """Make a persona from a text and a voice; call it on a thread, as it would block the event loop.
+    """Make a persona from a text and a voice; it blocks, so call it on a thread.
 
     Raises:
         ProtocolError, UnsupportedError: there is no such voice, or the prompt is too long.
@@ -102,10 +102,10 @@ def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt
 
 
 async def voice_of_agent(agent: AgentParts, name: str | None, services: Services) -> Prompt | None:
-    """The prompt of an agent's synthesiser for a voice; the agent's own for an unknown one.
+    """The prompt of an agent's synthesiser for a voice; for an unknown one, the agent's own.
 
     Raises:
-        SessionFailedError: its file is broken.
+        SessionFailedError: the voice's file is broken.
     """
     speakers = agent.tts.speakers
     is_known = name is not None and speakers is not None and name in speakers.names()
@@ -120,7 +120,8 @@ async def participant_of(
     voice: str | None = None,
     fills_gaps: bool,
 ) -> Agent:
-    """An agent for one call, with ``instructions`` in place of its own, and a voice as above.
+    """An agent for one call, with ``instructions`` in place of its own, and the voice of
+    :func:`voice_of_agent`.
 
     With ``fills_gaps`` silence replaces overdue audio of the caller.
 

@@ -61,7 +61,7 @@ MIN_SILENCE_MS, MAX_SILENCE_MS = 400, 1000
 async def handle_realtime(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One session, for as long as it lasts.
+    """Serve one session until it ends.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -104,7 +104,7 @@ async def _agent_call(
     """A call of an agent.
 
     Raises:
-        SessionFailedError: its voice's file is broken.
+        SessionFailedError: the voice's file is broken.
     """
 
     async def prompt_of(name: str | None) -> Prompt | None:
@@ -120,7 +120,7 @@ async def _agent_call(
 
 
 def _captions_of(services: Services, talker: ServedModel, named: str) -> tuple[Captions, str] | None:
-    """The recogniser of the caller's speech, and its name: the one requested, or the one served."""
+    """The recogniser of the caller's speech, and its name: the requested one, or the served one."""
     recognisers = (PipelineKind.STT,)
     model = services.models.named(named, recognisers)
     if model is None or model.kind not in recognisers:
@@ -144,7 +144,7 @@ def _asked(request: web.Request, services: Services, model: ServedModel) -> dict
 async def handle_translation(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One translation session, for as long as it lasts.
+    """Serve one translation session until it ends.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -184,7 +184,7 @@ async def _hold(
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """An ``error`` event, and the close code that belongs to it."""
+    """An ``error`` event, and its close code."""
     return (encode(error_event(error), "event_1"),), wire_form(error).openai_close
 
 

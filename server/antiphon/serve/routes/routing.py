@@ -35,15 +35,15 @@ from antiphon.serve.routes.openai_errors import (
 from antiphon.serve.transport.upgrade import is_upgrade
 
 Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
-"""Answers a request to one model, for as long as it lasts."""
+"""Answers a request to one model, until its session ends."""
 
 Refusal: TypeAlias = Callable[
     [web.Request, Services, ServeMetrics, SessionError], Awaitable[web.StreamResponse]
 ]
-"""Sends a client the reason for no session: unknown model, too many sessions, full or draining server."""
+"""Sends a client the reason for a refusal: unknown model, too many sessions, full or draining server."""
 
 Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awaitable[web.Response]]
-"""Answers a question about one model, or about all of them."""
+"""Answers a query about one model, or about all of them."""
 
 MODEL_PREFIX = "/m/{model}"
 
@@ -53,7 +53,7 @@ status, which the proxy can read, even if its protocol has a message for it or t
 """
 
 POST_WAIT_S = 100.0
-"""Seconds that a recording or a text of a POST waits for a row: as with Kyutai's server."""
+"""Seconds that a recording or a text of a POST waits for a row, as with Kyutai's server."""
 
 
 def post_wait_s(request: web.Request, limits: Limits) -> float:
@@ -87,7 +87,7 @@ def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
 
 
 def never(_query: Mapping[str, str]) -> bool:
-    """For routes whose sessions never continue another's call."""
+    """For routes whose sessions never resume a call."""
     return False
 
 
@@ -95,10 +95,10 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` refuses its clients; the handler may raise a SessionError for it too, before it has upgraded
-    the connection. ``resumes`` tests a query for a session that continues another's call. ``has_agents``: a
-    voice agent answers on it by its name, and its handler gets the agent's recogniser. ``shows_key_later``: a
-    request may lack the key; its handler checks it before it takes a row.
+    ``refuse`` refuses its clients; the handler may raise a SessionError for it, too, before it has upgraded
+    the connection. ``resumes`` tests a query for a session that resumes a call. ``has_agents``: a voice agent
+    answers on it under its name, and its handler gets the agent's recogniser. ``shows_key_later``: a request
+    may lack the key; its handler checks it before requesting a row.
     """
 
     method: str
@@ -184,7 +184,7 @@ def _guarded(
         except web.HTTPException as refusal:
             metrics.refused(refusal.status)
             if not is_logged:
-                # Its text may quote the query, so the log has only the text of the status.
+                # Its text may quote the query, so only the text of the status is logged.
                 kind = type(refusal).__name__
                 services.provoked.info(
                     "session refused", of=kind, path=route.path, error=kind, reason=refusal.reason
@@ -204,8 +204,8 @@ def add_question(
 ) -> None:
     """Register a GET about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
 
-    Where keys are required it needs one, unless it is ``open_as`` something that is not protected; a caller
-    without a key gets the answer ``without_key``.
+    If keys are required it needs one, unless ``open_as`` is in the open paths; a caller without a key gets
+    the answer ``without_key``.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -242,8 +242,8 @@ def named_model(request: web.Request) -> str | None:
 def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model or session, 429 for too many sessions, 503 for a full or draining server.
 
-    The body is JSON, with the code a WebSocket would be closed with, and the names of the models; on OpenAI's
-    paths it is OpenAI's. Where a WebSocket was requested it is one line, since its clients show that.
+    The body is JSON, with the code that would close a WebSocket, and the names of the models; on OpenAI's
+    paths it is OpenAI's. For a WebSocket request it is one line, since its clients show that.
     """
     if is_openai(request):
         return api_error(error).exception()
@@ -278,10 +278,10 @@ async def check_room_here(request: web.Request, services: Services, model: Serve
 
 
 async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
-    """Refuse a request that is no WebSocket's, after every other check: a plain GET gets a WebSocket's
+    """Refuse a request that is not for a WebSocket, after every other check: a plain GET gets a WebSocket's
     reason.
 
-    A browser cannot read why an upgrade failed, so a page repeats the request without one.
+    A browser cannot read why an upgrade failed, so a page repeats the request as a plain GET.
 
     Raises:
         web.HTTPUpgradeRequired: no WebSocket request; one with ``wait_s`` would be accepted.

@@ -1,4 +1,4 @@
-"""The web client at ``/``: a folder of small files, compressed once, cached without end under a version.
+"""The web client at ``/``: a folder of small files, compressed once, cached without expiry under a version.
 
 The ETag of ``index.html`` is checked at each visit. The files it names are under the version of the whole
 folder, ``v/0123456789ab/main.js``: a file below that path never changes, so browsers keep it without a
@@ -26,7 +26,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 _COMPRESSIBLE = ("text/", "application/json", "application/manifest+json", "image/svg+xml")
 _TYPES = {
-    # Named here because the machine's table may map scripts to text/plain, which browsers refuse.
+    # Named here because the machine's table may map scripts to text/plain, which browsers reject.
     ".js": "text/javascript",
     ".mjs": "text/javascript",
     ".css": "text/css",
@@ -43,7 +43,7 @@ _NAMED = re.compile(rb'((?:href|src)=")([\w./-]+\.(?:js|css|svg|png|ogg))(?=")')
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file in memory; ``gzipped`` is None without a gain, ``version`` is (mtime, size)."""
+    """One file in memory; ``gzipped`` is None if it would not be smaller, ``version`` is (mtime, size)."""
 
     body: bytes
     gzipped: bytes | None
@@ -142,7 +142,7 @@ class StaticFiles:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name longer than a file's may be
+    except OSError:  # the name is longer than a file name may be
         return False
 
 
@@ -153,7 +153,7 @@ def load_asset(path: Path, version: tuple[int, int]) -> Asset:
 
 
 def make_asset(body: bytes, content_type: str, version: tuple[int, int]) -> Asset:
-    """Hash a body, and compress it where that makes it smaller."""
+    """Hash a body, and compress it if that makes it smaller."""
     compressed = gzip.compress(body, 9, mtime=0) if content_type.startswith(_COMPRESSIBLE) else None
     return Asset(
         body=body,

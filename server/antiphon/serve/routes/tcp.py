@@ -1,4 +1,4 @@
-"""The table of protocols on TCP ports of their own, and the checks of all their calls."""
+"""The table of protocols on separate TCP ports, and the checks of all their calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.serve.transport.stream import SizeOf
 from antiphon.tcp_port import TcpPort
 
 Serve: TypeAlias = Callable[[Socket, Caller], Awaitable[None]]
-"""Serves one connection until its client disconnects or its call is over. A SessionError, or another error
-of the client's data, is answered by the protocol's refusal, and ends it.
+"""Serves one connection until its client disconnects or its call is over. A SessionError, or another error of
+the client's data, is answered by the protocol's refusal, and ends the connection.
 """
 
 

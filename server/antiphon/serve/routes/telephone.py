@@ -1,6 +1,6 @@
-"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for models that talk and for agents.
+"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for talking models and agents.
 
-Both paths take the messages of either service. The services send neither the query nor headers of the
+Both paths accept the messages of either service. The services send neither the query nor headers of the
 configured address, so the key, the model and the persona are parameters of the ``start`` message: ``key``,
 ``model``, ``voice``, ``instructions``. A refusal after the upgrade closes the connection with a code and a
 reason.
@@ -34,7 +34,7 @@ from antiphon.serve.transport.socket import Socket
 async def handle_twilio(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One call, whose request is signed where the server has Twilio's token.
+    """Serve one call, whose request is signed if the server has Twilio's token.
 
     Raises:
         web.HTTPForbidden: the signature is missing or wrong.
@@ -50,7 +50,7 @@ async def handle_twilio(
 async def handle_stream(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One call, for as long as it lasts.
+    """Serve one call until it ends.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -128,7 +128,7 @@ async def telephone_call(
     """The call of a line with the model or the agent of this name; it has no row yet.
 
     Raises:
-        AntiphonError: it is not available.
+        AntiphonError: the call is not available.
     """
     if (agent := services.agent_for(name)) is not None:
         speaker = await participant_of(

@@ -1,8 +1,8 @@
 """``/api/tts_streaming``: speech, over a WebSocket or by POST; ``/v1/voices``: the voices.
 
 Kyutai's clients read errors as messages, so a request for a WebSocket is upgraded, answered with ``Error``
-("no free channels" when every row is taken) where its format has messages, and closed with a code and a
-reason. A POST is answered with a status.
+("no free channels" when every row is in use) if its format has messages, and closed with a code and a reason.
+A POST is answered with a status.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.routes.upload import read_small
 
 VOICE_HEADER: Final = "Antiphon-Voice"
-"""The header with the voice that speaks, percent-encoded. Kyutai's messages have no field for it."""
+"""The header with the name of the voice, percent-encoded. Kyutai's messages have no field for it."""
 
 
 async def handle_tts(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One WebSocket of ``/api/tts_streaming``, for as long as it lasts.
+    """Serve one WebSocket of ``/api/tts_streaming`` until it closes.
 
     Raises:
         web.HTTPException, SessionError: refused, see the module.
@@ -85,7 +85,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
     """The voice of this name, or the model's first for an unknown name; None for a model of one voice.
 
     Raises:
-        SessionFailedError: its file is broken.
+        SessionFailedError: the voice's file is broken.
     """
     if model.speakers is None:
         return ChosenVoice()
@@ -116,7 +116,7 @@ def words_of(request: web.Request) -> Refusal:
 async def handle_post(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """A text by POST; the answer is a WAV that begins before the text is spoken.
+    """Answer a text by POST with a WAV that begins before the text is spoken.
 
     Raises:
         web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long, 500 a failure, 503
@@ -147,7 +147,7 @@ async def handle_post(
 async def list_voices(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices a client may name, the first of each model being its default."""
+    """The voices that a client may name; the first of each model is its default."""
     voices = []
     for model in models:
         names = [] if model.speakers is None else model.speakers.names()

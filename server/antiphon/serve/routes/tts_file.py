@@ -1,7 +1,6 @@
-"""A text in, its speech out, sent as it is synthesised: ``POST /api/tts_streaming`` and
-``/v1/audio/speech``.
+"""A text in, its speech out, sent as it is synthesised: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
-A WAV's header gives the largest length, since the real one is not known yet; players read to the end.
+A WAV's header has the largest length, since the real one is not known yet; players read to the end.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from antiphon.serve.transport.http_body import HttpBody
 
 UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
 MAX_UNSPOKEN_BYTES: Final = 1500
-"""Bytes of names in that header: proxies take 4 KB of all headers."""
+"""Most bytes of names in that header: proxies accept 4 KB of all headers."""
 """The header with words the model cannot pronounce: percent-encoded UTF-8, commas, "+N" for N more."""
 
 
@@ -46,7 +45,7 @@ async def handle_text(
     headers: Mapping[str, str],
     may_be_empty: bool,
 ) -> web.StreamResponse:
-    """Synthesise one text; ``headers`` are the answer's. A text without words gives an empty file, or is
+    """Synthesise one text; ``headers`` are the response's. A text without words gives an empty file, or is
     refused.
 
     Raises:
@@ -83,7 +82,8 @@ async def handle_text(
 
 
 async def _check(services: Services, speaker: Synthesiser, text: str, *, may_be_empty: bool) -> int:
-    """Read a whole text once, before a row is taken, without keeping its up to 32,000 words; their number.
+    """Read a whole text (up to 32,000 words) once, before a row is requested, without keeping it; returns its
+    number of words.
 
     Raises:
         FieldError, ProtocolError: as :func:`handle_text`.

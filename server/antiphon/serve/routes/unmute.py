@@ -1,7 +1,7 @@
 """``/unmute/v1/...``: Kyutai's Unmute, for its own front end and clients; only voice agents answer.
 
-The base path is its own, since its ``/v1/realtime`` and ``/v1/voices`` have the names of other protocols
-here. ``?model=`` or ``/m/NAME`` names one of several agents.
+It has a separate base path, since its ``/v1/realtime`` and ``/v1/voices`` are names of other protocols here.
+``?model=`` or ``/m/NAME`` names one of several agents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BASE: Final = "/unmute/v1"
 async def handle_unmute(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One session, for as long as it lasts.
+    """Serve one session until it ends.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -58,7 +58,7 @@ async def handle_unmute(
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """An ``error`` event, and the close code that belongs to it."""
+    """An ``error`` event, and its close code."""
     return (encode(error_event(error, is_fatal=True), "event_1"),), wire_form(error).openai_close
 
 
@@ -68,7 +68,8 @@ REALTIME = Route("GET", f"{BASE}/realtime", handle_unmute, refuse_in(lambda _: r
 async def list_voices(
     request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices of an agent, its own first, as an array. A synthesiser without names has the agent's."""
+    """The voices of an agent, its own first, as an array. A synthesiser without named voices has only the
+    agent's."""
     agent = _agent_of(request, services)
     names = [] if agent.tts.speakers is None else agent.tts.speakers.names()
     ordered = sorted(names, key=lambda name: name != agent.voice)
@@ -86,7 +87,7 @@ async def list_voices(
 
 
 async def health(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
-    """Whether the parts of an agent work; ``ok`` where all do. Voices are cloned elsewhere."""
+    """Whether the parts of an agent work; ``ok`` if all do. This server does not clone voices."""
     agent = _agent_of(request, services)
     engines = (await services.status.health()).models
     up = {

@@ -1,7 +1,7 @@
-"""``POST /api/asr-streaming``: a recording in, its words out, as Kyutai's server answers.
+"""``POST /api/asr-streaming``: a recording in, its words out, in the format of Kyutai's server.
 
-The answer is a JSON array of ``Word`` and ``EndWord`` messages, once all is transcribed. A row is requested
-only when the recording is complete, in a file, and its header was read.
+The answer is a JSON array of ``Word`` and ``EndWord`` messages, sent when all is transcribed. A row is
+requested only after the complete recording is in a file, and its header was read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from antiphon.serve.routes.asr_file import check_length, transcribe
 from antiphon.serve.routes.routing import plain_refusal
 
 UPLOAD_GRACE_S: Final = 5.0
-"""Seconds before a body must keep its least rate."""
+"""Seconds before a body must reach its minimum rate."""
 
 
 async def handle_recording(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """One recording, for as long as it takes.
+    """Transcribe one recording.
 
     Raises:
         web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 an
@@ -60,8 +60,7 @@ async def handle_recording(
 async def receive(
     request: web.Request, services: Services, take: Callable[[bytes], object], *, spare_bytes: int
 ) -> None:
-    """Pass the body to ``take``, piece by piece, within the limits of a recording and ``spare_bytes``
-    more.
+    """Pass the body to ``take``, piece by piece, within the limits of a recording and ``spare_bytes`` more.
 
     Raises:
         web.HTTPException: too large, or too slow.
@@ -100,7 +99,7 @@ async def read_small(request: web.Request, services: Services, most: int) -> byt
 
 
 async def _receive(request: web.Request, limits: Limits, take: Callable[[bytes], object]) -> None:
-    """Pass a body to ``take`` while it keeps its least rate.
+    """Pass a body to ``take`` while it keeps its minimum rate.
 
     Raises:
         web.HTTPRequestTimeout: it is too slow.

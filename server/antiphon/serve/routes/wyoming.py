@@ -1,7 +1,7 @@
 """Wyoming on a TCP port: speech to text, text to speech, and agents that answer in text.
 
-A connection carries requests, one after the other. The list of services is made once. An error is an event
-``error``, and ends the connection: Home Assistant waits for nothing else.
+A connection has one request after another. The list of services is made once. An error is an ``error`` event,
+and ends the connection, as Home Assistant expects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WyomingPort:
     """The services of one port: all recognisers, the voices of all synthesisers, and the first agent."""
 
     def __init__(self, services: Services) -> None:
-        """Describe it."""
+        """Prepare the list of services."""
         self._services = services
         self._voices = voices_of(services)
         agents = list(services.agents.values())[:1]
@@ -50,7 +50,7 @@ class WyomingPort:
         self._wait_s = min(POST_WAIT_S, services.config.limits.max_wait_s)
 
     async def serve(self, socket: Socket, caller: Caller) -> None:
-        """One connection.
+        """Serve one connection.
 
         Raises:
             AntiphonError: a request cannot be answered.
@@ -110,7 +110,8 @@ class WyomingPort:
         )
 
     def _find(self, name: str | None, caller: Caller, kind: PipelineKind) -> ServedModel:
-        """The model of this name, or the first for an unknown name: clients keep names of others."""
+        """The model of this name, or the first for an unknown name, since clients keep names of other
+        servers."""
         known = None if name is None else self._services.models.named(name, (kind,))
         is_known = known is not None and known.kind is kind
         return self._services.model_for(name if is_known else None, caller, (kind,))
@@ -131,7 +132,7 @@ class WyomingPort:
     async def _answer(
         self, socket: Socket, caller: Caller, conversation: TextConversation, text: str
     ) -> None:
-        """An agent's answer to a text, unless the client disconnects meanwhile."""
+        """Answer a text with an agent, unless the client disconnects meanwhile."""
         if not text.strip():
             raise ProtocolError("the event transcript has no words")
         if conversation.agent.stt.engine.health().draining:
@@ -141,7 +142,7 @@ class WyomingPort:
                 await socket.while_connected(self._write(socket, caller, conversation, text))
 
     async def _write(self, socket: Socket, caller: Caller, conversation: TextConversation, text: str) -> None:
-        """An answer word by word, and at the end whole."""
+        """Send an answer word by word, and at the end in full."""
         said, before, agent = "", conversation.tokens, conversation.agent
         try:
             async with contextlib.aclosing(conversation.answer(text)) as answer:
@@ -162,7 +163,7 @@ class WyomingPort:
 
 
 def voices_of(services: Services) -> Mapping[str, tuple[ServedModel, str | None]]:
-    """Each voice of the synthesisers by its name here; a repeated name gets its model's."""
+    """Each voice of the synthesisers by its name here; a repeated name has its model's name added."""
     found: dict[str, tuple[ServedModel, str | None]] = {}
     for model in services.models:
         if model.kind is PipelineKind.TTS:

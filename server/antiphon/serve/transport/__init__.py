@@ -1,1 +1,1 @@
-"""Sockets: messages in, frames out; every wait is bounded."""
+"""Sockets: messages in, frames out; every wait has a time limit."""

@@ -1,7 +1,7 @@
-"""Connections that fail because of their peer, or for want of open files: counted, and logged rarely.
+"""Connections that fail because of their peer, or for lack of file descriptors: counted, and rarely logged.
 
-aiohttp and asyncio log each as an error, some with a traceback. A peer can cause them at will, so here
-``antiphon_failed_connections_total`` counts them, and the log gets a line of each kind from time to time.
+aiohttp and asyncio log each as an error, some with a traceback. A peer can cause them at will, so
+``antiphon_failed_connections_total`` counts them here, and the log occasionally gets a line of each kind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConnectionFault(StrEnum):
 
 
 class ConnectionFaults:
-    """Takes the failures that aiohttp, asyncio and ssl report. Only the event loop calls it."""
+    """Handles the failures that aiohttp, asyncio and ssl report. Used on the event loop only."""
 
     def __init__(self, families: MetricFamilies, log: Log, clock: Callable[[], float]) -> None:
         """Register the counters."""
@@ -54,14 +54,14 @@ class ConnectionFaults:
         self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
 
     def take(self, error: object) -> bool:
-        """Whether an error concerns a connection, which is counted as such, or the server itself (false)."""
+        """Count an error of a connection; false for one of the server itself."""
         if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
             self._report_shortage(error)
         elif isinstance(error, HttpProcessingError | web.RequestPayloadError):
             self.report(ConnectionFault.MALFORMED, error)
         elif isinstance(error, ConnectionError) and not isinstance(
             error, ConnectionRefusedError
-        ):  # the server's own
+        ):  # the server's own error
             self.report(ConnectionFault.RESET, error)
         elif isinstance(error, ssl.SSLError):
             self.report(ConnectionFault.TLS, error)
@@ -70,7 +70,7 @@ class ConnectionFaults:
         return True
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio's exception handler: other errors go to the loop's own handler."""
+        """asyncio's exception handler; other errors go to the loop's default handler."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
             self._report_shortage(error)
@@ -79,7 +79,8 @@ class ConnectionFaults:
 
     @staticmethod
     def _is_accepted(context: dict[str, Any]) -> bool:
-        """Whether a failure concerns a connection that the server accepted, not one it made, nor a task."""
+        """Whether a failure concerns a connection that the server accepted, and not one it made, or a
+        task."""
         protocol = context.get("protocol")
         if isinstance(protocol, SSLProtocol):
             return protocol._server_side
@@ -90,7 +91,7 @@ class ConnectionFaults:
         return _ServerLogger(logging.getLogger("aiohttp.server"), self)
 
     def watch_tls(self, context: ssl.SSLContext) -> None:
-        """Count a context's broken handshakes and records; asyncio reports none of them."""
+        """Count a context's failed handshakes and records, which asyncio does not report."""
         counted = self._counted_tls
 
         class WatchedTls(ssl.SSLObject):
@@ -125,7 +126,7 @@ class ConnectionFaults:
 
 
 class _ServerLogger(logging.LoggerAdapter[logging.Logger]):
-    """Hands failures of connections over; every other line goes to the logger."""
+    """Passes failures of connections on; every other line goes to the logger."""
 
     def __init__(self, logger: logging.Logger, faults: ConnectionFaults) -> None:
         super().__init__(logger)
