@@ -2,8 +2,7 @@
 
 A front end holds one :class:`antiphon.ipc.engine_client.EnginePort` for each model. In one process::
 
-    LocalFrontEnd({name: engine}, loop).client.engines   # antiphon.engine.front_ends, around started
-engines
+    LocalFrontEnd({name: engine}, loop).client.engines   # antiphon.engine.front_ends; engines are started
 
 Across processes (Linux), one SOCK_SEQPACKET pair for each front end::
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 from antiphon.errors import ConfigError
 
 ALSO: Final = {"::": ("0.0.0.0",)}
-"""Hosts with a second socket: IPv6 sockets take no IPv4 connections."""
+"""Hosts with a second socket: IPv6 sockets accept no IPv4 connections."""
 
 
 def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
     """Bound sockets on every address of a host, not listening yet; port 0 is any free one, the same for all.
 
-    ``::`` is every address of this machine, those of IPv4 too. The port is reserved from now on: another
+    ``::`` is every address of this machine, including IPv4 addresses. The port is now reserved: another
     server cannot bind it.
 
     Raises:
@@ -35,7 +35,7 @@ def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
-                one.bind(address)  # without SO_REUSEADDR a socket that does not listen yet is seen too
+                one.bind(address)  # without SO_REUSEADDR a socket that only is bound conflicts too
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise

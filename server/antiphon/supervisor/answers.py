@@ -1,7 +1,7 @@
 """Answers for operators, joined from all processes: metrics, health and one trace of the whole server.
 
 Counters and histograms are summed. The sums keep the last values of a process that has ended or does not
-answer, so that no counter ever falls.
+answer, so that no counter ever decreases.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Family:
     samples: dict[Key, float] = field(default_factory=dict)
 
     def add(self, key: Key, value: float) -> None:
-        """Join a sample with those of other processes."""
+        """Add a sample to those of other processes."""
         known = self.samples.get(key)
         self.samples[key] = value if known is None else merge_of(key[0]).joined(known, value)
 
@@ -64,14 +64,14 @@ class Totals:
     """The latest values of each process, and the sums over those that have ended."""
 
     def __init__(self) -> None:
-        """Begin without values."""
+        """Start without values."""
         self._latest: dict[str, Families] = {}
         self._past: Families = {}
 
     def heard(self, process: str, data: bytes, device: str = "") -> None:
-        """Take the newest values of a process, as :func:`read_registry` packs them.
+        """Store the newest values of a process, as :func:`read_registry` packs them.
 
-        Those of one of several engines get its ``device`` as a label ``engine``.
+        Values of one of several engines get its ``device`` as a label ``engine``.
         """
         own = (("engine", device),) if device else ()
         families: Families = {}
@@ -142,13 +142,14 @@ class Answers(Collector):
         shares: Callable[[], Sequence[FrontEndShare]],
         wanted: int,
     ) -> None:
-        """The supervisor's own metrics are on ``registry``; ``wanted`` front ends should run."""
+        """The supervisor's own metrics are in ``registry``; ``wanted`` is the number of front ends that
+        should run."""
         self.totals = Totals()
         self._registry = registry
         self._engines = engines
         self._shares = shares
         self._wanted = wanted
-        self._known: dict[str, Any] = {}  # what each engine said last of its models
+        self._known: dict[str, Any] = {}  # each engine's last report about its models
         registry.register(self)
 
     async def of(self, what: str) -> Body:
@@ -163,7 +164,7 @@ class Answers(Collector):
         said = await asyncio.gather(*(engine.answer("health") for engine in engines))
         answers = {it.name: answer for it, answer in zip(engines, said, strict=True) if answer is not None}
         self._known |= {name: json.loads(answer) for name, answer in answers.items()}
-        if engines:  # one that has ended answers for nothing any more
+        if engines:  # an engine that has ended counts no more
             self._known = {it.name: self._known[it.name] for it in engines if it.name in self._known}
         several = {
             it.device: {"answers": it.name in answers, "models": self._known.get(it.name, {})}

@@ -1,4 +1,5 @@
-"""The child's side of its supervisor: the child ends with it, and reads its messages on the event loop."""
+"""The child's side of its supervisor: the child ends with the supervisor, and reads its messages on the event
+loop."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ MEANINGLESS: Final = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(getattr(signal, name) for name in ("SIGIO", "SIGPWR") if hasattr(signal, name)),
 )
-"""Signals that end a process by default, and that no part of the server sends or handles."""
+"""Signals that end a process by default, and that the server neither sends nor handles."""
 
 
 def die_with_parent(parent: int) -> None:
     """End this process as soon as its parent process ``parent`` ends.
 
-    A parent that has already ended is detected too. Only Linux has this call.
+    A parent that has already ended is detected too. Linux only.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -51,10 +52,10 @@ def control_socket(arguments: Sequence[str]) -> socket.socket:
 def run_child(arguments: Sequence[str], work: Callable[[socket.socket, Begin, Sequence[int]], None]) -> int:
     """Run ``work`` with the control socket, the supervisor's first message and its descriptors.
 
-    Returns the exit code. The child sends the supervisor the reason if the work cannot start.
+    Returns the exit code. If the work cannot start, the child sends the supervisor the reason.
 
     Raises:
-        ProtocolError: its first message is another one, or it has ended.
+        ProtocolError: the first message is another one, or the supervisor has ended.
     """
     control = control_socket(arguments)
     data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)

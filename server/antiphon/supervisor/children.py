@@ -1,6 +1,6 @@
 """The supervisor's children: control socket, heartbeat, end, replacement.
 
-A child is a process, or a task where the server is one process.
+A child is a process, or in a single-process server a task.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from antiphon.supervisor.messages import (
 )
 
 STEADY_S = 10.0
-"""Lifetime of a front end after which it is replaced at once."""
+"""Lifetime in seconds after which a front end is replaced at once."""
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 30.0
-"""Seconds before a front end with a shorter life is replaced: doubled each time, up to the longest."""
+"""Maximum seconds before the replacement of a front end with a shorter life; the pause is doubled each
+time."""
 
 
 def next_pause_s(last_s: float, lived_s: float) -> float:
-    """The wait before a replacement, from the last wait and the life ``lived_s`` of the ended process."""
+    """The pause before a replacement, from the last pause and the life ``lived_s`` of the ended process."""
     if lived_s >= STEADY_S:
         return 0.0
     return min(max(2 * last_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
@@ -59,17 +60,19 @@ SILENT_S = 2.0
 """Seconds without a heartbeat after which a front end is killed: its callers miss 25 frames."""
 
 ENGINE_SILENT_S = 10.0
-"""One of several engines that owes an answer for longer is killed with its calls; the others continue."""
+"""Seconds without a heartbeat after which one of several engines is killed with its calls; the others
+continue."""
 
 STUCK_S = 2.0
-"""So is one that reports a stuck step for longer; a server that was stopped itself reports one at first."""
+"""Seconds of a stuck step after which such an engine is killed, too; an engine also reports one after the
+whole server was suspended."""
 
 ANSWER_S = 0.2
-"""Seconds for the answer to an operator's question; later answers are left out."""
+"""Seconds for the answer to an operator's question; later answers are dropped."""
 
 
 class LocalTask:
-    """The process of a child that is a task of this one."""
+    """Stands for the process of a child that is a task of this one."""
 
     def __init__(self, work: Coroutine[Any, Any, None], end: ControlSocket) -> None:
         """Start ``work``; its ``end`` of the control socket sends the reason if it cannot start."""
@@ -134,7 +137,7 @@ class Child:
     ) -> Child:
         """Start a process by exec in a new session, so that it does not get a terminal's signals.
 
-        The control socket and our own process are added to ``command`` as two numbers.
+        The control socket and this process's id are appended to ``command`` as two numbers.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as stack:
@@ -153,7 +156,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The id of the process."""
         return self.process.pid
 
     @property
@@ -174,11 +177,11 @@ class Child:
 
     @property
     def is_responsive(self) -> bool:
-        """Whether the child is ready and owes no heartbeat."""
+        """Whether the child is ready and no heartbeat is overdue."""
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
 
     def beat(self, elapsed_s: float) -> None:
-        """Request a heartbeat, or count the time for which one is owed."""
+        """Request a heartbeat, or add to the time for which one is overdue."""
         if self._pong is not None:
             if not self._pong.done() or self._pong.exception():
                 self.silent_s += elapsed_s
@@ -191,7 +194,7 @@ class Child:
 
     async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
         """The answer to a question, or None without one in time."""
-        if self.peer.is_congested:  # questions of operators must not fill what it may have waiting
+        if self.peer.is_congested:  # operators' questions must not fill its queue
             return None
         with contextlib.suppress(AntiphonError, TimeoutError):
             body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s)
@@ -205,7 +208,7 @@ class Child:
 
     def _heard(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         if isinstance(message, Ready) and not self.ready.done():
-            self.silent_s = 0.0  # it was starting until now
+            self.silent_s = 0.0  # it has been starting until now
             self.ready.set_result(message)
             return None
         if isinstance(message, Failed):
@@ -221,15 +224,15 @@ class Child:
             kind = "task" if isinstance(self.process, LocalTask) else "process"
             words = self._failed or f"the {self.name} {kind} ended with {code} before it was ready"
             self.ready.set_exception(ConfigError(words))
-            self.ready.exception()  # read here, since there may be no other reader
+            self.ready.exception()  # retrieved here, since there may be no other reader
         return code
 
 
 @dataclass(frozen=True, slots=True)
 class ChildProcesses:
-    """Starts children by the commands ``engine`` and ``front_end``; each gets ``task`` first.
+    """Starts children with the commands ``engine`` and ``front_end``; each gets ``task`` first.
 
-    ``devices`` are those of several engines, a process each.
+    ``devices`` are those of several engines, one process each.
     """
 
     engine: Sequence[str]
@@ -238,7 +241,7 @@ class ChildProcesses:
     devices: Sequence[str] = ("",)
 
     async def start_engine(self, number: int, hear: Handle[Message]) -> Child:
-        """Start the process of the engine of this number, from 0 on.
+        """Start the process of the engine with this number, counted from 0.
 
         Raises:
             OSError: the system has no process, file or memory left.

@@ -1,6 +1,6 @@
-"""The limits of connections, in total and per address, and the rate of new ones.
+"""Limits on connections, in total and per address, and on the rate of new ones.
 
-Each takes an open file.
+Each connection takes an open file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_OPEN_FILES: Final = 65_536
 """Highest soft limit of open files: thousands of calls and their recordings need far fewer."""
 
 ACCEPT_COST: Final = 0.05
-"""Cost of a connection that is only accepted and closed, or waits, relative to a served one: 30 to 50 us
-of a millisecond."""
+"""Cost of a connection that is only accepted and closed, or waits, relative to a served one (1 ms): 30 to 50
+us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ConnectionLimits:
     new_per_s_per_address: float | None = None
 
     def of_address(self, address: str) -> tuple[float, float]:
-        """Limits of ``address``, connections at once and new ones a second; 0 is unlimited."""
+        """Limits of ``address``: connections at once and new ones a second; 0 is unlimited."""
         spared = is_own(address)
         at_once, new = self.connections_per_address, self.new_per_s_per_address
         if at_once is None:
@@ -54,7 +54,7 @@ class TokenBucket:
     __slots__ = ("_filled_s", "rate", "tokens")
 
     def __init__(self, rate: float, now_s: float) -> None:
-        """Begin full."""
+        """Start full."""
         self.rate, self.tokens, self._filled_s = rate, rate, now_s
 
     def fill(self, now_s: float) -> float:
@@ -64,7 +64,7 @@ class TokenBucket:
         return self.tokens
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until a whole token."""
+        """Seconds until there is a whole token."""
         tokens = self.fill(now_s)
         return (1.0 - tokens) / self.rate if tokens < 1.0 else 0.0
 
@@ -72,7 +72,7 @@ class TokenBucket:
 class ConnectionBounds:
     """The current connections, and the delay until the next one is accepted and served.
 
-    An address beyond its own bounds is turned away; beyond those of all, the next connection waits.
+    An address beyond its own limits is rejected; beyond the total limits, the next connection waits.
     """
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
@@ -96,7 +96,8 @@ class ConnectionBounds:
         return self._accepted.wait_s(now_s)
 
     def let_in(self, address: str) -> str:
-        """Count an accepted connection, or return why its address ("": not counted) may not have it."""
+        """Count an accepted connection, or return the reason why its address ("": not counted) is
+        rejected."""
         self._accepted.tokens -= 1.0
         refusal = self._refused(address) if address else ""
         if not refusal:
@@ -104,7 +105,7 @@ class ConnectionBounds:
         return refusal
 
     def serve_wait_s(self, now_s: float) -> float:
-        """Seconds until the next connection may be served, apart from the limit of connections."""
+        """Seconds until the next connection may be served, apart from the limit on connections."""
         return self._new.wait_s(now_s)
 
     def serve(self) -> None:
@@ -113,12 +114,12 @@ class ConnectionBounds:
         self.served += 1
 
     def closed(self, addresses: Sequence[str]) -> None:
-        """Served connections from these addresses have closed."""
+        """Count the end of served connections from these addresses."""
         self.served -= len(addresses)
         self.forget(addresses)
 
     def forget(self, addresses: Sequence[str]) -> None:
-        """Admitted connections from these addresses have closed."""
+        """Count the end of accepted connections from these addresses."""
         for address in addresses:
             self._by_address[address] -= 1
             if not self._by_address[address]:
@@ -140,7 +141,7 @@ class ConnectionBounds:
         return ""
 
     def _sweep(self) -> None:
-        """Each second drop the addresses with a full bucket; a few hundred recent ones remain."""
+        """Each second, drop the addresses with a full bucket; a few hundred recent ones remain."""
         if self._now_s - self._swept_s < 1.0:
             return
         self._swept_s = self._now_s

@@ -1,4 +1,4 @@
-"""The queue of accepted connections: which is served next, when, and which is dropped."""
+"""The queue of accepted connections: which one is served next, when, and which one is dropped."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ SPOKEN_SHARE: Final = 0.25
 class WaitingConnections(Generic[C]):
     """Connections in the order in which they are served.
 
-    Connections that have sent data come first, and of these one of the address with the fewest. Among equals
-    the newest and the oldest alternate: a new one is the next or the one after, and none waits forever.
+    Connections that have sent data are first, and of these, one from the address with the fewest. Among
+    equals the newest and the oldest alternate: a new one is the next or the one after, and every one is
+    served.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class WaitingConnections(Generic[C]):
         self._silent.setdefault(address, {})[connection] = None
 
     def has_spoken(self, connection: C) -> None:
-        """A waiting connection has sent data."""
+        """Mark a waiting connection that has sent data."""
         address = self.remove(connection)
         self._addresses[connection] = address
         self._spoken.setdefault(address, {})[connection] = None
@@ -85,7 +86,7 @@ class WaitingConnections(Generic[C]):
         return next(reversed(fewest))
 
     def least(self) -> C:
-        """The connection to drop: the oldest silent one of the address with the most."""
+        """The connection to drop: the oldest one without data, from the address with the most."""
         most = max((self._silent or self._spoken).values(), key=len)
         return next(iter(most))
 
@@ -94,8 +95,8 @@ class ConnectionQueue(Generic[C]):
     """Tracks connections from their acceptance to their end; times are seconds of one clock.
 
     They are accepted far faster than they are served, so that none waits behind others in the kernel's queue.
-    A flood of half-open connections therefore delays no connection with a request. The flood waits in this
-    bounded queue, and a share of the places is reserved for connections that have sent data.
+    A flood of half-open connections therefore does not delay a connection with a request. The flood waits in
+    this bounded queue, and a share of the places is reserved for connections that have sent data.
     """
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
@@ -110,7 +111,7 @@ class ConnectionQueue(Generic[C]):
         return self.waiting.spoken if self.bounds.is_full else 0
 
     def add(self, connection: C, address: str) -> tuple[C, str] | None:
-        """Add an admitted connection; returns one to drop, with its address, if too many wait."""
+        """Add an accepted connection; returns one to drop, with its address, if too many wait."""
         gone = None
         if len(self.waiting) >= self._most_waiting:
             least = self.waiting.least()
@@ -135,6 +136,6 @@ class ConnectionQueue(Generic[C]):
         return connection, self.waiting.remove(connection)
 
     def give_back(self, connection: C, address: str) -> None:
-        """Put a connection back that could not be served."""
+        """Put back a connection that could not be served."""
         self.bounds.served -= 1
         self.waiting.add(connection, address)

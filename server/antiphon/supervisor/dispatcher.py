@@ -1,7 +1,6 @@
 """The listening sockets: connections are counted, and each goes to the front end with the fewest active ones.
 
-Every connection is accepted soon, and waits here for its turn
-(:mod:`antiphon.supervisor.connection_queue`).
+Every connection is accepted soon, and waits here for its turn (:mod:`antiphon.supervisor.connection_queue`).
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from antiphon.supervisor.connection_queue import ConnectionQueue
 from antiphon.supervisor.messages import Connection, Load, MakeRoom
 
 LISTEN_BACKLOG = 1024
-"""Length of the kernel's queue, for most of a burst above the accept rate."""
+"""Length of the kernel's queue: most of a burst above the accept rate."""
 
 ACCEPTED_AT_ONCE = 16
-"""Connections accepted in one turn of the event loop, in less than a millisecond."""
+"""Connections accepted in one iteration of the event loop, in less than a millisecond."""
 
 PAUSE_S = 0.05
 """Seconds until the next attempt when no waiting connection can be served."""
 
 SHORTAGE_PAUSE_S = 1.0
-"""Seconds of pause after a failed accept, mostly for lack of open files; less if a connection closes."""
+"""Seconds of pause after a failed accept, usually because of open files; less if a connection closes."""
 
 
 class FrontEndShare:
@@ -57,10 +56,10 @@ class FrontEndShare:
         return self.busy + len(self.under_way)
 
     def give(self, number: int, connection: socket.socket, address: str) -> None:
-        """Pass a connection on.
+        """Pass a connection to the front end.
 
         Raises:
-            OSError: no open file is left for it.
+            OSError: no file descriptor is free for it.
         """
         self.child.peer.send(Connection(number), [connection.fileno()])
         self.under_way.append((number, connection))
@@ -87,7 +86,8 @@ class Dispatcher:
         families: MetricFamilies,
         log: Log,
     ) -> None:
-        """Bound sockets; ``counted_address`` says under which name an address counts, "" for not at all."""
+        """Use bound sockets; ``counted_address`` returns the name under which an address counts, "" for not
+        at all."""
         self._listeners = listeners
         self._counted_address = counted_address
         self._log = SparseLog(log, asyncio.get_running_loop().time, burst=1)
@@ -106,21 +106,21 @@ class Dispatcher:
         return tuple(self._shares.values())
 
     def add(self, number: int, child: Child) -> None:
-        """A front end is ready for connections."""
+        """Add a front end that is ready for connections."""
         self._shares[number] = FrontEndShare(child)
         self._hand_out()
 
     def heard(self, number: int, load: Load) -> None:
-        """A front end sent a report."""
+        """Process the report of a front end."""
         if number in self._shares:
             self._queue.bounds.closed(self._shares[number].heard(load))
             if load.closed and self._loop.time() < self._short_until_s and not self._is_closed:
-                self._short_until_s = -math.inf  # a connection that has closed frees a file
+                self._short_until_s = -math.inf  # a closed connection frees a file
                 self._pause(0)
             self._hand_out()
 
     def remove(self, number: int) -> None:
-        """A front end has ended: its connections are gone, and those in transit go to others."""
+        """Remove a front end that has ended: its connections are gone, and those in transit go to others."""
         share = self._shares.pop(number, None)
         if share is None:
             return
@@ -190,7 +190,7 @@ class Dispatcher:
                 break
             new.append(connection)
             self._let_in(connection, self._counted_address(str(peer[0])))
-            self._hand_out()  # a burst waits only where there is no room for it
+            self._hand_out()  # a burst waits only if there is no room
             if self._loop.time() < self._short_until_s:
                 break  # accepting is paused; it would report the same shortage again
         for connection in new:
@@ -214,11 +214,11 @@ class Dispatcher:
         self._turned_away.inc()
 
     def _listen_to(self, connection: socket.socket) -> None:
-        # By its number: for a socket that is not listened to, asyncio's error has its whole description.
+        # Removed by number: for a socket that is not watched, asyncio's error includes its whole description.
         self._loop.add_reader(connection.fileno(), self._hear, connection)
 
     def _hear(self, connection: socket.socket) -> None:
-        """A waiting connection has sent data, or has closed."""
+        """Handle data, or the end, of a waiting connection."""
         try:
             has_sent = bool(connection.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
@@ -269,7 +269,7 @@ class Dispatcher:
         self._hand_out()
 
     def _wait_for_files(self, error: OSError) -> None:
-        """Pause accepting: ended calls free files."""
+        """Pause accepting until calls that end free files."""
         self._shortages.inc()
         name, limit = errno.errorcode.get(error.errno or 0, ""), open_file_limit()
         self._log.warning("system resources have run out", of="shortage", error=name, open_file_limit=limit)

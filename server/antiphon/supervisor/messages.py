@@ -1,6 +1,6 @@
 """Messages between the supervisor and its children over control sockets.
 
-Descriptors travel with a message: with ``Begin`` the front end's links to the engines, with ``NewFrontEnd``
+Descriptors are sent with a message: with ``Begin`` the front end's links to the engines, with ``NewFrontEnd``
 an engine's end of one, and with ``Connection`` an accepted connection.
 """
 
@@ -20,11 +20,11 @@ Fault: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
 
 
 class Message(MessageBase, frozen=True):
-    """Any of the following."""
+    """The base of all messages."""
 
 
 class Begin(Message, frozen=True):
-    """To a child, first: its number, and its task as bytes that its own main decodes.
+    """To a child, first: its number, and its task as bytes that the child's main decodes.
 
     A front end gets the fingerprints of the ``models`` that the engines run, by name.
     """
@@ -42,7 +42,7 @@ class Ready(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """From a child: it cannot start, for the reason in ``words``."""
+    """From a child: it cannot start; ``words`` is the reason."""
 
     words: str
 
@@ -52,7 +52,7 @@ class Ping(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
-    """From a child: the largest recent delay of its event loop; of an engine, whether a step is stuck."""
+    """From a child: the largest recent delay of its event loop, and for an engine whether a step is stuck."""
 
     lag_s: float = 0.0
     is_stuck: bool = False
@@ -98,7 +98,7 @@ class Stuck(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """To every child: take no new calls; running ones may continue for ``limit_s``.
+    """To every child: accept no new calls; running ones may continue for ``limit_s``.
 
     Calls that can move go to the worker at ``target``.
     """
@@ -127,7 +127,7 @@ class Cut(Message, frozen=True):
 
 
 class Drained(Message, frozen=True):
-    """From a front end: no call is left."""
+    """From a front end: there are no calls left."""
 
 
 class Leave(Message, frozen=True):
@@ -145,7 +145,7 @@ class Traced(Message, frozen=True):
 
 
 class Question(Message, frozen=True):
-    """Either way: ``what`` is "metrics", "health", "canary" or "trace"; the answer is a ``Body``."""
+    """In both directions: ``what`` is "metrics", "health", "canary" or "trace"; the answer is a ``Body``."""
 
     what: str
 
@@ -159,7 +159,7 @@ class Body(Message, frozen=True):
 class Take(Message, frozen=True):
     """From a front end: request one more session of a key and an address, as lease ``lease``.
 
-    A limit of 0 is none. ``kind`` names the counted things, in the plural; each kind is counted separately.
+    A limit of 0 is none. ``kind`` is the plural name of the counted things; each kind is counted separately.
     """
 
     lease: int
@@ -222,7 +222,7 @@ class CanaryPhase(Message, frozen=True):
 
 
 CONTROL: Final = Codec(leaves(Message))
-"""The messages above as bytes."""
+"""Encodes the messages above."""
 ControlSocket: TypeAlias = MessageSocket[Message] | LocalSocket[Message]
 Connect: TypeAlias = Callable[..., ControlSocket]
 """Creates one end of a control socket, with a handler of its messages and ``lost``."""

@@ -27,7 +27,7 @@ from antiphon.supervisor.messages import (
 
 
 class Quota:
-    """The leases of all front ends; the leases of a front end end with its process."""
+    """The leases of all front ends; a front end's leases end with its process."""
 
     def __init__(self) -> None:
         """Begin without leases."""
@@ -40,7 +40,7 @@ class Quota:
         return sum(map(len, self._held.values()))
 
     def take(self, front_end: int, asked: Take) -> str:
-        """Grant one more session, or return the reason against it."""
+        """Grant one more session, or return the reason for the refusal."""
         of_key, of_address = self._by_key[asked.kind, asked.key], self._by_address[asked.kind, asked.address]
         refusal = refused(f"the key '{asked.key}'", of_key, asked.key_limit, asked.kind) or refused(
             f"your address {asked.address}", of_address, asked.address_limit, asked.kind
@@ -75,7 +75,7 @@ KEPT_DAYS: Final = 3
 class DaySeconds:
     """The seconds of calls with each key on a day, from reports of running and ended front ends.
 
-    A clock may step: the days that were reported last are kept, each with its own sums.
+    A clock may step, so the most recently reported days are kept, each with its own sums.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class DaySeconds:
         self._past: dict[str, Counter[str]] = {}
 
     def report(self, front_end: int, use: Use) -> Used:
-        """Replace a front end's last report; returns the sums for the keys it names."""
+        """Replace a front end's last report; returns the sums for the keys that it names."""
         reported = self._by_front_end[use.day] = self._by_front_end.pop(use.day, {})
         past = self._past.setdefault(use.day, Counter())
         reported[front_end] = dict(use.seconds)
@@ -109,7 +109,7 @@ KEPT_REQUESTS: Final = 4096
 
 
 class SeenRequests:
-    """Signed requests that were executed and may still be fresh: each is executed only once per server.
+    """Signed requests that were executed and may still be valid: each is executed only once per server.
 
     Only requests with a valid signature are added, so only workers can fill it. The clock is monotonic. The
     last requests are kept at any age, since the clock of a header's time may step.
@@ -120,7 +120,7 @@ class SeenRequests:
         self._until_s: dict[str, float] = {}
 
     def add(self, header: str, now_s: float) -> str:
-        """Add the header of a checked request; returns the reason against it if it was added before."""
+        """Add the header of a checked request; returns the reason for a refusal if it was added before."""
         while len(self._until_s) > KEPT_REQUESTS and (oldest := next(iter(self._until_s.items())))[1] < now_s:
             del self._until_s[oldest[0]]
         if header in self._until_s:
@@ -130,7 +130,7 @@ class SeenRequests:
 
 
 def refused(who: str, count: int, limit: int, kind: str) -> str:
-    """The reason against a further one, with the numbers, or ""; a limit of 0 is none."""
+    """The reason for refusing a further one, with the numbers, or ""; a limit of 0 is none."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
 
 
@@ -141,14 +141,14 @@ class SharedState:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with no session, without a trial; ``clock`` is monotonic."""
+        """Start with no session and no trial; ``clock`` is monotonic."""
         self._clock, self._requests = clock, SeenRequests()
         self.trial: KeptTrial | None = None
         self.answer: Callable[[str], ControlReply] = lambda _what: Body(b"{}")
         self._sessions, self._seconds = Quota(), DaySeconds()
 
     def handle(self, front_end: int, message: Message) -> ControlReply:
-        """Execute the request of a front end; returns its answer, if it has one."""
+        """Execute the request of a front end; returns its answer, if any."""
         match message:
             case Take():
                 return Taken(self._sessions.take(front_end, message))
@@ -171,7 +171,7 @@ class SharedState:
         return None
 
     def gone(self, front_end: int) -> None:
-        """Release everything a front end held: its process has ended."""
+        """Release the resources of a front end whose process has ended."""
         self._sessions.gone(front_end)
         self._seconds.gone(front_end)
 

@@ -1,4 +1,4 @@
-"""The life of a server: engines first, then front ends, and their common end.
+"""The life of a server: engines first, then front ends, and the shutdown.
 
 Engines and front ends are processes, or tasks of this process. The supervisor replaces a front end that ends
 or does not respond. If one of several engines (one per device) ends, only its calls end. If the last engine
@@ -58,9 +58,9 @@ from antiphon.supervisor.shared import SharedState
 class SupervisorPlan:
     """The plan of a server, with all its time limits.
 
-    ``start_engine`` and ``start_front_end`` are as those of :class:`ChildProcesses`. ``leave_s`` is the time
-    for a child to end. ``announce`` gets the engines' description once callers can come. Unless it
-    ``replaces`` front ends, the end of one is the server's. The children's recordings go into
+    ``start_engine`` and ``start_front_end`` are those of :class:`ChildProcesses`. ``leave_s`` limits the time
+    that a child takes to end. ``announce`` gets the engines' description once callers can connect. Unless it
+    ``replaces`` front ends, the server ends with the first of them. The children's recordings are written to
     ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the metrics of
     connections; None creates them.
     """
@@ -88,16 +88,17 @@ START_S = 60.0
 """Seconds until a front end must be ready; it takes about one second on an idle machine."""
 
 UNSERVED_S = 60.0
-"""Seconds without a front end that starts; each is retried until then."""
+"""Seconds without a front end that starts, after which the server ends; each is retried until then."""
 
 TRACE_S = 5.0
-"""Seconds for a process to hand over its recording."""
+"""Seconds for a process to send its recording."""
 
 CUT_S = 5.0
 """Seconds for front ends to close the remaining calls at the end of draining."""
 
 KILLED_S = 5.0
-"""Seconds for killed processes to end. One that a driver holds in the kernel may end much later, or never."""
+"""Seconds for killed processes to end. A process that a driver blocks in the kernel may end much later, or
+never."""
 
 
 class Supervisor:
@@ -146,9 +147,9 @@ class Supervisor:
         """The exit code, once every process has ended.
 
         Raises:
-            ConfigError: a process cannot start; the message is its own.
+            ConfigError: a process cannot start; the message is the process's own.
         """
-        # First of all: without a handler, process 1 of a container does not get the signal.
+        # Before anything else: without a handler, process 1 of a container does not get the signal.
         for number in EXIT_CODES:
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread)
@@ -204,7 +205,7 @@ class Supervisor:
         return [engine for engine in self._engines if engine.is_alive]
 
     def _engine_ended(self, engine: Child, ended: asyncio.Future[int]) -> None:
-        """End the calls of an ended engine; those of others continue."""
+        """End the calls of an ended engine; calls of other engines continue."""
         self._changed.set()
         self.answers.totals.ended(engine.name)
         if self._running_engines and not self._is_leaving:
@@ -251,12 +252,12 @@ class Supervisor:
                 return None
             try:
                 return await self._start_front_end(number)
-            except OSError as error:  # for want of open files, processes or memory, which calls give back
+            except OSError as error:  # no files, processes or memory are free; ending calls free some
                 pause_s = next_pause_s(pause_s, 0.0)
                 self._log.error("front end not started", front_end=number, error=error.strerror)
 
     def _bury(self, number: int, child: Child) -> None:
-        """Release everything a front end held, after its process has been reaped."""
+        """Release the resources of a front end, after its process has been reaped."""
         self._dispatcher.remove(number)
         self._shared.gone(number)
         self.answers.totals.ended(child.name)
@@ -265,9 +266,9 @@ class Supervisor:
         self._changed.set()
 
     async def _watch(self) -> None:
-        """Request a heartbeat from every child, and kill those without one; the last engine stays.
+        """Request a heartbeat from every child, and kill those without one; the last engine is not killed.
 
-        Only time in which this process ran counts, so that a stop of this process kills no child.
+        Only time in which this process ran counts, so that suspending this process kills no child.
         """
         last_s = (loop := asyncio.get_running_loop()).time()
         while True:
@@ -283,9 +284,9 @@ class Supervisor:
             self._end_hung_engines()
 
     def _end_hung_engines(self) -> None:
-        """Kill engines that are silent or stuck, once, while another answers and works.
+        """Kill engines that are silent or stuck, once, if another one answers and works.
 
-        A stall of the whole machine kills none, and a health check reports a last one.
+        A stall of the whole machine therefore kills none; a health check reports the last engine.
         """
         engines = [engine for engine in self._running_engines if engine.is_ready]
         is_served = any(engine.is_responsive and not engine.stuck_s for engine in engines)
@@ -364,7 +365,7 @@ class Supervisor:
         self._changed.set()
 
     def _reread(self) -> None:
-        """Pass SIGHUP on; a front end that is starting reads the files anyway."""
+        """Pass SIGHUP to front ends; one that is starting reads the files anyway."""
         for child in self._running_front_ends():
             child.peer.send(Reread())
 
@@ -383,7 +384,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """Let calls end within their time, then close them.
 
-        The first signal starts the draining, a second one ends it. New callers still get an answer.
+        The first signal starts the drain, a second one ends it. New callers still get a response.
         """
         self._is_leaving = True
         for child in self._children():
@@ -419,7 +420,7 @@ class Supervisor:
                 if child.is_ready:
                     child.peer.send(Leave())
                 else:
-                    child.kill()  # it would read the message only after it has loaded its model
+                    child.kill()  # it would read the message only after loading its model
             ends = [child.ended for child in children if child.is_alive]
             if ends:
                 await asyncio.wait(ends, timeout=self._plan.leave_s)

@@ -108,7 +108,7 @@ class TelephoneLine(ABC):
         return ()
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """Messages and the close code for an error; without a message, the end of the connection reports it."""
+        """Messages and the close code for an error; without a message, the connection only ends."""
         return close_only(error)
 
 

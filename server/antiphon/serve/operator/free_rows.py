@@ -3,12 +3,12 @@
 HAProxy connects, reads one line and acts on it (its manual, "agent-check"). This worker's lines:
 
 =====================  ======================================  ==============================
-the worker             says                                    which the proxy takes for
+state of the worker    line                                    meaning for the proxy
 =====================  ======================================  ==============================
-has 3 free rows        ``up 3%``                               weight 3, where ``weight 100``
-is full, or late       ``up 0%``                               alive, nothing new goes there
-is leaving             ``stopped #draining: 2 sessions left``  down, for new calls
-must be restarted      ``down #`` and the reason               down, for new calls
+3 free rows            ``up 3%``                               weight 3, where ``weight 100``
+full, or late          ``up 0%``                               alive, no new connections
+shutting down          ``stopped #draining: 2 sessions left``  down, for new calls
+needs a restart        ``down #`` and the reason               down, for new calls
 =====================  ======================================  ==============================
 
 The words ``drain`` and ``ready`` are never sent: they would override an operator's command to the proxy.

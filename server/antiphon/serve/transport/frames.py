@@ -1,8 +1,8 @@
 """WebSocket frames (RFC 6455, section 5) without extensions and without I/O.
 
 The reader makes messages from a client's frames. A frame that arrives in pieces is joined once, when it is
-complete; a message in fragments grows in one buffer, since a fragment of one byte must take no more than that
-byte. Frames of a server are unmasked and whole.
+complete; a message in fragments grows in one buffer, since a fragment of one byte must use no more memory
+than that byte. Frames of a server are unmasked and whole.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ FINAL, MASKED = 0x80, 0x80  # in a frame's first byte, and in its second
 DATA: Final = frozenset({CONTINUATION, TEXT, BINARY})
 CONTROL: Final = frozenset({CLOSE, PING, PONG})
 MAX_CONTROL_BYTES: Final = 125
-"""The largest payload of a control frame (RFC 6455, section 5.5). A close frame's begins with the code."""
+"""The largest payload of a control frame (RFC 6455, section 5.5). The payload of a close frame begins with
+the code."""
 
 SHORT_BYTES: Final = 512
-"""Bytes up to which Python's integers unmask faster than numpy: at 100 bytes 0.4 µs against 1.3 µs."""
+"""Bytes up to which Python's integers unmask faster than numpy: for 100 bytes 0.4 µs compared with 1.3 µs."""
 
 FRAGMENTS: Final = 0x10
-"""In place of an opcode: fragments were read, and their message is incomplete."""
+"""Returned in place of an opcode: fragments were read, and their message is incomplete."""
 
 MAX_FRAGMENTS: Final = 64
 """Fragments read in one step of 0.1 ms, at any size."""
@@ -36,7 +37,7 @@ CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 
 
 
 class FrameError(ProtocolError):
-    """The peer broke the protocol; the connection is closed with ``code``."""
+    """The peer violated the protocol; the connection is closed with ``code``."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -78,10 +79,11 @@ class FrameReader:
     def next(self) -> tuple[int, bytes | str] | None:
         """The next message, TEXT (as str) or BINARY, or control frame; None until more is fed.
 
-        ``FRAGMENTS`` without content follows a number of fragments, so that others have their turn.
+        ``FRAGMENTS`` without content is returned after a number of fragments, so that other connections are
+        served.
 
         Raises:
-            FrameError: the peer broke the protocol; nothing more is read.
+            FrameError: the peer violated the protocol; nothing more is read.
         """
         if self._start == len(self._data):
             self._data, self._start = b"", 0  # keep no large buffer
@@ -171,7 +173,7 @@ class FrameReader:
         return kind, self._text(whole) if kind == TEXT else whole
 
     def _decode(self, fragment: bytes, is_final: bool) -> None:
-        """Fail as soon as a message in fragments cannot be valid text any more."""
+        """Fail as soon as a message in fragments can no longer be valid text."""
         try:
             self._utf8.decode(fragment, is_final)
         except UnicodeDecodeError as error:
@@ -217,12 +219,12 @@ def read_close(payload: bytes) -> int | None:
 
 
 def control_frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A frame that is no message: a ping, a pong or a close."""
+    """A control frame: a ping, a pong or a close."""
     return bytes((FINAL | opcode, len(payload))) + payload
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """A close frame; the reason is cut to what fits."""
+    """A close frame; the reason is truncated to the frame's limit."""
     # An error may quote text that UTF-8 cannot encode: a file's name with half of a surrogate pair.
     cut = reason.encode(errors="replace")[: MAX_CONTROL_BYTES - 2].decode(errors="ignore")
     return control_frame(CLOSE, code.to_bytes(2, "big") + cut.encode())

@@ -1,4 +1,4 @@
-"""A POST as a transport: its body is received message by message, and sent messages are the answer's body."""
+"""A POST as a transport: its body is received as messages, and sent messages are the body of the response."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOOK_S: Final = 0.5
 class HttpBody:
     """One complete request, and its answer; used on the event loop only.
 
-    An answer begins with the first message; until then an error is a status. A later error cuts the
-    connection, so that its client does not take the answer for complete, unless it ``tells_errors`` at its
-    end.
+    A response begins with the first message; until then an error is a status. A later error cuts the
+    connection, so that the client does not take the response for complete, unless the body ``tells_errors``
+    at its end.
     """
 
     close_code: int | None = None
@@ -41,7 +41,7 @@ class HttpBody:
         is_whole: bool = False,
         tells_errors: bool = False,
     ) -> None:
-        """Answer with ``headers``; an answer that ``is_whole`` is sent once it is complete."""
+        """Answer with ``headers``; a response that ``is_whole`` is sent once it is complete."""
         self._request, self._limits, self._clock = request, limits, clock
         self._messages, self._headers = messages, headers
         self._is_whole, self._tells_errors = is_whole, tells_errors
@@ -109,7 +109,7 @@ class HttpBody:
         return 0.0
 
     def ping(self) -> None:
-        """HTTP has none."""
+        """No effect: HTTP has no pings."""
 
     def cut(self) -> None:
         self._is_over.set()
@@ -117,7 +117,7 @@ class HttpBody:
             self._request.transport.abort()
 
     async def close(self, code: int, reason: str) -> None:
-        """End the answer: normally after the code of a normal end, else with its error, or cut."""
+        """End the response: normally after the code of a normal end, else with its error, or cut."""
         is_done = code == CloseCode.NORMAL
         if self._is_whole and is_done:
             self._response = web.Response(body=b"".join(self._unsent), headers=dict(self._headers))
@@ -147,7 +147,7 @@ class HttpBody:
             self.cut()
 
     async def _write_on(self) -> None:
-        """Send queued bytes at the speed at which the client reads."""
+        """Send queued bytes as fast as the client reads."""
         with contextlib.suppress(ConnectionError):  # the client has disconnected
             response: Any = web.StreamResponse(headers=dict(self._headers))
             self._response = response

@@ -1,4 +1,4 @@
-"""The time limits of a connection: signs of life, first audio, and the next audio."""
+"""The time limits of a connection: liveness, first audio, and next audio."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ PINGS_PER_TIMEOUT: Final = 3
 """Pings sent within one liveness timeout."""
 
 AUDIO_CREDIT: Final = 10.0
-"""Seconds without audio that a second of audio makes up for: speech in a tenth of the time is enough."""
+"""Seconds without audio that a second of audio offsets: speech in a tenth of the time is enough."""
 
 FIRST_AUDIO_S: Final = 0.02
-"""The least seconds of audio that count as a begin: one packet of Opus."""
+"""Minimum seconds of audio that count as a start: one packet of Opus."""
 
 
 class LivenessRules:
     """The limits of one connection.
 
     Seconds without audio add up; audio subtracts ``AUDIO_CREDIT`` times its own seconds from the sum; other
-    messages do not change it. While the client has announced silence, ``is_quiet`` is set: these seconds have
-    a sum and a limit of their own.
+    messages have no effect on it. ``is_quiet`` is set while the client has announced silence: these seconds
+    have a separate sum and limit.
     """
 
     def __init__(self, limits: Limits, awaits: str = "audio") -> None:
-        """No limit runs before :meth:`begin`. ``awaits`` names the expected input in error messages."""
+        """Start; no limit applies before :meth:`begin`. ``awaits`` names the expected input in error
+        messages."""
         self._limits = limits
         self._awaits = awaits
         self._looked_s: float | None = None
@@ -40,7 +41,8 @@ class LivenessRules:
         return self._limits.liveness_timeout_s / (PINGS_PER_TIMEOUT + 1)
 
     def begin(self, now_s: float, *, has_spoken: bool = False) -> None:
-        """From now on the caller should speak; with ``has_spoken`` the limit of the next audio applies.
+        """Start the limits: the caller should now send audio; with ``has_spoken`` the limit of the next audio
+        applies.
 
         A second call has no effect.
         """
@@ -60,7 +62,7 @@ class LivenessRules:
         self._quiet_s = max(0.0, self._quiet_s - AUDIO_CREDIT * seconds)
 
     def excuse(self, now_s: float) -> None:
-        """Do not count the time since the last check: the caller waited for the server."""
+        """Exclude the time since the last check: the caller waited for the server."""
         if self._looked_s is not None:
             self._looked_s = max(self._looked_s, now_s)
 
@@ -72,7 +74,7 @@ class LivenessRules:
         """Check the limits, ``silent_s`` after the last sign of life.
 
         Raises:
-            SessionTimeoutError: one is exceeded; the message has the reason.
+            SessionTimeoutError: a limit is exceeded; the message has the reason.
         """
         limits = self._limits
         if silent_s > limits.liveness_timeout_s:

@@ -1,10 +1,10 @@
-"""One WebSocket or TCP connection, from a session's side: messages both ways, and every wait bounded.
+"""One WebSocket or TCP connection of a session: messages in both directions, and a limit for every wait.
 
 aiohttp accepts the request of a WebSocket; after the upgrade the received bytes go to the socket, which reads
-frames itself: a single short one, the usual case for speech, at once, any other by its reader. The rules: the
-peer must show a sign of life, unless the server does not read; messages are read no faster than a rate, and
+frames itself: a single short one, the usual case for speech, at once, any other with its reader. The rules:
+the peer must show liveness, unless the server does not read; messages are read no faster than a rate, and
 ahead of the conversation up to a bound; unsent bytes are counted; a close waits for the peer's answer. There
-is no compression, which would cost more than it saves on Opus.
+is no compression: it would cost more than it saves on Opus.
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes, peer_has_ended
 
 READ_AHEAD_BYTES: Final = 1_048_576
-"""Bytes read ahead, like the largest message: minutes of Opus, an hour's text, 9 s of msgpack's numbers."""
+"""Most bytes read ahead, also the size of the largest message: minutes of Opus, an hour's text, 9 s of
+msgpack's numbers."""
 
 COMING_BACK: Final = 4000
-"""A peer that closes with this code abandons the connection, but not its call."""
+"""The close code of a peer that abandons the connection, but not its call."""
 
 LOOK_S: Final = 0.25
-"""Seconds between checks of a connection that is not read: its row is free within a second."""
+"""Seconds between checks of a connection that is not read; its row is freed within a second."""
 
 RECHECK_S: Final = 0.02
 """Seconds between checks of a congested connection: a quarter of a frame."""
 
 AHEAD_S: Final = 0.5
-"""Seconds that a peer may be ahead of its rates: that much is read at once, in a millisecond or two."""
+"""Seconds that a peer may be ahead of its rates: the data of that time is read at once, in a millisecond or
+two."""
 
 HOLD_S: Final = 0.5
 """Seconds for which a peer that is further ahead is not read."""
 
 AT_ONCE: Final = 8
-"""Messages of one read, and messages ahead of a peer's rate, above which they wait for their turn."""
+"""Messages of one read, and messages ahead of a peer's rate, above which they wait for the next turn."""
 
 FRAGMENT_MESSAGES: Final = 16
 """Messages that ``MAX_FRAGMENTS`` fragments count as: 2,000 fragments a second are read, in 4 ms."""
@@ -71,8 +73,8 @@ CPU_SHARE: Final = 0.05
 class Socket:
     """An upgraded WebSocket, or a TCP connection; used on the event loop only.
 
-    One that ``keeps_open`` serves several calls, one after the other: the normal end of one leaves it open.
-    ``idle_since_s``: since when no request has been in progress; None during one.
+    With ``keeps_open`` it serves several calls, one after the other: the normal end of a call leaves it open.
+    ``idle_since_s``: the time since which no request has been in progress; None during one.
     """
 
     keeps_open = False
@@ -103,7 +105,7 @@ class Socket:
         self._taker: Taker | None = None
         self._offered = 0  # to the taker, of this read
         self._fault: Exception | None = None
-        self._broken: FrameError | None = None  # of a TCP connection, behind all messages
+        self._broken: FrameError | None = None  # of a TCP connection, after all messages
         self._is_over = asyncio.Event()
         self._last: tuple[int, str] | None = None
         self._is_closing = False
@@ -129,7 +131,7 @@ class Socket:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection has ended; messages that wait are discarded."""
+        """Handle the end of the connection; waiting messages are discarded."""
         self._is_over.set()
         self._forget_ahead()
         self._wake()
@@ -158,7 +160,7 @@ class Socket:
         return self._is_held or is_read_out or self.ahead_bytes >= READ_AHEAD_BYTES
 
     def _take(self, opcode: int, content: Message) -> None:
-        """Count a message as a sign of life; offer it to the taker, and keep the rest."""
+        """Count a message as liveness; offer it to the taker, and keep the rest."""
         if opcode == FRAGMENTS:
             self._charge(FRAGMENT_MESSAGES * self._message_s)
             return
@@ -176,7 +178,7 @@ class Socket:
             self._wake()
 
     def _left_of(self, message: Message) -> Message | None:
-        """The rest of a message after the taker, which is called while the receiver waits, in order."""
+        """The rest of a message after the taker, which is called in order while the receiver waits."""
         if self._taker is None or self._ahead or self._news.done() or self._pauses:
             return message
         if self._offered == AT_ONCE or self._paid_until_s > self.seen_s + AT_ONCE * self._message_s:
@@ -198,7 +200,7 @@ class Socket:
             self._charge((time.thread_time() - began_s) / CPU_SHARE)
 
     def _charge(self, cost_s: float) -> None:
-        """Stop reading a peer that is too far ahead of its rates, for a while."""
+        """Pause reading from a peer that is too far ahead of its rates."""
         now_s = self._clock()
         self._paid_until_s = max(self._paid_until_s, now_s) + cost_s
         if self._paid_until_s > now_s + AHEAD_S and not self._is_held:
@@ -213,7 +215,7 @@ class Socket:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Read again, if there is room now: buffered frames first."""
+        """Resume reading if there is room, starting with buffered frames."""
         if not self.has_ended and not self._is_full():
             self._read()
             if not self._is_full():
@@ -226,7 +228,7 @@ class Socket:
         self._take_last(CloseCode.NORMAL, "")
 
     def _take_last(self, code: int, reason: str) -> None:
-        """Stop reading; the answering close frame is sent once everything before it is received."""
+        """Stop reading; the answering close frame is sent after all earlier messages are received."""
         self._last = (code, reason)
         if self._is_closing:
             self._is_over.set()
@@ -238,7 +240,7 @@ class Socket:
         self._say_farewell(code, reason)
         self._is_closing = True
         self._transport.close()
-        # A closed transport still sends its buffer, and TLS agrees on the end, but the peer may be gone.
+        # A closed transport still sends its buffer, and TLS negotiates the end, but the peer may be gone.
         self._loop.call_later(self._limits.close_timeout_s, self._abort)
 
     def _say_farewell(self, code: int, reason: str) -> None:
@@ -252,13 +254,13 @@ class Socket:
     def taking_at_once(self, taker: Taker) -> Iterator[None]:
         """For the block, offer ``taker`` each message that arrives while a receiver waits.
 
-        A message that it takes wakes no task, which would cost more than the work on a packet of Opus.
+        A message that it takes wakes no task: that would cost more than the work on a packet of Opus.
         """
         self._taker = taker
         try:
             yield
         finally:
-            self._taker = None  # else a call and its socket, which reference each other, outlive their end
+            self._taker = None  # or the cycle of a call and its socket stays in memory
 
     async def receive(self) -> bytes | None:
         """The next binary message; None once the connection is over. Text messages are ignored."""
@@ -270,7 +272,7 @@ class Socket:
         """The next message, binary or text; None once the connection is over.
 
         Raises:
-            FrameError: the peer of a TCP connection sends what is no message.
+            FrameError: the peer of a TCP connection sends invalid data.
         """
         while not self._ahead and self._fault is None and not self._is_last_received():
             if self._broken is not None:
@@ -278,7 +280,7 @@ class Socket:
             self._news = self._loop.create_future()
             await self._news
         if self.has_ended or self._is_closing:
-            self._forget_ahead()  # else it would all be processed at once: nothing waits for room any more
+            self._forget_ahead()  # or it would all be processed at once
             return None
         if self._fault is not None:
             fault, self._fault = self._fault, None
@@ -299,7 +301,7 @@ class Socket:
         self._wake()
 
     def unread(self, message: Message) -> None:
-        """Make a message that was received already the next one."""
+        """Put a received message back, as the next one."""
         self._ahead.appendleft(message)
         self.ahead_bytes += kept_bytes(message)
 
@@ -317,7 +319,7 @@ class Socket:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """For the block the server does not read, so the peer's silence has no meaning."""
+        """Stop reading for the block; the peer's silence is not counted."""
         self._pauses += 1
         try:
             yield
@@ -327,7 +329,7 @@ class Socket:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """For the block a request is in progress."""
+        """Mark a request as in progress for the block."""
         self.idle_since_s = None
         try:
             yield
@@ -336,7 +338,7 @@ class Socket:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the server keeps the peer waiting."""
+        """Whether the server has paused reading."""
         return self._pauses > 0
 
     @property
@@ -347,8 +349,8 @@ class Socket:
     async def wait_for(self, room: asyncio.Event) -> None:
         """Wait until ``room`` is set, or an interruption, or the peer has disconnected.
 
-        The disconnect may be behind messages for which there is no room. So up to ``READ_AHEAD_BYTES`` and a
-        message are read ahead, and the connection is checked every ``LOOK_S``.
+        A disconnect may follow messages for which there is no room. Therefore up to ``READ_AHEAD_BYTES`` and
+        a message are read ahead, and the connection is checked every ``LOOK_S``.
         """
         has_room: asyncio.Future[Any] = asyncio.ensure_future(room.wait())
         try:
@@ -388,7 +390,7 @@ class Socket:
             raise SessionTimeoutError(f"the client has read nothing for {limit_s:g} s") from None
 
     def _has_left(self) -> bool:
-        """Whether the peer has disconnected, even while earlier messages are not received."""
+        """Whether the peer has disconnected, even if earlier messages are not yet received."""
         if self._last is not None:
             self._forget_ahead()
             return self._is_last_received()
@@ -405,7 +407,7 @@ class Socket:
         self.ahead_bytes = 0
 
     def silent_s(self) -> float:
-        """Seconds since the last sign of life; 0 while reading is paused, and where none can be requested."""
+        """Seconds since the last sign of life; 0 while reading is paused, and if none can be requested."""
         return 0.0 if self.is_paused or self._stream is not None else self._clock() - self.seen_s
 
     @property
@@ -414,14 +416,14 @@ class Socket:
         return self.has_ended and (self._last is None or self.close_code == COMING_BACK)
 
     def cut(self) -> None:
-        """End the connection at once, like a failure of the network."""
+        """End the connection at once, as a network failure does."""
         self._is_over.set()
         self._forget_ahead()
         self._wake()
         self._abort()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Give messages to the network in one write; after the connection is over they are discarded."""
+        """Write messages to the network at once; after the end of the connection they are discarded."""
         if self._stream is not None:
             self._write(b"".join(it if isinstance(it, bytes) else it.encode() for it in messages))
             return
@@ -471,15 +473,15 @@ class Socket:
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:
-        """How long the peer's last congestion delayed data that was ready at ``since_s``."""
+        """Seconds by which the peer's last congestion delayed data that was ready at ``since_s``."""
         start_s, end_s = self._last_stall_s
         return max(0.0, end_s - max(start_s, since_s))
 
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason, after everything written before.
 
-        The peer answers when it has read up to the close; its messages until then are discarded. A peer that
-        does not answer in time is cut off.
+        The peer answers when it has read the close; its messages until then are discarded. A peer that does
+        not answer in time is cut off.
         """
         if self._is_closing or (self.keeps_open and code == CloseCode.NORMAL):
             return

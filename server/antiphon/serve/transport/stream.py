@@ -12,14 +12,14 @@ from antiphon.serve.transport.frames import BINARY, FrameError
 SizeOf: TypeAlias = Callable[[bytearray], int | None]
 """The bytes of the first message in some bytes; None until more arrive.
 
-It raises a ProtocolError for bytes that begin no message, or one that is too long.
+It raises a ProtocolError for bytes that are not the start of a message, or if the message is too long.
 """
 
 
 class StreamReader:
     """Assembles one connection's messages. ``is_empty``: the next byte begins a message.
 
-    ``farewell`` is the message that ends a connection, where the protocol has one.
+    ``farewell`` is the message that ends a connection, if the protocol has one.
     """
 
     def __init__(self, size_of: SizeOf, farewell: bytes = b"") -> None:
@@ -45,7 +45,7 @@ class StreamReader:
         """The next message, as a WebSocket's reader returns it; None until more is fed.
 
         Raises:
-            FrameError: the peer broke the protocol; nothing more is read.
+            FrameError: the peer violated the protocol; nothing more is read.
         """
         try:
             if self._size is None and self._data:

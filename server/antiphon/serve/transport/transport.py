@@ -1,4 +1,4 @@
-"""A call's interface to the connection of its client."""
+"""The interface of a call to its client's connection."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Message: TypeAlias = bytes | str
 """A message in either direction: binary, or text."""
 
 MESSAGE_BYTES: Final = 256
-"""Bytes that a message takes in memory in addition to its content, at most: many small ones count, too."""
+"""Bytes of memory that a message takes in addition to its content, at most: many small ones count, too."""
 
 FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
 """Linux's states of a connection whose peer sends nothing more: its FIN or its RST has arrived."""
 
 Taker: TypeAlias = Callable[[Message], Message | None]
-"""Takes a message and returns the rest for the receiver, who also gets its errors."""
+"""Takes a message and returns the rest for the receiver, which also gets its errors."""
 
 
 class Transport(Protocol):
-    """Messages both ways, and every wait bounded; used on the event loop only.
+    """Messages in both directions, with a limit for every wait; used on the event loop only.
 
-    ``seen_s`` is the time of the last sign of life, ``close_code`` what the connection was closed with.
+    ``seen_s`` is the time of the last sign of life, ``close_code`` the code that closed the connection.
     """
 
     seen_s: float
@@ -57,7 +57,7 @@ class Transport(Protocol):
         ...
 
     def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
-        """For the block, ``taker`` may be offered each message that arrives while a receiver waits."""
+        """Offer ``taker`` each message that arrives while a receiver waits, for the block."""
         ...
 
     async def wait_for(self, room: asyncio.Event) -> None:
@@ -65,7 +65,7 @@ class Transport(Protocol):
         ...
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Give messages to the network at once; after the connection is over they are discarded."""
+        """Write messages to the network at once; after the end of the connection they are discarded."""
         ...
 
     def is_congested(self) -> bool:
@@ -73,7 +73,7 @@ class Transport(Protocol):
         ...
 
     def stalled_s(self, since_s: float) -> float:
-        """How long the peer's last congestion delayed data that was ready at ``since_s``."""
+        """Seconds by which the peer's last congestion delayed data that was ready at ``since_s``."""
         ...
 
     def silent_s(self) -> float:
@@ -85,7 +85,7 @@ class Transport(Protocol):
         ...
 
     def cut(self) -> None:
-        """End the connection at once, like a failure of the network."""
+        """End the connection at once, as a network failure does."""
         ...
 
     async def close(self, code: int, reason: str) -> None:
@@ -99,7 +99,7 @@ def kept_bytes(message: Message) -> int:
 
 
 def peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Whether the peer has ended its side, even if not all it sent was read. Only Linux reports it."""
+    """Whether the peer has ended its side, even if not all of its data was read. Only Linux reports it."""
     connection = transport.get_extra_info("socket")
     if connection is None or not hasattr(socket, "TCP_INFO"):
         return False

@@ -21,7 +21,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 def is_upgrade(request: web.Request) -> bool:
     """Whether a request asks for a WebSocket."""
-    # Without the subprotocols, aiohttp logs the offered ones where it can select none.
+    # Without the subprotocols: aiohttp logs them if it can select none.
     protocols = _selected(request)
     return request.method == hdrs.METH_GET and bool(
         web.WebSocketResponse(protocols=protocols).can_prepare(request)
@@ -36,9 +36,9 @@ async def open_socket(
     max_message_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[Socket, web.StreamResponse]:
-    """Upgrade a request; returns the answer too, with ``headers`` added.
+    """Upgrade a request; also returns the response, with ``headers`` added.
 
-    ``max_message_bytes`` replaces the limit of that name, where it is given.
+    ``max_message_bytes`` replaces the configured limit, if given.
 
     Raises:
         web.HTTPBadRequest: it is no WebSocket request.
@@ -50,18 +50,18 @@ async def open_socket(
     if transport is None or transport.is_closing():
         raise ConnectionResetError("the peer left during the upgrade")
     if (connection := transport.get_extra_info("socket")) is not None:
-        # Else the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
+        # Otherwise the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)
     reader = FrameReader(max_message_bytes or limits.max_message_bytes)
     upgraded = Socket(transport, limits, clock, reader)
-    parser: Any = upgraded  # aiohttp's annotation is of its own class
+    parser: Any = upgraded  # aiohttp annotates its own class
     request.protocol.set_parser(parser)
     request.protocol.keep_alive(False)
     return upgraded, response
 
 
 def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
-    """The answer that makes a request's connection a WebSocket, with ``headers`` added.
+    """The response that makes a request's connection a WebSocket, with ``headers`` added.
 
     Raises:
         web.HTTPBadRequest: the request is no upgrade.
