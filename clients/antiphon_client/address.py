@@ -1,4 +1,4 @@
-"""The address of a server, in any notation: ``http://``, ``ws://``, ``host:port`` or just a port."""
+"""The address of a server, in any notation: ``http://``, ``ws://``, ``host:port`` or only a port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECURE = {"http": False, "ws": False, "https": True, "wss": True}
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server's host, port, path prefix, and whether it speaks TLS."""
+    """A server's host, port, path prefix, and whether it uses TLS."""
 
     host: str
     port: int
@@ -25,10 +25,10 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Read an address; a path ending in ``/api/chat`` is understood too.
+        """Read an address; a path ending in ``/api/chat`` is accepted, too.
 
         Raises:
-            ConfigError: the scheme or the port cannot be used, or there is no host.
+            ConfigError: the scheme or the port is invalid, or there is no host.
         """
         text = text.strip()
         if text.isdigit():
@@ -54,7 +54,7 @@ class ServerAddress:
 
     @property
     def http(self) -> str:
-        """Base URL for plain requests, without a slash at its end."""
+        """Base URL for plain requests, without a trailing slash."""
         return f"{'https' if self.is_secure else 'http'}://{self._netloc}{self.prefix}"
 
     def chat(self, query: Mapping[str, str]) -> str:

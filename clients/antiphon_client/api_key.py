@@ -1,4 +1,4 @@
-"""The key a client shows to a server that requests one: from the command line or a file, never printed."""
+"""The API key of a client, from the command line or a file, never printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ApiKey:
     secret: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a key that an HTTP header cannot carry."""
+        """Raise ConfigError for a key that is invalid in an HTTP header."""
         if self.secret is not None and not (self.secret.isascii() and self.secret.isprintable()):
             raise ConfigError("the API key has characters that are not printable ASCII")
         if self.secret is not None and (not self.secret or " " in self.secret):
@@ -39,10 +39,10 @@ def add_key_arguments(add: Any) -> None:
 
 
 def pop_key(values: dict[str, Any]) -> ApiKey:
-    """Take the two arguments out of the parsed ones.
+    """Remove the two arguments from the parsed ones.
 
     Raises:
-        ConfigError: both are given, or the file cannot be read, or it holds no key.
+        ConfigError: both are given, or the file cannot be read, or it has no key.
     """
     given, file = values.pop("api_key"), values.pop("api_key_file")
     if given is not None and file is not None:

@@ -82,7 +82,7 @@ def parse_arguments(argv: Sequence[str]) -> ProbeOptions:
     """Read a command line; argparse ends the process with code 2 when the command line is invalid.
 
     Raises:
-        ConfigError: the address cannot be used, or no key can be read from the file for it.
+        ConfigError: the address is invalid, or no key can be read from its file.
     """
     parser = _build_parser()
     values = vars(parser.parse_args(argv))

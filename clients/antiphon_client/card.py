@@ -12,7 +12,7 @@ NOT_MEASURED = "not measured"
 
 
 def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str, Any]:
-    """The card as plain values, ready for JSON; ``load`` describes what the probe requested."""
+    """The card as plain values, ready for JSON; ``load`` describes the probe's request."""
     latency = report.times.latency
     return {
         "model": {

@@ -13,15 +13,15 @@ from antiphon_client.replies import ReplyMeter
 class ChatReceiver:
     """State of one session's received messages: admission, replies, text and the server's own counts.
 
-    ``ready_s`` is when the server let the session in: its ``ready`` event, or from a stock server its
-    handshake. ``error`` holds the last words of the server about a fault. ``payloads`` are the audio
-    heard, in order, if it is to be kept.
+    ``ready_s`` is when the server admitted the session: its ``ready`` event, or from a stock server its
+    handshake. ``error`` is the server's last error message. ``payloads`` is the received audio, in order, if
+    it is to be kept.
     """
 
     def __init__(
         self, audio_format: AudioFormat, *, is_extended: bool, delay_frames: int, keeps_audio: bool
     ) -> None:
-        """Begin without messages; the server stamps replies and sends events, or is a stock one."""
+        """Start without messages; the server stamps replies and sends events, or is a stock one."""
         self.recorder = FrameRecorder(frame_samples=FRAME_SAMPLES, delay_frames=delay_frames)
         self.ready_s: float | None = None
         self.has_handshake = False
@@ -42,11 +42,11 @@ class ChatReceiver:
         return self.recorder.is_answered or not self.recorder.frames_sent
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """No words: a conversation has no word times."""
+        """Empty: a conversation has no word times."""
         return ()
 
     def hear(self, data: bytes, now_s: float) -> None:
-        """Take in one binary message that arrived now.
+        """Process one binary message that arrived now.
 
         Raises:
             ProtocolError: the message is unknown, or the server's frames are not 80 ms.
@@ -60,7 +60,7 @@ class ChatReceiver:
                 self._keep(payload)
             case moshi.Audio(payload):
                 samples = self._meter.samples(payload)
-                if samples:  # header pages of an Ogg stream hold no audio
+                if samples:  # header pages of an Ogg stream contain no audio
                     self.recorder.heard(samples, now_s)
                 self._keep(payload)
             case moshi.Text(text) | moshi.ColouredText(_, text):

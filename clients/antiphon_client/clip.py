@@ -28,7 +28,7 @@ MESSAGE_MS = {
 
 QUESTION = "question-name.ogg"
 ANSWER_S = 3.0
-"""Silence after the question: the default model's answer to it takes two seconds."""
+"""Seconds of silence after the question: the default model's answer to it takes two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EncodedClip:
 
     @property
     def message_s(self) -> float:
-        """Seconds of audio in one message, which is also the time from one to the next."""
+        """Seconds of audio in one message, also the time from one to the next."""
         return self.message_samples / SAMPLE_RATE
 
     @property
@@ -67,7 +67,7 @@ def load_clip(path: Path | None) -> Samples:
         float32 ``[samples]`` in [-1, 1] at 24 kHz, mono.
 
     Raises:
-        AudioError: the file cannot be read, or holds no samples.
+        AudioError: the file cannot be read, or has no samples.
     """
     if path is not None:
         return _not_empty(read_audio(path), str(path))
@@ -85,7 +85,7 @@ def load_question() -> Samples:
         float32 ``[samples]`` at 24 kHz, mono.
 
     Raises:
-        AudioError: this installation has no clips.
+        AudioError: no clips are installed.
     """
     with resources.as_file(resources.files("antiphon_client") / "clips" / QUESTION) as file:
         asked = _not_empty(read_audio(file), QUESTION)
@@ -93,7 +93,7 @@ def load_question() -> Samples:
 
 
 def fit_clip(pcm: Samples, seconds: float | None) -> Samples:
-    """``pcm`` repeated or cut to ``seconds`` (None: as it is), its last frame padded with silence."""
+    """``pcm`` repeated or cut to ``seconds`` (None: unchanged), its last frame padded with silence."""
     wanted = pcm.size if seconds is None else max(1, round(seconds * SAMPLE_RATE))
     repeated = np.tile(pcm, math.ceil(wanted / pcm.size))[:wanted]
     return np.pad(repeated, (0, -wanted % FRAME_SAMPLES)).astype(np.float32, copy=False)
@@ -105,7 +105,7 @@ def encode_clip(pcm: Samples, audio_format: AudioFormat, *, message_ms: int | No
     ``pcm`` is float32 ``[frames * 1920]``.
 
     Raises:
-        ConfigError: messages of that length do not divide a frame, or do not suit the format.
+        ConfigError: messages of that length do not divide a frame, or are invalid for the format.
     """
     message_ms = message_ms or MESSAGE_MS[audio_format]
     if message_ms not in (20, 40, 80) or (audio_format is AudioFormat.OPUS and message_ms != PACKET_MS):
@@ -126,7 +126,7 @@ def encode_speech(pcm: Samples, *, message_ms: int | None = None) -> EncodedClip
     """A clip of whole frames, float32 ``[samples]``, as audio messages of ``/api/asr-streaming``.
 
     Raises:
-        ConfigError: no message length from 1 ms to a second.
+        ConfigError: the message length is not from 1 ms to a second.
     """
     message_ms = message_ms or MESSAGE_MS[AudioFormat.PCM_F32LE]
     if not 1 <= message_ms <= 1000:

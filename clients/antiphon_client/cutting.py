@@ -1,7 +1,7 @@
-"""A probe's session that is cut again and again, and continues: what ``antiphon probe --cut`` measures.
+"""A probe's session that is cut repeatedly, and continues: the measurement of ``antiphon probe --cut``.
 
-It pauses its recording while it has no connection and sends from where the server asks: nothing is
-lost.
+It pauses its recording while it has no connection, and resumes at the frame that the server requests: nothing
+is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPREAD: Final = 0.5
 
 
 class CutSession(ProbeSession):
-    """Carries out a plan with ``cut_every_s``."""
+    """Executes a plan with ``cut_every_s``."""
 
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
@@ -82,7 +82,7 @@ class CutSession(ProbeSession):
                 cutting.cancel()
 
     async def _cut_later(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Cut the connection as a lost network does, at a random time after it is established."""
+        """Cut the connection as a network failure does, at a random time after it is established."""
         await self._begin.wait()
         await asyncio.sleep(self._plan.cut_every_s * self._chance.uniform(1 - SPREAD, 1 + SPREAD))
         if self.state is ProbeState.SPEAKING:

@@ -65,7 +65,7 @@ class Speaker:
         self._lock = threading.Lock()
 
     def push(self, pcm: Samples) -> None:
-        """Queue float32 ``[samples]`` for playing."""
+        """Queue float32 ``[samples]`` for playback."""
         with self._lock:
             self.buffer.push(pcm)
 
@@ -91,7 +91,7 @@ def open_devices(
     microphone_name: str | int | None,
     speaker_name: str | int | None,
 ) -> Iterator[None]:
-    """Microphone and speaker running; ``on_block`` gets float32 ``[480]`` on PortAudio's thread.
+    """Run the microphone and the speaker; ``on_block`` gets float32 ``[480]`` on PortAudio's thread.
 
     Raises:
         AudioError: a device cannot be opened at 24 kHz.

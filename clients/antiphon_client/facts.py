@@ -20,8 +20,8 @@ ASK_TIMEOUT_S = 5.0
 class ServerFacts:
     """The server's own description; a field that the server does not report is None.
 
-    ``memory`` is bytes by purpose ("process", "weights", ...), ``hardware`` one line naming the machine and
-    ``raw`` the whole answer.
+    ``memory`` is bytes by purpose ("process", "weights", ...), ``hardware`` one line with the machine's name,
+    and ``raw`` the whole answer.
     """
 
     version: str | None = None
@@ -51,7 +51,8 @@ def format_bytes(size: float) -> str:
 
 
 def read_facts(answer: Any) -> ServerFacts:
-    """Facts from the JSON value of ``/api/build_info``; what is missing or of another type stays None."""
+    """Facts from the JSON value of ``/api/build_info``; fields that are missing or of another type are
+    None."""
     raw = _object(answer)
     model, backend = _object(raw.get("model")), _object(raw.get("backend"))
     return ServerFacts(
@@ -100,11 +101,11 @@ def _number(value: Any) -> int | None:
 async def ask_facts(
     address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
 ) -> ServerFacts:
-    """Request the description of a server, or of one of its models; no facts from a server without one.
+    """Request the description of a server, or of one of its models; a server without one has no facts.
 
     Raises:
-        SessionError: the address does not answer (the message says how to start a server), the server
-            requires another API key, or it does not have the model.
+        SessionError: the address does not respond (the message has the command that starts a server), the
+            server requires another API key, or it does not have the model.
     """
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}

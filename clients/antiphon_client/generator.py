@@ -42,7 +42,7 @@ def generate(
     processes: int = 1,
     on_progress: OnProgress,
 ) -> LoadResult:
-    """Hold all sessions of ``load``; Ctrl-C ends them early and still returns what was measured.
+    """Run all sessions of ``load``; Ctrl-C ends them early and still returns the measurements.
 
     Raises:
         SessionError: a generator process died.
@@ -71,7 +71,7 @@ def _join(shares: Sequence[LoopReport], processes: int, *, was_interrupted: bool
     return LoadResult(tuple(results), generator, was_interrupted)
 
 
-# Several processes. Each child loads, says so, waits for "go", and ends early at any further message.
+# Several processes. Each child loads, reports it, waits for "go", and ends early at any further message.
 
 
 def _generate_in_processes(load: ProbeLoad, processes: int, on_progress: OnProgress) -> LoadResult:

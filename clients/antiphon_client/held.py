@@ -1,7 +1,7 @@
 """The latest encoded microphone audio: messages not sent yet, and messages that may be sent again.
 
-Messages are numbered in order, ``per_frame`` to a frame of the call, so that a number is a time. The buffer
-drops messages older than its bound, sent or not.
+Messages are numbered in order, ``per_frame`` for each frame of the call, so that a number is a time. The
+buffer drops messages older than its bound, sent or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HeldSpeech:
 
     @property
     def first_frame(self) -> int:
-        """The first frame of which every message is kept."""
+        """The first frame all of whose messages are kept."""
         return -(-self._first // self._per_frame)
 
     def add(self, message: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C in two steps: the first asks for a regular end, the second is a KeyboardInterrupt."""
+"""Ctrl-C in two steps: the first requests a regular end, the second is a KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignoring_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in this process and in every process started meanwhile."""
+    """Ignore Ctrl-C in this process and in every process started within the block."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A small playback buffer with a start level and a bounded delay; an empty one plays silence. Pure.
+"""A small playback buffer with a start level and a bounded delay; an empty one plays silence. No I/O.
 
 Underrun policy: playback stops, silence is played, and it starts again once ``start`` is buffered, which
 grows by 20 ms with each underrun up to 240 ms. An underrun counts once audio follows: the end of a call is
@@ -21,7 +21,7 @@ SLACK_MS = 120
 
 
 class JitterBuffer:
-    """Float32 samples at ``sample_rate`` in, in pieces of any size, and out, in pieces of any size."""
+    """Float32 samples at ``sample_rate`` in and out, in pieces of any size."""
 
     def __init__(self, sample_rate: int) -> None:
         """Start empty and silent."""
@@ -39,7 +39,7 @@ class JitterBuffer:
         return self._start / self._per_ms
 
     def push(self, pcm: Samples) -> None:
-        """Add ``pcm``, float32 ``[samples]``, dropping the oldest when too much is waiting."""
+        """Add ``pcm``, float32 ``[samples]``, dropping the oldest samples when too many wait."""
         if pcm.size == 0:
             return
         if self._is_dry:
@@ -53,7 +53,7 @@ class JitterBuffer:
             self.dropped += excess
 
     def pull(self, samples: int) -> Samples:
-        """The next ``samples`` to play, float32 ``[samples]``: silence where there is nothing."""
+        """The next ``samples`` to play, float32 ``[samples]``: silence if none are buffered."""
         out = np.zeros(samples, np.float32)
         if not self._is_playing and self.buffered < max(self._start, 1):
             return out

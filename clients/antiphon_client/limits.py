@@ -1,4 +1,4 @@
-"""Limits a probe must keep, and a sentence for each limit it exceeds."""
+"""Limits of a probe, and a sentence for each limit that it exceeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon_client.report import ProbeReport
 class ProbeLimits:
     """The largest acceptable value of each measure; None is unlimited.
 
-    Times are in ms and by the client's clock. ``rejected`` and ``failed`` default to 0: the other measures do
+    Times are in ms, by the client's clock. ``rejected`` and ``failed`` default to 0: the other measures do
     not cover sessions that the server rejected or ended early.
     """
 
@@ -27,10 +27,11 @@ class ProbeLimits:
     failed: int | None = 0
 
     def broken_by(self, report: ProbeReport) -> list[str]:
-        """One sentence for each limit the report breaks, and one if the probe was late itself; none if none.
+        """One sentence for each limit that the report exceeds, and one if the probe itself was late; empty if
+        none.
 
-        A time that could not be measured, because nothing was answered, breaks its limit; a probe that
-        no server answered breaks even without limits.
+        A time that could not be measured, because there were no answers, exceeds its limit; a probe without
+        any answer fails even without limits.
         """
         latency, first = report.times.latency, report.first_audio_ms
         times = (

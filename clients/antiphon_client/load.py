@@ -30,7 +30,7 @@ PROGRESS_INTERVAL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ProbeLoad:
-    """Sessions to hold, all with the same clip. ``verifies_tls`` is off for self-signed certificates."""
+    """Sessions to run, all with the same clip. ``verifies_tls`` is off for self-signed certificates."""
 
     plans: tuple[SessionPlan, ...]
     clip: EncodedClip
@@ -93,9 +93,9 @@ def spread(
     unpaced_grace_s: float | None = None,
     cut_every_s: float = 0.0,
 ) -> tuple[SessionPlan, ...]:
-    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if asked to.
+    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if requested.
 
-    With ``unpaced_grace_s`` they send as fast as they can and then wait that long for the last replies.
+    With ``unpaced_grace_s`` they send at full speed and then wait that long for the last replies.
     """
     chance = random.Random(seed)
     ramp_s = sessions * RAMP_S_PER_SESSION
@@ -119,21 +119,21 @@ def spread(
 
 
 class Stop:
-    """A request to end early that may come from a signal handler, before or while a loop runs."""
+    """A request to end early that may be set by a signal handler, before or while a loop runs."""
 
     def __init__(self) -> None:
         """Start without a request to end."""
         self.is_set = False
 
     def set(self) -> None:
-        """End early."""
+        """Request the end."""
         self.is_set = True
 
 
 async def run_share(
     load: ProbeLoad, *, on_progress: OnProgress, stop: Stop, clock: Callable[[], float]
 ) -> LoopReport:
-    """Hold the sessions of ``load`` on this event loop."""
+    """Run the sessions of ``load`` on this event loop."""
     start_s, start_cpu_s = clock(), time.process_time()
     sessions = [
         (CutSession if plan.cut_every_s else ProbeSession)(plan, load.clip, start_s=start_s, clock=clock)
@@ -161,7 +161,7 @@ async def _watch(
     stop: Stop,
     clock: Callable[[], float],
 ) -> None:
-    """Measure how late the loop wakes, pass on a request to stop, and report the progress."""
+    """Measure the loop's wake-up delay, pass on a request to stop, and report the progress."""
     told_s = clock()
     while True:
         asleep_s = clock()

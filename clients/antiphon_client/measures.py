@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 START_BUFFER_S = 0.08
-"""A listening client starts playing once this much audio is buffered."""
+"""Seconds of audio that a client buffers before it starts playing."""
 _ROUNDING_S = 1e-6  # sums of frame lengths are not exact; less than a sample is no silence
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Percentiles by nearest rank, so each is a value that was really observed."""
+    """Percentiles by nearest rank, so each is an observed value."""
 
     count: int
     mean: float
@@ -26,7 +26,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: ArrayLike) -> Distribution | None:
-        """Summarise ``values``, leaving out NaN; None when nothing is left."""
+        """Summarise ``values``, without NaN; None if no value is left."""
         array = np.asarray(values, np.float64).ravel()
         array = array[~np.isnan(array)]
         if array.size == 0:
@@ -49,15 +49,15 @@ def playback_gaps_s(
     sample_rate: int,
     start_buffer_s: float = START_BUFFER_S,
 ) -> list[float]:
-    """Lengths of the silences heard by a client that starts playing at ``start_buffer_s`` buffered.
+    """Lengths of the silences in the playback of a client that starts at ``start_buffer_s`` buffered.
 
-    The pieces of audio arrive at ``arrived_s``, ascending. When the buffer runs dry the client starts
-    again under the same rule; the silence before the first start and after the last piece is no gap.
+    The pieces of audio arrive at ``arrived_s``, ascending. When the buffer is empty the client starts again
+    by the same rule; the silence before the first start and after the last piece is no gap.
     """
     start_samples = round(start_buffer_s * sample_rate)
     gaps: list[float] = []
     buffered = 0  # samples waiting while nothing plays
-    dry_s: float | None = None  # when what plays now runs out; None while nothing plays
+    dry_s: float | None = None  # when the current playback ends; None without playback
     silent_since_s: float | None = None
     for now_s, samples in zip(arrived_s, arrived_samples, strict=True):
         if dry_s is not None and now_s > dry_s + _ROUNDING_S:

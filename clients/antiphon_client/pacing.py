@@ -1,9 +1,9 @@
 """The schedule of a live session's messages: absolute times, without bursts.
 
-Message ``i`` is due at ``origin + i * period``. Being late never moves the schedule by less than a
-period, so small delays do not add up; being late by whole periods shifts it by exactly those, so two
-messages are never due at once. A schedule shifted by more than ``stale_s`` drops the oldest messages
-instead, as a live client does after a network pause.
+Message ``i`` is due at ``origin + i * period``. A delay of less than a period never moves the schedule, so
+small delays do not add up; a delay of whole periods shifts it by these, so two messages are never due at
+once. A schedule shifted by more than ``stale_s`` drops the oldest messages instead, as a live client does
+after a network pause.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STALE_S = 0.4
-"""Audio older than this is dropped after a pause rather than sent."""
+"""Seconds; older audio is dropped after a pause instead of sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class DueMessage:
 
 
 class Pacer:
-    """Decides, from the time only, which message of ``messages`` leaves next and when.
+    """Decides, from the time only, which message of ``messages`` is sent next, and when.
 
-    ``origin_s`` is when message 0 is due and ``period_s`` the time between messages, both in seconds of
-    the caller's clock. The caller waits for ``wait_s(now)`` and then takes the turn.
+    ``origin_s`` is when message 0 is due and ``period_s`` the time between messages, both in seconds of the
+    caller's clock. The caller waits for ``wait_s(now)`` and then calls :meth:`take`.
     """
 
     def __init__(self, *, origin_s: float, period_s: float, messages: int, stale_s: float = STALE_S) -> None:
-        """Set up a schedule of which no message was sent yet."""
+        """Set up a schedule without any message sent."""
         if period_s <= 0:
             raise ValueError(f"a period must be above 0 s, got {period_s} s")
         self._origin_s = origin_s
@@ -56,7 +56,7 @@ class Pacer:
         return max(0.0, self.due_s - now_s)
 
     def take(self, now_s: float) -> DueMessage | None:
-        """The message to send now, or None when dropping stale ones has left nothing to send."""
+        """The message to send now, or None if dropping stale messages has left none."""
         late_s = max(0.0, now_s - self.due_s)
         self._shift_periods += int(late_s / self._period_s)
         stale = self._shift_periods - self._stale_periods

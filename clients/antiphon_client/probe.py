@@ -1,4 +1,4 @@
-"""``antiphon probe``: call a server with recorded speech and report what each frame took."""
+"""``antiphon probe``: call a server with recorded speech and report the time of each frame."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A finished probe: the facts, the report, the card, and one sentence for each limit it broke."""
+    """A finished probe: the facts, the report, the card, and one sentence for each exceeded limit."""
 
     started_at: str
     facts: ServerFacts
@@ -53,10 +53,10 @@ class ProbeResult:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line; 0 when every limit was kept, 1 when one was broken, 130 after Ctrl-C.
+    """Run the command line; 0 if every limit was kept, 1 if one was exceeded, 130 after Ctrl-C.
 
     Raises:
-        ConfigError, AudioError, MissingExtraError, SessionError: as their messages say.
+        ConfigError, AudioError, MissingExtraError, SessionError: see their messages.
     """
     options = parse_arguments(argv)
     check_outputs(options)
@@ -76,10 +76,10 @@ def main(argv: list[str]) -> int:
 
 
 async def check_protocol(options: ProbeOptions) -> None:
-    """Check before the run that the server has a model for the protocol; a server without facts passes.
+    """Check before the run that the server has a model for the protocol; a server without facts is accepted.
 
     Raises:
-        SessionError: its models are for other protocols; the message names the option to use.
+        SessionError: its models are for other protocols; the message has the option to use.
     """
     if options.is_stock:
         return
@@ -109,7 +109,7 @@ def make_clip(options: ProbeOptions) -> EncodedClip:
 
 
 def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> ProbeResult:
-    """Hold the sessions ``options`` request, showing the progress on a stream.
+    """Run the sessions of ``options``, with the progress on a stream.
 
     Raises:
         SessionError: there is no server.
@@ -161,7 +161,7 @@ async def _ask(options: ProbeOptions) -> ServerFacts:
 
 
 def probe_url(options: ProbeOptions) -> str:
-    """The URL that the sessions connect to, by protocol."""
+    """The URL of the sessions, by protocol."""
     if options.protocol is Protocol.CHAT:
         return options.address.chat(chat_query(options))
     model = {"model": options.model} if options.model is not None else {}
@@ -191,7 +191,7 @@ def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
 
 
 def render_result(done: ProbeResult) -> str:
-    """The text output: the report, what the first session received, the card."""
+    """The text output: the report, the output of the first session, the card."""
     parts = [render_report(done.report)]
     if done.result.was_interrupted:
         parts.insert(0, "interrupted: what follows is about the time until then")

@@ -1,4 +1,4 @@
-"""A progress bar on standard error: redrawn in place on a terminal, a line every few seconds elsewhere."""
+"""A progress bar on standard error: redrawn in place on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProgressBar:
         self._drawn = 0
 
     def show(self, fraction: float, detail: str, now_s: float) -> None:
-        """Draw the bar at ``fraction`` of the whole, ``detail`` behind it, unless it was drawn just now."""
+        """Draw the bar at ``fraction`` of the whole, followed by ``detail``, unless it was drawn just now."""
         if self._is_quiet or now_s < self._next_s:
             return
         self._next_s = now_s + (TERMINAL_INTERVAL_S if self._is_terminal else LOG_INTERVAL_S)

@@ -16,22 +16,22 @@ Samples: TypeAlias = NDArray[np.float32]
 
 
 class SessionOutcome(StrEnum):
-    """Outcome of a session, as the client observes it."""
+    """Outcome of a session, from the client's view."""
 
-    ANSWERED = "answered"  # it was let in and ended as planned
-    REJECTED = "rejected"  # it was never let in
-    FAILED = "failed"  # it was let in and the server ended it early
+    ANSWERED = "answered"  # it was admitted and ended as planned
+    REJECTED = "rejected"  # it was never admitted
+    FAILED = "failed"  # it was admitted and the server ended it early
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """The frames of one session, in order; all times in seconds of the client's clock.
 
-    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was due, however late it
-    then left: a generator that is held up must not make the server look faster ("coordinated omission").
-    ``replied_s``, ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN where there is no reply or no
-    stamp; a reply counts from the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are
-    ``[messages in]``. ``send_late_ms`` is ``[messages out]``: how late the generator itself was.
+    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was due, even if it was sent
+    later: a delayed generator must not make the server look faster ("coordinated omission"). ``replied_s``,
+    ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN without a reply or stamp; a reply counts from
+    the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are ``[messages in]``.
+    ``send_late_ms`` is ``[messages out]``: the generator's own delay.
     """
 
     sent_s: Seconds
@@ -56,9 +56,9 @@ class SessionRecord:
     """One session from connecting to its end.
 
     ``delay_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
-    came out of order, twice, or to a frame never sent. ``dropped_messages`` were too old to send after a
-    pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last count.
-    ``word_latencies_ms`` run, for each word transcribed, from when its beginning was sent to its arrival.
+    arrived out of order, twice, or for a frame never sent. ``dropped_messages`` were too old to send after a
+    pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last counts.
+    ``word_latencies_ms`` is, for each transcribed word, the time from sending its start to its arrival.
     """
 
     session: int
@@ -96,12 +96,12 @@ def _doubles() -> array[float]:
 
 @dataclass(slots=True)
 class FrameRecorder:
-    """Collects the frames of a running session. Pure: every time is a parameter.
+    """Collects the frames of a running session. Every time is a parameter.
 
-    Input frames are counted in samples sent, as the server counts them in samples received. Replies
-    without a stamp are counted in samples too: output frame k answers input frame k + delay_frames.
-    ``frames_answered`` are those whose whole reply is here. Everything is kept in flat arrays, which cost the
-    garbage collector nothing, even with hundreds of sessions.
+    Input frames are counted in samples sent, as the server counts them in samples received. Replies without a
+    stamp are counted in samples too: output frame k answers input frame k + delay_frames. ``frames_answered``
+    are those whose whole reply has arrived. All data is in flat arrays, which cost the garbage collector
+    nothing, even with hundreds of sessions.
     """
 
     frame_samples: int
@@ -166,7 +166,7 @@ class FrameRecorder:
         self._place(frame, self.frame_samples, now_s, math.nan, math.nan)
 
     def interrupted(self, at_frame: int) -> None:
-        """Record dropped replies: the next one that may arrive answers frame ``at_frame`` or later."""
+        """Record dropped replies: the next possible reply answers frame ``at_frame`` or later."""
         resumed = max(0, at_frame - self.delay_frames) * self.frame_samples
         self._heard_samples = max(self._heard_samples, resumed)
 

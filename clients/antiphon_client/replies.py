@@ -44,7 +44,7 @@ def opus_packet_samples(packet: bytes) -> int:
     """Samples at 24 kHz in one Opus packet, from its first bytes (RFC 6716, section 3.1).
 
     Raises:
-        AudioError: the packet is empty, or cut off before its frame count.
+        AudioError: the packet is empty, or ends before its frame count.
     """
     if not packet:
         raise AudioError("an Opus packet of 0 bytes")

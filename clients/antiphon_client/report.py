@@ -1,10 +1,9 @@
-"""Statistics of a probe's records: per session, and for the whole run. Pure.
+"""Statistics of a probe's records: per session, and for the whole run. No I/O.
 
-A frame's latency runs from when its last sample
-was due to its whole reply; by the client's clock that includes the network and the generator's own delay,
-so it bounds the server's own from above. *Late*: latency over one frame (80 ms). *Lost*: a frame with no
-reply when its session ended, although its deadline had passed. *Gap*: a client that starts playing at 80 ms
-buffered runs dry.
+A frame's latency is the time from when its last sample was due to its whole reply; by the client's clock that
+includes the network and the generator's own delay, so it is an upper bound of the server's. *Late*: latency
+over one frame (80 ms). *Lost*: a frame without a reply at the end of its session, although its deadline had
+passed. *Gap*: an underrun of a client that starts playing at 80 ms buffered.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 class Counts:
     """Counts of the frames of one session, or of all together.
 
-    ``planned`` are the replies a perfect run would bring, rejected sessions included; ``expected`` those
-    due for the frames really sent. ``late`` is by the client's clock, ``server_late`` and
-    ``server_dropped`` are the server's own count, 0 when it gave none. ``gap_ms`` is the gaps' total length.
+    ``planned`` are the replies of a perfect run, including rejected sessions; ``expected`` those for the
+    frames actually sent. ``late`` is by the client's clock; ``server_late`` and ``server_dropped`` are the
+    server's own counts, 0 if it reported none. ``gap_ms`` is the total length of the gaps.
     """
 
     planned: int = 0
@@ -52,11 +51,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Distributions over frames, in ms; None where nothing was measured.
+    """Distributions over frames, in ms; None if there were no measurements.
 
-    ``latency`` is by the client's clock; ``server`` is the server's stamps (waiting plus step, without
-    Opus and the socket) and ``wait`` and ``step`` its parts; ``jitter`` is how far the interval between
-    two replies is from one frame.
+    ``latency`` is by the client's clock; ``server`` is the server's stamps (waiting plus step, without Opus
+    and the socket) and ``wait`` and ``step`` its parts; ``jitter`` is the deviation of the interval between
+    two replies from one frame.
     """
 
     latency: Distribution | None
@@ -68,10 +67,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorReport:
-    """The load generator's own part of the result: it limits the accuracy of every number of the server.
+    """The load generator's own part of the result, which limits the accuracy of every number of the server.
 
-    ``cpu_s`` is its CPU time over all processes. ``loop_late_ms`` is how late its event loops woke,
-    ``send_late_ms`` how late messages left; ``dropped_messages`` were too old to send.
+    ``cpu_s`` is its CPU time over all processes. ``loop_late_ms`` is the wake-up delay of its event loops,
+    ``send_late_ms`` the delay of messages; ``dropped_messages`` were too old to send.
     """
 
     processes: int
@@ -84,11 +83,11 @@ class GeneratorReport:
 
     @property
     def cpu_share(self) -> float:
-        """Share of the whole machine the generator used, 0 to 1."""
+        """The generator's share of the whole machine, 0 to 1."""
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
     def lateness(self, frame_ms: float) -> str:
-        """Return a sentence if the load generator was late by more than half a frame, else "".
+        """A sentence if the load generator was late by more than half a frame, else "".
 
         Frames that the generator sends or reads late appear as late or lost frames of the server.
         """
@@ -107,8 +106,8 @@ class GeneratorReport:
 class SessionReport:
     """Statistics of one session.
 
-    ``first_audio_ms`` runs from its first message to the first audio heard (stt: to the first frame
-    answered), ``word_latency_ms`` from when the beginning of a word was sent to its arrival.
+    ``first_audio_ms`` is the time from its first message to the first audio received (stt: to the first frame
+    answered), ``word_latency_ms`` from sending the start of a word to its arrival.
     """
 
     session: int
@@ -126,10 +125,10 @@ class SessionReport:
 class ProbeReport:
     """Statistics of a whole probe.
 
-    ``full_load_s`` is the time during which all answered sessions sent at once, ``drift_ms`` how much latency
-    grew over the run, ``frames_per_s`` how many frames were answered a second. Of ``cuts`` of connections
-    that were resumed, ``outage_ms`` runs from the cut until the call continues; ``cut_gap_ms`` is the longest
-    time without audio around it, less a frame.
+    ``full_load_s`` is the time during which all answered sessions sent at once, ``drift_ms`` the growth of
+    the latency over the run, ``frames_per_s`` the number of frames answered a second. For ``cuts`` of
+    connections that were resumed, ``outage_ms`` is the time from the cut until the call continues;
+    ``cut_gap_ms`` is the longest time without audio around it, less a frame.
     """
 
     sessions: int
@@ -154,7 +153,7 @@ class ProbeReport:
 
     @property
     def answered_share(self) -> float:
-        """Frames answered over frames planned, of all sessions requested."""
+        """Frames answered divided by frames planned, of all requested sessions."""
         return self.counts.answered / self.counts.planned if self.counts.planned else 0.0
 
     @property
@@ -164,7 +163,7 @@ class ProbeReport:
 
 
 def latencies_ms(record: SessionRecord) -> Seconds:
-    """Latency of each frame sent by the client's clock, in ms, float64 ``[frames]``, NaN where unanswered."""
+    """Latency of each frame sent by the client's clock, in ms, float64 ``[frames]``, NaN without a reply."""
     return (record.timeline.replied_s - record.timeline.sent_s) * 1000
 
 

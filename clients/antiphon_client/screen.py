@@ -1,4 +1,4 @@
-"""Terminal output of a call: the transcript while it is spoken, and two level meters below it."""
+"""Terminal output of a call: the transcript as it is spoken, and two level meters below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def meter(db: float) -> str:
 
 
 class Screen:
-    """Writes words and meters to a stream; where that is no terminal, only the words."""
+    """Writes words and meters to a stream; if it is no terminal, only the words."""
 
     def __init__(self, stream: TextIO) -> None:
         """Start on a clean line of ``stream``."""

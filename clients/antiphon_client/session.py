@@ -79,7 +79,7 @@ class EndedError(Exception):
 
 
 class ProbeSession:
-    """Runs one plan; a fault of the server becomes the record's outcome, never an exception."""
+    """Runs one plan; a server fault becomes the record's outcome, never an exception."""
 
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]
@@ -100,7 +100,7 @@ class ProbeSession:
                 keeps_audio=plan.keeps_audio,
             )
         )
-        self._begin = asyncio.Event()  # let in, or stopped
+        self._begin = asyncio.Event()  # admitted, or stopped
         self._answered = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._is_stopped = False
@@ -124,14 +124,14 @@ class ProbeSession:
         self._begin.set()
 
     def vanish(self) -> None:
-        """Cut the connection without a close frame, as a lost network does; no effect if there is none."""
+        """Cut the connection without a close frame, as a network failure does; no effect if there is none."""
         if self._socket is not None and not self._socket.closed:
             self.has_vanished = True
-            # Both ways at once: the close frame that leaving the conversation would send cannot go out.
+            # Both directions at once, so that no close frame can be sent.
             self._socket.get_extra_info("socket").shutdown(sockets.SHUT_RDWR)
 
     async def run(self, http: aiohttp.ClientSession) -> SessionResult:
-        """Hold the conversation and return its record."""
+        """Run the conversation and return its record."""
         await self._begun_within(self._start_s + self._plan.connect_after_s - self._clock())
         connect_s = self._clock()
         detail = ""
@@ -203,9 +203,9 @@ class ProbeSession:
                 self._first_sent_s = now_s
             number = first + turn.message
             message = clip.messages[number]
-            if number >= self._recorded_messages:  # else it was lost with an earlier connection
+            if number >= self._recorded_messages:  # otherwise it was lost with an earlier connection
                 self._recorded_messages = number + 1
-                # Recorded before send_bytes(): the wait for room in the socket counts as latency.
+                # Recorded before send_bytes(), since the wait for room in the socket counts as latency.
                 self.recorder.sent(clip.message_samples, now_s, turn.late_s)
             self._bytes_out += len(message)
             await socket.send_bytes(message)
@@ -281,7 +281,8 @@ class ProbeSession:
 
 
 async def until_either_ends(first: Coroutine[None, None, None], second: Coroutine[None, None, None]) -> None:
-    """Run both; when one ends, raise what it raised and cancel the other. At a tie, the first counts."""
+    """Run both; when one ends, raise its exception and cancel the other. If both have ended, the first
+    counts."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -295,10 +296,10 @@ async def until_either_ends(first: Coroutine[None, None, None], second: Coroutin
 async def describe_refusal(
     http: aiohttp.ClientSession, url: str, error: aiohttp.WSServerHandshakeError
 ) -> str:
-    """Words for an upgrade refused with an HTTP status; aiohttp hides the body, so it is requested again."""
+    """Text for an upgrade refused with an HTTP status; aiohttp hides the body, so it is requested again."""
     retry_after = error.headers.get("Retry-After") if error.headers else None
     words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")
-    if error.status not in (400, 401, 403, 404, 421):  # the others may be answered otherwise a moment later
+    if error.status not in (400, 401, 403, 404, 421):  # others may be answered otherwise a moment later
         return words
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with http.get(url.replace("ws", "http", 1), headers=_UPGRADE) as response:

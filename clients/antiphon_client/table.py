@@ -10,7 +10,7 @@ from antiphon_client.record import SessionOutcome
 from antiphon_client.report import ProbeReport, SessionReport
 
 SHOWN_SESSIONS = 16
-"""Above this number of sessions only the worst are listed; the rest are counted."""
+"""Above this number of sessions only the worst are listed; the others are counted."""
 
 
 def render_report(report: ProbeReport) -> str:
@@ -20,7 +20,7 @@ def render_report(report: ProbeReport) -> str:
 
 
 def report_to_json(report: ProbeReport) -> dict[str, Any]:
-    """The whole report as plain values, times in ms and s as the field names say."""
+    """The whole report as plain values, in ms and s as the field names state."""
     values = dataclasses.asdict(report)
     values["answered_share"] = report.answered_share
     values["realtime_factor"] = report.realtime_factor

@@ -78,7 +78,7 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
     """Read a command line; argparse ends the process with code 2 when the command line is invalid.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the address is invalid.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon talk",
@@ -122,10 +122,10 @@ def _device(text: str) -> str | int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line until Ctrl-C or until the server ends the call; always 0 then.
+    """Run the command line until Ctrl-C or until the server ends the call; then always returns 0.
 
     Raises:
-        ConfigError, MissingExtraError, AudioError, SessionError: as their messages say.
+        ConfigError, MissingExtraError, AudioError, SessionError: see their messages.
     """
     options = parse_arguments(argv)
     sounddevice = load_sounddevice()
@@ -167,7 +167,7 @@ class TalkCall:
         self._sent = 0
 
     def stop(self) -> None:
-        """End the call soon; safe from a signal handler."""
+        """Request the end of the call; safe in a signal handler."""
         self._is_stopped = True
 
     def summary(self) -> str:
@@ -180,10 +180,10 @@ class TalkCall:
         )
 
     async def hold(self, sounddevice: Any) -> None:
-        """Connect, wait for admission, and hold the call until stopped.
+        """Connect, wait for admission, and run the call until stopped.
 
         Raises:
-            SessionError: the server does not answer, rejects the call, or ends it with an error.
+            SessionError: the server does not respond, rejects the call, or ends it with an error.
             AudioError: a device cannot be opened, or the server's audio cannot be decoded.
         """
         options = self._options
@@ -215,7 +215,7 @@ class TalkCall:
                 self._screen.levels(self._microphone_db, self._speaker.db)
 
     async def _go_on(self, http: aiohttp.ClientSession) -> None:
-        """Hold the call, over as many connections as it needs."""
+        """Run the call, over as many connections as it needs."""
         while True:
             try:
                 await until_either_ends(self._listen(self._socket), self._speak(self._socket))

@@ -1,4 +1,4 @@
-"""The client's state of a call that another connection can resume. Pure: messages in and out."""
+"""The client's state of a call that another connection can resume. No I/O: messages in and out."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from antiphon.errors import ProtocolError
 from antiphon.protocol import events, moshi, resume
 
 ACK_S: Final = 1.0
-"""Seconds between acknowledgements; the server keeps all that is not acknowledged."""
+"""Seconds between acknowledgements; the server keeps all messages that are not acknowledged."""
 
 FULL: Final = 1013
 """Reason of a front end without a free place: the call can be resumed a moment later."""
 
 
 class CallThread:
-    """Numbers and token of one call; ``reason`` is why it cannot be resumed any more.
+    """Numbers and token of one call; ``reason`` is why it can no longer be resumed.
 
     ``worker`` is the name of the worker that holds the call, if it has one. ``is_moved`` is true from a move
     to another worker until the claim there; ``moves`` counts the moves.
     """
 
     def __init__(self) -> None:
-        """Begin as a call that cannot be resumed yet."""
+        """Start as a call that cannot be resumed yet."""
         self.window_s = 0.0
         self.input_frame = 0
         self.missed_frames = 0

@@ -1,8 +1,8 @@
-"""Receives the messages of one ``/api/asr-streaming`` session. Sans I/O: bytes and times in.
+"""Receives the messages of one ``/api/asr-streaming`` session. No I/O: bytes and times in.
 
-A ``Step`` answers one frame of the audio sent. Servers count steps from 1 for each session (ours) or for all
-sessions together (Kyutai's), so the first one gives the count its beginning. A model without pause heads
-sends none: then every frame counts as answered when the last marker is back.
+A ``Step`` answers one frame of the audio sent. Servers count steps from 1 for each session (this server) or
+for all sessions together (Kyutai's), so the first one sets the start of the count. A model without pause
+heads sends none: then every frame counts as answered when the last marker has returned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon_client.encoding import FRAME_SAMPLES, SAMPLE_RATE
 from antiphon_client.record import FrameRecorder
 
 LAST_MARKER: Final = 1
-"""The id of the marker after the last of the audio."""
+"""The id of the marker after the last audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class TranscriptReceiver:
                 self.error = words
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """Delay from sending the start of each word to receiving it, the model's own delay included.
+        """Delay from sending the start of each word to receiving it, including the model's own delay.
 
-        A word that begins after the last whole frame is left out.
+        A word that begins after the last whole frame is omitted.
         """
         sent_s = self.recorder.timeline().sent_s
         frame_s = FRAME_SAMPLES / SAMPLE_RATE

@@ -1,6 +1,6 @@
 """``antiphon probe --protocol tts``: speech synthesis in many sessions at once, its delay and its speed.
 
-The text is sent whole, then its end, as Kyutai's client does. Audio comes in ``PcmMessagePack``.
+The text is sent whole, then its end, as Kyutai's client does. Audio is received as ``PcmMessagePack``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TtsReport:
 
 
 def run_tts_probe(options: ProbeOptions) -> int:
-    """Probe, print and write; 0 when every limit was kept, 1 when one was broken."""
+    """Probe, print and write; 0 if every limit was kept, 1 if one was exceeded."""
     speeches = asyncio.run(speak_all(options))
     report = TtsReport.of(speeches)
     text = sys.stderr if options.json == "-" else sys.stdout
@@ -166,7 +166,7 @@ def render(report: TtsReport) -> str:
 
 
 async def speak_all(options: ProbeOptions) -> list[TtsRecord]:
-    """Hold all sessions at once."""
+    """Run all sessions at once."""
     connector = aiohttp.TCPConnector(limit=0, ssl=options.verifies_tls)
     async with aiohttp.ClientSession(connector=connector, headers=options.api_key.headers) as http:
         sessions = [listen(http, options) for _ in range(options.sessions)]

@@ -1,1 +1,1 @@
-"""Checkpoints in fewer bits."""
+"""Checkpoints with weights of fewer bits."""

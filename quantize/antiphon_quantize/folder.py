@@ -1,6 +1,6 @@
-"""A folder that appears only when it is complete; written at once or over several runs.
+"""A folder that appears only when it is complete; written in one run or over several.
 
-A journal notes each finished part in a line. A killed run therefore leaves no partial part, and the same
+A journal records each finished part in a line. A killed run therefore leaves no partial part, and the same
 command resumes it.
 """
 
@@ -20,7 +20,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import MANIFEST_NAME
 
 Approve: TypeAlias = Callable[[Checkpoint], None]
-"""Called with the complete folder before it takes its place; raises to prevent that."""
+"""Called with the complete folder before it replaces the target; raises to prevent that."""
 
 
 def approve_all(checkpoint: Checkpoint) -> None:
@@ -31,8 +31,8 @@ def check_target(out: Path, *, source: Path, force: bool) -> None:
     """Check that a folder may be written.
 
     Raises:
-        ConfigError: it exists and ``force`` is not given, it is no checkpoint of ours, or it holds the
-            model itself.
+        ConfigError: it exists and ``force`` is not given, it is no checkpoint of this project, or it contains
+            the model itself.
     """
     if not out.exists():
         return
@@ -49,7 +49,7 @@ def appearing(out: Path, *, room_bytes: int) -> Iterator[Path]:
     """A hidden folder next to ``out`` that replaces it when the block succeeds.
 
     Raises:
-        ConfigError: the disk has no room for ``room_bytes``, or cannot be written.
+        ConfigError: the disk has no room for ``room_bytes``, or is not writable.
     """
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     old = part.with_suffix(".old")
@@ -74,7 +74,7 @@ JOURNAL_NAME = "journal.jsonl"
 
 
 class Journal:
-    """Notes on the complete parts of ``folder``, by name; from this run and earlier ones."""
+    """Records the complete parts of ``folder``, by name, from this run and earlier ones."""
 
     def __init__(self, folder: Path, file: BinaryIO, notes: dict[str, Mapping[str, Any]]) -> None:
         """Continue after ``notes``, at the end of ``file``."""
@@ -82,7 +82,7 @@ class Journal:
         self._file = file
 
     def note(self, name: str, **values: Any) -> None:
-        """Note that ``name`` is complete, with numbers to keep; on the disk when this returns."""
+        """Record that ``name`` is complete, with numbers to keep; on the disk when this returns."""
         self._file.write(json.dumps({"name": name, **values}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -98,12 +98,12 @@ def part_of(out: Path) -> Path:
 def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[Journal]:
     """The journal of ``OUT.part``, new or of a stopped run; ``OUT`` appears when the block succeeds.
 
-    ``key`` holds all inputs of the content. If the block fails, the folder stays for a resumed run, unless it
-    is empty.
+    ``key`` contains all inputs of the content. If the block fails, the folder remains for a resumed run,
+    unless it is empty.
 
     Raises:
         ConfigError: the folder is being written by another run, or was by one with another key; or the disk
-            has no room for ``room_bytes``, or cannot be written.
+            has no room for ``room_bytes``, or is not writable.
     """
     part = part_of(out)
     try:
@@ -134,7 +134,7 @@ def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[
 
 
 def _earlier(part: Path, file: BinaryIO, key: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """The notes of earlier runs; the file is positioned at the end of the last whole line."""
+    """The notes of earlier runs; the file is positioned at the end of the last complete line."""
     file.seek(0)
     lines = file.read().splitlines(keepends=True)
     if lines and not lines[-1].endswith(b"\n"):

@@ -49,7 +49,7 @@ def judge(
     material: Material,
     note: Note = lambda _: None,
 ) -> Verdict:
-    """Compare a candidate with a baseline; the first limit that matches a measure counts.
+    """Compare a candidate with a baseline; the first limit that matches a measure applies.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.
@@ -70,9 +70,11 @@ def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
 def make_approver(
     baseline: Checkpoint, target: str, recipe: Recipe, *, questions: Path | None, accepts: bool
 ) -> Approve:
-    """The check of a checkpoint just made of ``baseline``, with a report; ``accepts``: pass any verdict.
+    """The check of a checkpoint that was made from ``baseline``, with a report; with ``accepts`` any verdict
+    passes.
 
-    It raises DegradedError for one that misses a limit. Measures that cannot be taken are reported and pass.
+    It raises DegradedError for a checkpoint that exceeds a limit. Measures that cannot be taken are reported
+    and pass.
     """
 
     def approve(candidate: Checkpoint) -> None:
@@ -97,7 +99,7 @@ def make_approver(
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns 1 when a limit is missed.
+    """Run the command line; returns 1 if a limit is missed.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.

@@ -75,7 +75,7 @@ def judge_measures(measures: Iterable[Measure], limits: Sequence[Limit]) -> tupl
 
 
 def check_limits(limits: Iterable[Limit], where: str) -> None:
-    """Raise CheckpointFormatError for a limit that limits nothing."""
+    """Raise CheckpointFormatError for a limit without a bound."""
     for limit in limits:
         if limit.most is None and limit.least is None:
             raise CheckpointFormatError(f"{where}: '{limit.measure}' has neither 'most' nor 'least'")
@@ -100,7 +100,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_limits_file(path: Path) -> tuple[Limit, ...]:
-    """The ``[[gate]]`` tables of a TOML file that holds nothing else.
+    """The ``[[gate]]`` tables of a TOML file that contains nothing else.
 
     Raises:
         ConfigError: it cannot be read.
@@ -112,7 +112,7 @@ def read_limits_file(path: Path) -> tuple[Limit, ...]:
 
 
 def common_limits() -> tuple[Limit, ...]:
-    """The limits for measures without a limit of the recipe."""
+    """The limits for measures without a limit in the recipe."""
     return read_limits_file(Path(str(resources.files("antiphon_quantize"))) / "recipes" / "gate.toml")
 
 
@@ -135,7 +135,7 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All measures of a candidate, compared with a baseline; both fields hold a name and a backend."""
+    """All measures of a candidate, compared with a baseline; both fields contain a name and a backend."""
 
     baseline: str
     candidate: str
@@ -182,7 +182,7 @@ def slower(verdict: Verdict) -> str | None:
 
 
 def render(verdict: Verdict) -> str:
-    """The table, the reasons of the limits that were missed, and the verdict."""
+    """The table, the reasons of the missed limits, and the verdict."""
     head = ("measure", "baseline", "candidate", "value", "limit", "", "")
     title = f"{verdict.candidate} compared with {verdict.baseline}: {verdict.material}"
     reasons = {
@@ -203,7 +203,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON values; JSON has no number that is not finite: it is "nan", "inf" or "-inf"."""
+    """The verdict as JSON values; numbers that are not finite are "nan", "inf" or "-inf"."""
     return {
         "baseline": verdict.baseline,
         "candidate": verdict.candidate,

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 
 SPEED = "speed ratio"
-"""The name of the measure of a step's time: the candidate's over the baseline's."""
+"""The name of the measure of a step's time: the candidate's divided by the baseline's."""
 IN_PLAY = 0.001
-"""Probability below which, in both models, a token is not a likely choice and may move freely."""
+"""Probability below which, in both models, a token is an unlikely choice and may change freely."""
 SETTLED = 0.999
 """Probability above which, in both models, a token is certain to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number about a candidate: ``value`` None means not measured, and ``detail`` gives the reason.
+    """One number about a candidate: ``value`` None means not measured, and ``detail`` is the reason.
 
     ``baseline`` and ``candidate`` are its two inputs, if it has two.
     """
@@ -53,7 +53,8 @@ def not_measured(name: str, why: str) -> Measure:
 
 
 def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[Measure]:
-    """Compare the logits of the candidate ``b`` with the baseline ``a``, both forced to output ``said``.
+    """Compare the logits of the candidate ``b`` with the baseline ``a``, both with the forced output
+    ``said``.
 
     ``said`` is int64 ``[n, F, 1 + dep_q]``, -1 for no token. The measures are the worst stream's share of
     logits that are not finite, and for each stream: the rise of the negative log-likelihood of ``said`` and
@@ -84,7 +85,7 @@ def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[
 def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:
     """Two likelihoods, divergence and agreement of one row, a row at a time to save memory.
 
-    Frames before the first token, padding included, have -1, and do not count.
+    Frames before the first token, including padding, have -1, and do not count.
     """
     a, b, said = a[said >= 0], b[said >= 0], said[said >= 0]
     if not np.isfinite(b).all() or not np.isfinite(a).all():
@@ -97,10 +98,10 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 
 
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
-    """Movement of single tokens in frames with an open choice, the mean and the largest.
+    """Changes of single tokens in frames with an open choice, the mean and the largest.
 
-    The mean is of log-odds: a shifted logit moves them equally in every frame, while rounding moves them in
-    both directions, and little in the mean. The largest is of the log-probability.
+    The mean is of log-odds: a shifted logit changes them equally in every frame, while rounding changes them
+    in both directions, with a small mean. The largest is of the log-probability.
     """
     for what, token in tokens.items():
         one, other = (
@@ -172,7 +173,7 @@ def _counted(name: str, changes: list[str]) -> Measure:
 
 
 def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
-    """Whether two checkpoints have the same codec, byte for byte, as far as a backend reads it."""
+    """Whether the codecs of two checkpoints are byte for byte equal, as far as a backend reads them."""
     roles = ["mimi"]
     if backend == "onnx":
         roles = [form.file for name, form in a.graphs.items() if name in ("encode", "decode")]
@@ -182,10 +183,11 @@ def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
 
 
 def measure_weights(a: Path, b: Path) -> Iterator[Measure]:
-    """Two published language models' tensors of the same names: the largest relative change (norms), named.
+    """The largest relative change (of norms) between tensors of the same names in two published language
+    models, with its name.
 
-    INT8 weights are taken with their scales. The detail gives the worst tensors and their gain, the factor of
-    the change: 1.1 if scales are a tenth too large. One tensor is in memory at a time.
+    INT8 weights are compared with their scales applied. The detail has the worst tensors and their gain, the
+    factor of the change: 1.1 if scales are a tenth too large. One tensor is in memory at a time.
     """
     from safetensors import safe_open
 

@@ -40,13 +40,13 @@ class MlxEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a new backend."""
+        """Take ownership of a new backend."""
         self.backend = backend
         self._executor = cast("MlxFrames", cast("HostBackend", backend).executor)
         self._spec = self._executor.spec.lm
 
     def _fresh(self, rows: int) -> IntArray:
-        """The first rows, made fresh."""
+        """The first rows, reset."""
         named = np.arange(rows, dtype=np.int32)
         self._executor.reset(named.tolist())
         return named

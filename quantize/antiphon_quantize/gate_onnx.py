@@ -1,6 +1,6 @@
 """The onnx backend under evaluation: its own graphs, and the depformer's with its logits as outputs.
 
-The depformer's graph chooses tokens itself, by a race that begins with a TopK of the logits
+The depformer's graph itself chooses tokens, by a race that begins with a TopK of the logits
 (:func:`antiphon_quantize.onnx_modules.race`). The first inputs of its TopK nodes, in order, are therefore the
 logits of its codebooks, and a token with very large noise is always chosen.
 """
@@ -29,14 +29,14 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 SURE: Final = np.float32(1e30)
-"""Noise that makes a token the choice against all others."""
+"""Noise that makes a token win against all others."""
 
 
 class OnnxEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
-        """Take over a new backend of ``checkpoint``."""
+        """Take ownership of a new backend of ``checkpoint``."""
         self.backend, self._spec = backend, checkpoint.spec
         self._stages = cast("OnnxFrames", cast("HostBackend", backend).executor).stages
         self._open: Stage | None = None
@@ -107,7 +107,7 @@ def _logits(codebook: int) -> str:
 
 
 def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Stage:
-    """The depformer's graph with its logits as further outputs, for the backend's rows.
+    """The depformer's graph with its logits as additional outputs, for the backend's rows.
 
     Raises:
         CheckpointFormatError: its choices do not start with a TopK of the logits.

@@ -48,10 +48,10 @@ WORD = TextEntry((5,), "word")
 
 
 class Ticker:
-    """Steps one row of a backend through a recording, repeatedly; a tts row speaks a word."""
+    """Steps one row of a backend through a recording, repeatedly; a tts row repeats a word."""
 
     def __init__(self, backend: Backend, pcm: FloatArray, clock: Callable[[], float]) -> None:
-        """``pcm`` is ``[N]``, whole frames; ``clock`` tells seconds."""
+        """``pcm`` is ``[N]``, whole frames; ``clock`` returns seconds."""
         self._backend, self._clock, self._ticks = backend, clock, 0
         self._is_told = backend.info.spec.kind is PipelineKind.TTS
         self._frames = pcm.reshape(-1, backend.info.spec.frame_samples)
@@ -70,7 +70,7 @@ class Ticker:
 
 
 def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
-    """The median step of each, taken alternately after a few uncounted ones."""
+    """The median step of each, measured alternately after a few uncounted ones."""
     times: list[list[float]] = [[] for _ in tickers]
     for turn in range(WARM_UP_TICKS + turns):
         for ticker, own in zip(tickers, times, strict=True):
@@ -81,7 +81,7 @@ def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
 
 
 def measure_size(name: str, a: float, b: float, detail: str) -> Measure:
-    """A ratio of the candidate to the baseline, smaller being better."""
+    """A ratio of the candidate to the baseline; smaller is better."""
     return Measure(name, b / a if a else math.inf, a, b, detail)
 
 
@@ -106,7 +106,7 @@ def open_eval_model(
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> EvalModel:
-    """Load a checkpoint into a backend, to be judged.
+    """Load a checkpoint into a backend for evaluation.
 
     Raises:
         UnsupportedError: a pipeline or a backend without readable logits.
@@ -139,9 +139,10 @@ Note = Callable[[str], None]
 """A callback for progress notes."""
 
 TOGETHER_BYTES: Final = 4_000_000_000
-"""Bytes on disk up to which two models are loaded at once and timed alternately; larger ones in turn."""
+"""Bytes on disk up to which two models are loaded at once and timed alternately; larger ones are loaded in
+turn."""
 FLOAT32_BYTES: Final = 6_000_000_000
-"""Bytes on disk above which a language model is judged in bfloat16, unless options say otherwise."""
+"""Bytes on disk above which a language model is judged in bfloat16, unless options override it."""
 
 NOTHING_TO_ASK = "the baseline has no language model, or no tokenizer to read its answers by"
 
@@ -167,9 +168,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of the clock.
+    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of timing.
 
-    ``rows`` questions are asked side by side, or as many as there are recordings, if those are more.
+    ``rows`` questions are asked at once, or as many as there are recordings, if those are more.
     """
 
     recordings: Sequence[Path] = ()
@@ -196,7 +197,7 @@ class Observed:
 def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
     """Both sides in bfloat16 on torch if either needs it, for its size or by its options.
 
-    Rounding of another kind is not the recipe's.
+    Otherwise a difference in dtype would count as the recipe's rounding.
     """
 
     def is_narrow(side: Side) -> bool:
@@ -214,7 +215,7 @@ def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
 
 
 class Observer:
-    """Takes both sides through the same material."""
+    """Runs both sides on the same material."""
 
     def __init__(self, baseline: Side, candidate: Side, material: Material, note: Note) -> None:
         """Read the recordings and questions.
@@ -296,7 +297,8 @@ class Observer:
         return Ticker(judged.backend, self._sound.joined(self._sound.pcm), time.perf_counter)
 
     def _observe(self, judged: EvalModel, before: Observed | None, *, times: bool) -> Observed:
-        """Run the codec and the logits on the material; in place of ``before``, the baseline, if given."""
+        """Run the codec and the logits on the material; ``before`` is the result of the baseline, if there is
+        one."""
         spec, name = judged.backend.info.spec, judged.backend.info.spec.name
         heard = before.heard if before is not None else None
         if spec.kind is PipelineKind.TTS:

@@ -30,7 +30,7 @@ Samples = NDArray[Any]
 Floats = NDArray[np.float64]
 
 STOI_RATE = 10_000
-"""The rate the measure is defined at."""
+"""The rate that the measure is defined for."""
 _FRAME, _HOP, _FFT = 256, 128, 512
 _BANDS, _LOWEST_HZ = 15, 150.0
 _SEGMENT_FRAMES = 30
@@ -62,10 +62,10 @@ def si_sdr(clean: Samples, other: Samples) -> float:
 def stoi(clean: Samples, other: Samples, rate: int) -> float:
     """Short-time objective intelligibility of ``other [N]``, with ``clean [N]`` as the reference.
 
-    From about 0 to 1; both at ``rate`` in Hz, in line with each other.
+    The result is from about 0 to 1; both recordings are aligned, at ``rate`` in Hz.
 
     Raises:
-        ValueError: they differ in length, or hold less than 0.4 s that is not silence.
+        ValueError: they differ in length, or have less than 0.4 s that is not silence.
     """
     pair = [resample(part, rate, STOI_RATE) for part in _paired(clean, other)]
     bands = [_bands(part) for part in _without_silence(*pair)]
@@ -82,7 +82,7 @@ def mel_distance_db(clean: Samples, other: Samples, rate: int) -> float:
     """Mean difference in dB of the mel spectrograms of two recordings ``[N]`` at ``rate`` in Hz.
 
     80 triangles (Davis and Mermelstein 1980, mel = 2595 log10(1 + f / 700)) over magnitudes of 1024 samples
-    every 256. What is more than 80 dB below the loudest of ``clean`` counts as silence.
+    every 256. Levels more than 80 dB below the loudest of ``clean`` count as silence.
 
     Raises:
         ValueError: they differ in length, are shorter than 1024 samples, or ``clean`` is silent.
@@ -155,7 +155,7 @@ def _frames(x: Floats) -> Floats:
 
 
 def _without_silence(clean: Floats, other: Floats) -> tuple[Floats, Floats]:
-    """Both recordings without the frames in which the clean one is silent, overlapped and added anew."""
+    """Both recordings without the frames in which the clean one is silent, overlap-added again."""
     if len(clean) <= _FRAME:
         raise ValueError(f"{len(clean)} samples at {STOI_RATE} Hz are less than a frame of {_FRAME}")
     frames = [_frames(part) for part in (clean, other)]
@@ -188,9 +188,10 @@ def _bands(x: Floats) -> Floats:
 
 PESQ_RATE: Final = 16_000
 LEAST_STOI: Final = 0.5
-"""STOI below which a baseline is unintelligible (a codec with random weights), so that no loss counts."""
+"""STOI below which a baseline is unintelligible (a codec with random weights), so that a loss does not
+count."""
 MOST_SI_SDR_DB: Final = 150.0
-"""SI-SDR for recordings without distortion: float32's resolution, 24 bits."""
+"""SI-SDR of recordings without distortion: float32's resolution, 24 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class Sound:
 
 
 def built_in_clips() -> list[Path]:
-    """The recordings that come with the package."""
+    """The recordings of the package."""
     folder = Path(str(resources.files("antiphon_client"))) / "clips"
     return sorted(path for path in folder.iterdir() if path.suffix == ".ogg")
 
@@ -233,9 +234,9 @@ def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
 
 @dataclass(frozen=True, slots=True)
 class CodecOutput:
-    """A codec's output for the sound: its own ``codes [n, T, K]``, and PCM of them and of given codes.
+    """A codec's output for the sound: its own ``codes [n, T, K]``, and PCM from them and from given codes.
 
-    ``spoken`` is from its own codes, ``repeated`` from the baseline's; None for a model that does not speak.
+    ``spoken`` is from its own codes, ``repeated`` from the baseline's; None for a model without audio output.
     """
 
     codes: Codes
@@ -244,7 +245,7 @@ class CodecOutput:
 
 
 def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Measure]:
-    """Codes that are the baseline's too; the decoder only, on the same codes; both, against the sound."""
+    """The share of equal codes; the decoder only, on the same codes; both, compared with the sound."""
     inside = np.arange(a.codes.shape[1]) < sound.frames[:, None]
     equal = (a.codes == b.codes)[inside]
     yield Measure("codec semantic codes", float(equal[:, 0].mean()), detail="equal to the baseline's")

@@ -1,9 +1,9 @@
 """A model under evaluation: free replies, logits under forced replies, and answers to questions.
 
-A folder of spoken questions holds ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, the codes of
-all questions in order; ``ends``, the end of each; ``sizes``, the number of questions in each scene;
-``strips`` ``[scenes, K, frames]``, the codes of each scene's noise only; and ``told``, JSON: ``[start, end,
-question, answer]`` of each.
+A folder of spoken questions has ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, the codes of all
+questions in order; ``ends``, the end of each; ``sizes``, the number of questions in each scene; ``strips``
+``[scenes, K, frames]``, the codes of each scene's noise only; and ``told``, JSON: ``[start, end, question,
+answer]`` of each.
 """
 
 from __future__ import annotations
@@ -73,17 +73,18 @@ class EvalModel(Protocol):
         """Codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """Hear ``[n, T, n_q - dep_q]``; what is said, ``[n, T - max_delay, 1 + dep_q]``, text first."""
+        """The free reply to input codes ``[n, T, n_q - dep_q]``: ``[n, T - max_delay, 1 + dep_q]``, text
+        first."""
 
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """Process the same input with the forced output ``said``; returns the model's logits (F frames)."""
+        """The model's logits (F frames) for the same input with the forced output ``said``."""
 
 
 class StepCollector:
-    """Logits collected step by step and put in the order of frames: a stream is its delay late."""
+    """Collects logits step by step, and puts them in the order of frames: a stream is late by its delay."""
 
     def __init__(self, spec: LMSpec) -> None:
-        """Begin with no step."""
+        """Start without a step."""
         self._spec = spec
         self._steps: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
@@ -98,11 +99,11 @@ class StepCollector:
         return tokens
 
     def add(self, text: FloatArray, voice: FloatArray, pauses: FloatArray) -> None:
-        """A step's ``[n, text_card]``, ``[n, dep_q, card]`` and ``[n, heads]``."""
+        """Add a step's ``[n, text_card]``, ``[n, dep_q, card]`` and ``[n, heads]``."""
         self._steps.append((text, voice, pauses))
 
     def thoughts(self) -> Logits:
-        """The logits by frame; the last frames, incomplete in some stream, are left out."""
+        """The logits by frame; the last frames, incomplete in some stream, are dropped."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
         begins = self._spec.delays[: 1 + self._spec.dep_q]
@@ -126,7 +127,7 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
 
 
 def check_comparable(a: ModelSpec, b: ModelSpec) -> None:
-    """Raise ConfigError unless the logits of both can be compared."""
+    """Raise ConfigError if the logits of the two cannot be compared."""
     if a.kind is not b.kind:
         raise ConfigError(f"{a.name} is {a.kind}, {b.name} is {b.kind}: they cannot be compared")
     for what in ("n_q", "dep_q", "card", "text_card"):
@@ -142,14 +143,14 @@ def check_comparable(a: ModelSpec, b: ModelSpec) -> None:
 
 BEFORE_FRAMES: Final = 20
 AFTER_FRAMES: Final = 60
-"""Frames of the scene's noise before a question, and at least as many after it."""
+"""Minimum frames of the scene's noise before a question, and after it."""
 
 GREEDY: Final = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenQuestion:
-    """A question in its noise: codes ``[frames, K]`` and ``[frames, K]``, and the tokens that answer it."""
+    """A question in its noise: codes ``[frames, K]`` and ``[frames, K]``, and the tokens of its answer."""
 
     codes: Codes
     strip: Codes
@@ -157,7 +158,7 @@ class SpokenQuestion:
 
 
 class Questions:
-    """Spoken questions with one right answer each, asked side by side and answered greedily."""
+    """Spoken questions with one right answer each, asked at once and answered greedily."""
 
     def __init__(self, questions: Sequence[SpokenQuestion], lm: LMSpec) -> None:
         """Prepare these questions for models of this shape."""
@@ -176,7 +177,7 @@ class Questions:
         return sum(self.right(judged)) / len(self._questions)
 
     def right(self, judged: EvalModel) -> list[bool]:
-        """Whether each is answered rightly, in order."""
+        """Whether each answer is right, in order."""
         rows, right = judged.backend.info.slots, list[bool]()
         for first in range(0, len(self._questions), rows):
             asked = self._questions[first : first + rows]

@@ -1,8 +1,8 @@
 """The torch backend under evaluation: its own modules and state, with every choice of a token recorded.
 
-The text that a tts model samples is only its request for the next word; the text fed to it is the script's
-(:mod:`antiphon.models.script`). ``said`` therefore holds the requests, and the script is replayed with them
-to compute the logits: both models get the same words at the same steps.
+The text that a tts model samples is only its request for the next word; its text input is the script's
+(:mod:`antiphon.models.script`). ``said`` therefore contains the requests, and the script is replayed with
+them to compute the logits: both models get the same words at the same steps.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TorchEvalModel:
     """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
 
     def __init__(self, backend: Backend) -> None:
-        """Take over a new backend."""
+        """Take ownership of a new backend."""
         self.backend = backend
 
     def _fresh(self) -> Pipeline:
@@ -127,10 +127,10 @@ TEXTS: Final = (
 
 
 class TtsEvalModel(TorchEvalModel):
-    """An :class:`antiphon_quantize.gate_subject.EvalModel` that takes no audio and speaks :data:`TEXTS`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` without audio input that speaks :data:`TEXTS`."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
-        """Take over a new backend of ``checkpoint``.
+        """Take ownership of a new backend of ``checkpoint``.
 
         Raises:
             UnsupportedError: a model without a tokenizer, which cannot be given a text.
@@ -153,7 +153,7 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See the protocol; text holds the requests, and is -1 in frames before the audio's delay."""
+        """See the protocol; text contains the requests, and is -1 in frames before the audio's delay."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)

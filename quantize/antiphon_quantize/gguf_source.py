@@ -1,9 +1,10 @@
-"""A language model from a GGUF file: any of its formats, Q8_0 and Q4_K among them, to the published layout.
+"""Converts a language model in a GGUF file, in any of its formats such as Q8_0 and Q4_K, to the published
+layout.
 
 GGUF is ggml's container (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), read by ggml's own
 package ``gguf``. Names in it are the published ones, or those of kyutai-labs/moshi's Rust programs
 (``rust/moshi-core/src/lm.rs``), where each step of the depformer is a slice with all its weights. Values
-become bfloat16, which moves them by at most 0.4 %; one tensor is in memory at a time.
+become bfloat16, which changes them by at most 0.4 %; one tensor is in memory at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def language_model_from(
 
     Raises:
         MissingExtraError: the package that reads it is not installed.
-        CheckpointFormatError: it is no GGUF file, or has tensors of no language model.
+        CheckpointFormatError: it is no GGUF file, or its tensors are not a language model's.
     """
     part = out.with_name(f"{out.name}.gguf.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def convert(source: Path, target: Path, show: Progress) -> None:
 
 
 def sources_of(names: Mapping[str, object]) -> dict[str, list[str]]:
-    """For each published tensor, those of a file that it is made of, in order; several are stacked.
+    """For each published tensor, its source tensors in a file, in order; several are stacked.
 
     Raises:
         CheckpointFormatError: a slice has an unknown tensor.

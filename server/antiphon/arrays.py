@@ -1,4 +1,4 @@
-"""Names for arrays, as signatures have them."""
+"""Names for array types in signatures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The ``antiphon`` command: one table of subcommands, each imported only when it is requested.
+"""The ``antiphon`` command: one table of subcommands, each imported only when it is used.
 
-Exit codes: 0 done, 1 the command's own verdict (a limit was missed), 2 a usage or configuration error,
-130 interrupted, 141 the reader of its output has closed it; ``serve`` adds 70 when nothing can continue.
+Exit codes: 0 done, 1 a negative result of the command (a limit was missed), 2 a usage or configuration error,
+130 interrupted, 141 the reader of its output has closed it; ``serve`` adds 70 when the server cannot
+continue.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EXIT_PIPE = 141
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: where its ``main(argv) -> int`` lives, as "module:function", and its one-line help."""
+    """A subcommand: its ``main(argv) -> int`` as "module:function", and its one-line help."""
 
     target: str
     help: str
@@ -99,7 +100,7 @@ def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Comma
     """The command called ``name``.
 
     Raises:
-        ConfigError: there is none; the message names the nearest one.
+        ConfigError: there is none; the message has the nearest name.
     """
     command = commands.get(name)
     if command is not None:
@@ -108,7 +109,7 @@ def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Comma
 
 
 def wants_traceback(argv: Sequence[str]) -> bool:
-    """Whether the command line requests log level debug, which also shows where an error came from."""
+    """Whether the command line requests log level debug, which also shows the traceback of an error."""
     return "--log-level=debug" in argv or any(
         option == "--log-level" and value == "debug" for option, value in itertools.pairwise(argv)
     )
@@ -151,7 +152,7 @@ def main() -> NoReturn:
 def end_process(code: int) -> NoReturn:
     """End this process with an exit code.
 
-    Daemon threads end with it at once. The interpreter would stop them inside native code first, where ONNX
+    Daemon threads end with it at once. The interpreter would stop them inside native code, where ONNX
     Runtime's sessions abort the process (exit code 134).
     """
     if any(thread.daemon for thread in threading.enumerate()):

@@ -1,10 +1,10 @@
-"""Configuration: frozen, strict and single.
+"""Configuration: frozen, strict and in one place.
 
 Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
-with its default and its unit in the name. A TOML file and the command line fill the same fields: the file
-overrides the defaults, the command line overrides the file. An unknown key is an error that names the
-nearest one; a value of the wrong type is an error that names the key and the value. Several models are
-entries of ``[[models]]`` in the file, each a :class:`ModelConfig`.
+with its default and with its unit in the name. A TOML file and the command line fill the same fields: the
+file overrides the defaults, the command line overrides the file. An unknown key is an error with the nearest
+name; a value of the wrong type is an error with the key and the value. Several models are entries of
+``[[models]]`` in the file, each a :class:`ModelConfig`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.option import AUTO, Group, apply, constant, option, options, tune
 from antiphon.tcp_port import TcpPort, read_tcp_ports
 
 ALL_GPUS: Final = "cuda:all"
-"""An engine for each GPU that the driver offers."""
+"""Value of ``device`` for an engine on each GPU of the driver."""
 
 WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -42,9 +42,9 @@ MODEL_HELP = "a built-in name, a folder, or hf://owner/repo[@revision]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One model of a server: an entry of ``[[models]]``, or what one ``--model`` stands for.
+    """One model of a server: an entry of ``[[models]]``, or the value of one ``--model``.
 
-    What an entry does not say is what the rest of the configuration says for all models.
+    Missing keys of an entry have the values of the common options.
     """
 
     model: str = option("", MODEL_HELP, metavar="MODEL")
@@ -312,8 +312,8 @@ class ServerConfig:
     null_hold_gil: bool = constant(
         False, "backend null computes instead of sleeping, to load the interpreter"
     )
-    # The event loop gives the interpreter away in every system call and waits this long to get it back from
-    # an engine's thread that computes in Python; Python's own 5 ms is a third of a frame's slack.
+    # The event loop releases the interpreter in every system call and waits this long to get it back from an
+    # engine's thread that computes in Python; Python's own 5 ms is a third of a frame's slack.
     switch_interval_ms: float = constant(
         0.5, "time that a Python thread keeps the interpreter while another waits", minimum=0.01
     )
@@ -332,7 +332,7 @@ class ServerConfig:
         if (self.agent is None) != (self.llm is None):
             given, missing = ("agent", "llm") if self.agent else ("llm", "agent")
             raise ConfigError(f"{given} is given without {missing}; an agent has a name and a text model")
-        _ = self.served_agents, self.tcp_ports  # they raise what is wrong with them
+        _ = self.served_agents, self.tcp_ports  # they raise their own errors
         if self.zeroconf and not any(it.is_announced for it in self.tcp_ports):
             raise ConfigError(
                 "zeroconf announces Wyoming ports that other machines reach, and there is none; add one by "
@@ -355,13 +355,14 @@ class ServerConfig:
 
     @property
     def tcp_ports(self) -> tuple[TcpPort, ...]:
-        """The ports of protocols that are no HTTP."""
+        """The ports of protocols without HTTP."""
         taken = [it for it in (self.port, self.hand_over_port, self.free_rows_port) if it]
         return read_tcp_ports(self.tcp, has_keys=self.api_keys is not None, taken=taken if self.tcp else ())
 
     @property
     def devices(self) -> tuple[str | None, ...]:
-        """The devices of an engine each; one, which may be left to the backend, but for a list or cuda:all.
+        """The devices, one engine each; one device, possibly chosen by the backend, unless it is a list or
+        cuda:all.
 
         Raises:
             ConfigError: there is no GPU, one is named twice, or an entry of ``models`` has its own device.
@@ -397,7 +398,7 @@ class ServerConfig:
 
     @property
     def common_model(self) -> ModelConfig:
-        """What every model is served with, unless its own entry says otherwise."""
+        """The common options of all models."""
         return ModelConfig(
             backend=self.backend,
             device=self.device,
@@ -452,7 +453,7 @@ def load_config(
 
 
 def _read_entries(entries: Any, common: ModelConfig) -> tuple[ModelConfig, ...]:
-    """The entries of ``[[models]]``, each on top of what is common to all."""
+    """The entries of ``[[models]]``, each on top of the common options."""
     models: list[ModelConfig] = []
     for number, entry in enumerate(tables(entries, "models"), start=1):
         if not entry.get("model"):

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ OWN_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def usable_cores(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
-    """The cores that this process may run on, or as many whole ones as its CPU quota has; at least one.
+    """The cores that this process may run on, or the whole cores of its CPU quota if that is less; at least
+    one.
 
-    A quota is of the process's control group or of any group around it, in version 1 or 2.
+    A quota belongs to the process's control group or to any group around it, in version 1 or 2.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *_quotas(cgroups, own_groups)]))
@@ -30,11 +31,12 @@ def _quotas(cgroups: Path, own_groups: Path) -> Iterator[int]:
             else:
                 words = (_read(place / "cpu.max") or "").split()
             if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
-                yield int(words[0]) // int(words[1])  # without a limit it says "max", or -1
+                yield int(words[0]) // int(words[1])  # without a limit the file has "max", or -1
 
 
 def _groups(own_groups: Path) -> Iterator[tuple[str, str]]:
-    """Where the quotas of this process are: a hierarchy's folder, "" in version 2, and a group in it."""
+    """The groups with the quotas of this process: a hierarchy's folder ("" in version 2), and a group in
+    it."""
     yield "", "/"
     for line in _read(own_groups).splitlines():
         _, controllers, group = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Every error Antiphon raises on purpose.
+"""All exceptions that Antiphon raises on purpose.
 
 ::
 
@@ -36,7 +36,7 @@
         ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
         └── SessionFailedError       the server's own fault ended it
 
-Messages carry the numbers and, where there is one, the next command to type.
+Messages contain the numbers and, if there is one, the next command to type.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from antiphon.install import install_command
 
 
 class AntiphonError(Exception):
-    """Base of every error Antiphon raises on purpose.
+    """Base of all exceptions that Antiphon raises on purpose.
 
-    ``retry_after_s``: seconds after which another attempt may succeed; None where that is unknown.
+    ``retry_after_s``: seconds after which another attempt may succeed; None if unknown.
     """
 
     retry_after_s: int | None = None
 
 
 class ConfigError(AntiphonError):
-    """An option, a key or a value that cannot be used."""
+    """An option, a key or a value is invalid."""
 
 
 class CheckpointError(AntiphonError):
-    """A model's files cannot be used."""
+    """A model's files are not usable."""
 
 
 class CheckpointNotFoundError(CheckpointError):
@@ -83,7 +83,7 @@ class CheckpointDigestError(CheckpointFormatError):
 
 
 class BackendError(AntiphonError):
-    """The backend could not be made, or could not run."""
+    """The backend could not be made, or failed."""
 
 
 class MissingExtraError(BackendError):
@@ -99,11 +99,11 @@ class MissingExtraError(BackendError):
 
 
 class UnsupportedError(BackendError):
-    """This backend cannot do what was requested."""
+    """This backend does not support the request."""
 
 
 class StepError(BackendError):
-    """A step failed, and only ``rows`` were touched: their sessions end, the others continue."""
+    """A step failed and changed only ``rows``: their sessions end, the others continue."""
 
     def __init__(self, message: str, *, rows: Iterable[int]) -> None:
         self.rows = tuple(rows)
@@ -111,7 +111,7 @@ class StepError(BackendError):
 
 
 class DeviceLostError(BackendError):
-    """The device cannot be trusted any more: every session ends and the process exits."""
+    """The device's state is unreliable: every session ends and the process exits."""
 
 
 class DegradedError(AntiphonError):
@@ -119,14 +119,14 @@ class DegradedError(AntiphonError):
 
 
 class ProtocolError(AntiphonError):
-    """The peer sent bytes without a meaning in this protocol."""
+    """The peer sent bytes that are invalid in this protocol."""
 
 
 class FieldError(ProtocolError):
-    """A field of a JSON event is missing or cannot be used.
+    """A field of a JSON event is missing or invalid.
 
-    ``param`` is its path, such as "session.audio.format.rate"; ``code`` is the fault in a word for programs;
-    ``event_id`` is the sender's id of the event, if any.
+    ``param`` is its path, such as "session.audio.format.rate"; ``code`` is a machine-readable name of the
+    fault; ``event_id`` is the sender's id of the event, if any.
     """
 
     def __init__(self, message: str, *, param: str | None, code: str, event_id: str | None = None) -> None:
@@ -137,11 +137,11 @@ class FieldError(ProtocolError):
 
 
 class RetiredApiError(ProtocolError):
-    """A client speaks a form of an API that is retired."""
+    """A client uses a retired form of an API."""
 
 
 class TextModelError(AntiphonError):
-    """An agent's text model cannot be reached, or answers incorrectly.
+    """An agent's text model cannot be reached, or returns an invalid answer.
 
     ``may_pass``: the same request may succeed at once. ``retry_after_s``: it is full for this time.
     """
@@ -152,7 +152,7 @@ class TextModelError(AntiphonError):
 
 
 class AudioError(AntiphonError):
-    """Audio that cannot be decoded, or has the wrong shape."""
+    """Audio cannot be decoded, or has the wrong shape."""
 
 
 class RecordingTooLongError(AudioError):
@@ -164,7 +164,7 @@ class SessionError(AntiphonError):
 
 
 class ServerFullError(SessionError):
-    """No free row, and no place in the queue for as long as the caller would wait."""
+    """No row is free, and no place in the queue for the time that the caller would wait."""
 
     retry_after_s: int
 
@@ -178,7 +178,8 @@ class DrainingError(SessionError):
 
 
 class UnknownModelError(SessionError):
-    """No model of that name, or of the kind a route needs; ``known`` are the names of the models."""
+    """There is no model of that name, or of the kind that a route needs; ``known`` are the names of the
+    models."""
 
     def __init__(self, message: str, *, known: Iterable[str]) -> None:
         self.known = tuple(known)
@@ -186,14 +187,14 @@ class UnknownModelError(SessionError):
 
 
 class UnknownSessionError(SessionError):
-    """No session of that name belongs to this key in this process."""
+    """This key has no session of that name in this process."""
 
 
 class SessionLimitError(SessionError):
     """The key or address has reached its limit of sessions."""
 
     retry_after_s: int = 10
-    """The end of a running session is unknown: clients are asked to wait this number of seconds."""
+    """The end of a running session is unknown: clients should wait this number of seconds."""
 
 
 class UsageLimitError(SessionLimitError):
@@ -209,15 +210,16 @@ class KeyRevokedError(SessionError):
 
 
 class SessionTimeoutError(SessionError):
-    """The peer became silent, or never began to speak."""
+    """The peer stopped sending, or never sent audio."""
 
 
 class ReplacedError(SessionError):
-    """The call was resumed through another connection, and continues there."""
+    """The call was resumed on another connection, and continues there."""
 
 
 class MovedError(SessionError):
-    """The call can be resumed at a worker; the message begins with its name, or nothing, and a colon."""
+    """The call can be resumed at another worker; the message begins with its name, or nothing, and a
+    colon."""
 
     @property
     def worker(self) -> str:
@@ -226,11 +228,11 @@ class MovedError(SessionError):
 
 
 class HandOverError(SessionError):
-    """A call cannot be handed over to another worker; the message says why."""
+    """A call cannot be handed over to another worker; the message has the reason."""
 
 
 class HandOverRefusedError(HandOverError):
-    """Another worker refuses a call for its content; a retry changes nothing."""
+    """Another worker refuses a call because of its content; a retry has no use."""
 
 
 class ResumeError(SessionError):
@@ -243,7 +245,7 @@ class ResumeError(SessionError):
 
 
 class SessionFailedError(SessionError):
-    """The server's own fault ended the session."""
+    """The session ended because of a server fault."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The command that installs an extra, from a checkout and from a wheel."""
+"""The command that installs an extra, for a checkout and for a wheel."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WITH_EXTRA = re.compile(
 
 
 def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> str:
-    """The command that installs ``extra`` into the Python that runs; "" is the base.
+    """The command that installs ``extra`` into the running Python; "" is the base.
 
     In a checkout at ``root``, it installs the extra with its pins. Elsewhere it installs the requirements
-    that the wheel declares for it: no package index has Antiphon itself. Without pip, uv installs. Without
-    either, as in the images, it names the image.
+    that the wheel declares for it: Antiphon itself is in no package index. Without pip the command uses uv.
+    Without both, as in the images, the result is the name of an image.
     """
     pip = _installer()
     if pip is None:
@@ -58,8 +58,8 @@ def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
 
 
 def _declared() -> list[str]:
-    """The requirements of the installed distribution. Only a failure asks, so a start is spared the
-    import.
+    """The requirements of the installed distribution. Only a failure calls this, so a normal start does not
+    need the import.
     """
     from importlib.metadata import requires
 

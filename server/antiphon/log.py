@@ -1,6 +1,6 @@
-"""Structured logs: one line of ``key=value`` pairs on stderr, made to be searched by session.
+"""Structured logs: one line of ``key=value`` pairs on stderr, searchable by session.
 
-Logs contain facts about the service, never audio, text, query strings or prompts.
+Logs contain facts about the service, but no audio, text, query strings or prompts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TextIO
 LEVELS = ("debug", "info", "warning", "error")
 
 ERASE = "\r\x1b[K"
-"""Erases the line of a terminal, where a progress line may be unfinished."""
+"""Erases the line of a terminal, which may have an unfinished progress line."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 
 
 def format_value(value: object) -> str:
-    """One value: bare when it has no spaces, quotes or controls, else quoted on one line."""
+    """One value: bare if it has no spaces, quotes or control characters, otherwise quoted on one line."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
@@ -59,7 +59,7 @@ class LogfmtFormatter(logging.Formatter):
 
 
 class Log:
-    """A logger that takes facts as keywords and can bind some of them.
+    """A logger that takes facts as keyword arguments and can bind some of them.
 
     ``log.info("session opened", model="echo")``; ``log.bind(session="a1")`` gives a child that adds
     ``session=a1`` to all its lines.
@@ -87,7 +87,7 @@ class Log:
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
-        """A broken promise."""
+        """A line about an error of the server."""
         self._emit(logging.ERROR, event, fields, exc_info)
 
     def _emit(
@@ -104,7 +104,7 @@ LINE_PERIOD_S = 10.0
 
 
 class SparseLog:
-    """A log of lines that peers can provoke: of each kind a burst, then one in ``LINE_PERIOD_S``.
+    """A log of lines that peers can provoke: of each kind a burst, then one per ``LINE_PERIOD_S``.
 
     A line after omitted ones has their number as ``left_out``. The caller names the kinds.
     """
@@ -157,7 +157,7 @@ def set_up_logging(level: str, stream: TextIO | None = None, **fields: object) -
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # aiohttp logs full request lines, query strings included; asyncio's debug lines hold reprs of data.
+    # aiohttp logs full request lines, including query strings; asyncio's debug lines contain reprs of data.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     # Its one warning quotes the subprotocols that a client offers, which may contain API keys.
     logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """The table of metrics: name, meaning and labels of each, and how values of several processes are joined.
 
 Every exposition, the sums over the processes of a server and docs/metrics.md read :data:`METRICS`. To add a
-metric, write its row and request it by its name, where it is counted.
+metric, write its row, and request it by name where it is counted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class MetricType(StrEnum):
 
 
 class Merge(StrEnum):
-    """How the values of several processes are joined."""
+    """The rule for joining the values of several processes."""
 
     SUM = "sum"
-    LARGEST = "largest"  # every process sees the same value, or the worst one counts
+    LARGEST = "largest"  # every process has the same value, or the worst one counts
     EARLIEST = "earliest"
 
     def joined(self, one: float, other: float) -> float:
@@ -48,7 +48,7 @@ class Merge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric. ``values`` of the last label read 0 from the start; ``buckets`` are upper bounds."""
+    """One metric. ``values`` of the last label are 0 from the start; ``buckets`` are upper bounds."""
 
     type: MetricType
     help: str
@@ -70,7 +70,7 @@ def _histogram(buckets: tuple[float, ...], help_text: str, *labels: str) -> Metr
     return MetricRow(MetricType.HISTOGRAM, help_text, labels, buckets=buckets)
 
 
-# Fine around 40 ms, where a tick stops fitting twice into a frame, and around 80 ms, where a frame is late.
+# Fine around 40 ms, where two ticks no longer fit into a frame, and around 80 ms, where a frame is late.
 _FRAME_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.075),
     *(0.08, 0.085, 0.09, 0.1, 0.12, 0.16, 0.24, 0.4, 0.8, 1.6, 5.0),
@@ -244,7 +244,7 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         ),
     }
 )
-"""By name, without the prefix ``antiphon_``."""
+"""The metrics by name, without the prefix ``antiphon_``."""
 
 _OF_THE_PROCESS: Final[Mapping[str, Merge]] = MappingProxyType(
     {"process_max_fds": Merge.LARGEST, "process_start_time_seconds": Merge.EARLIEST}
@@ -253,7 +253,7 @@ _OF_THE_PROCESS: Final[Mapping[str, Merge]] = MappingProxyType(
 
 
 def merge_of(sample: str) -> Merge:
-    """How processes join a sample of this name."""
+    """The rule for joining a sample of this name."""
     if sample.endswith("_created"):
         return Merge.EARLIEST
     row = METRICS.get(sample.removeprefix(PREFIX))
@@ -283,7 +283,7 @@ class MetricFamilies:
         self._made: dict[str, Any] = {}
 
     def get(self, kind: Callable[..., M], name: str) -> M:
-        """The metric of this name, made at the first request."""
+        """The metric of this name, made on first use."""
         made: M | None = self._made.get(name)
         if made is None:
             made = self._made[name] = make_metric(kind, name, self.registry)

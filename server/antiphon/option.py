@@ -1,8 +1,8 @@
 """The table of options: each a field of a frozen dataclass with its default, range, unit and help.
 
 A field is an :func:`option`, which a file and the command line may set, or a :func:`constant`, which only
-``--tune NAME=VALUE`` changes, for experiments. Both are read out of the classes that hold them and checked by
-one :class:`~antiphon.values.ValueRule` each.
+``--tune NAME=VALUE`` changes, for experiments. Both are read from their classes, and each is checked by one
+:class:`~antiphon.values.ValueRule`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNITS: Final[Mapping[str, str]] = {
     "share": "FRACTION",
     "port": "PORT",
 }
-"""The unit of a number, by the end of its option's name; any other is a count."""
+"""The unit of a number, by the ending of its option's name; any other is a count."""
 
 
 RENAMED: Final = {"agent_port": "free_rows_port", "--agent-port": "--free-rows-port"}
@@ -69,20 +69,21 @@ class Parser(argparse.ArgumentParser):
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
     """An option.
 
-    ``metadata`` may hold ``choices``, ``minimum``, ``maximum``; ``metavar``, what a value is; ``group``, its
-    :class:`Group` in the help; ``is_basic``, whether the short help shows it.
+    ``metadata`` may contain ``choices``, ``minimum``, ``maximum``; ``metavar``, the meaning of a value;
+    ``group``, its :class:`Group` in the help; ``is_basic``, whether the short help shows it.
     """
     return field(default=default, metadata={"help": help_text, **metadata})
 
 
 def constant(default: Any, reason: str, **metadata: Any) -> Any:
-    """A constant with the reason for its value; ``metadata`` may hold ``minimum`` and ``maximum``."""
+    """A constant with the reason for its value; ``metadata`` may contain ``minimum`` and ``maximum``."""
     return field(default=default, metadata={"help": reason, "is_constant": True, **metadata})
 
 
 @dataclass(frozen=True, slots=True)
 class OptionInfo:
-    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its values, or of each."""
+    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its value, or of each
+    value."""
 
     path: tuple[str, ...]
     kind: type
@@ -102,7 +103,7 @@ class OptionInfo:
 
     @property
     def key(self) -> str:
-        """The name as a TOML file has it: ``limits.idle_timeout_s``."""
+        """The name in a TOML file: ``limits.idle_timeout_s``."""
         return ".".join(self.path)
 
     @property
@@ -117,7 +118,7 @@ class OptionInfo:
 
     @property
     def shown_default(self) -> str:
-        """The default as a file has it, without quotes; "" for none."""
+        """The default in the form of a file, without quotes; "" for none."""
         if self.default is None or self.default == ():
             return AUTO if self.is_automatic else ""
         if isinstance(self.default, bool):
@@ -127,7 +128,7 @@ class OptionInfo:
         return ", ".join(self.default) if self.is_list else str(self.default)
 
     def check(self, value: Any) -> Any:
-        """``value`` as the option's type: an int passes for a float, any other type must be exact.
+        """``value`` as the option's type: an int is accepted as a float, any other type must be exact.
 
         Raises:
             ConfigError: wrong type, not finite, not one of the choices, or out of range.
@@ -145,7 +146,7 @@ class OptionInfo:
         return self.rule.converted(value)
 
     def parse(self, text: str) -> Any:
-        """The value that ``text`` spells on a command line. Raises ConfigError as :meth:`check`."""
+        """The value of ``text`` on a command line. Raises ConfigError as :meth:`check`."""
         value: Any = text
         if self.kind is bool:
             value = {"true": True, "false": False}.get(text, text)
@@ -220,19 +221,19 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 
 def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> T:
-    """``config`` with the values of a nested table (as TOML parses it) in place.
+    """``config`` with the values of a nested table (as parsed from TOML).
 
     Raises:
-        ConfigError: an unknown key, a constant's name, or a value that does not fit.
+        ConfigError: an unknown key, a constant's name, or an invalid value.
     """
     return _apply(config, table, prefix, is_tuning=False)
 
 
 def tune(config: T, values: Mapping[str, str]) -> T:
-    """``config`` with some constants set for an experiment, by name.
+    """``config`` with some constants changed for an experiment, by name.
 
     Raises:
-        ConfigError: no constant has that name, or the value does not fit.
+        ConfigError: no constant has that name, or the value is invalid.
     """
     known, nested = table_of(type(config)), dict[str, Any]()
     for name, text in values.items():
@@ -251,7 +252,7 @@ def tune(config: T, values: Mapping[str, str]) -> T:
 
 
 def tuned(config: Any) -> dict[str, Any]:
-    """The constants of ``config`` that an experiment set, by name."""
+    """The constants of ``config`` that an experiment has changed, by name."""
     found = {}
     for name, info in constants(type(config)).items():
         value = functools.reduce(getattr, info.path, config)
@@ -268,7 +269,7 @@ def refusal_of(info: OptionInfo, written: str) -> ConfigError:
 
 
 def right_name(name: str, known: Iterable[str]) -> str:
-    """The advice for a name that no option has."""
+    """Advice for an unknown option name."""
     return f"it is called {RENAMED[name]} now" if name in RENAMED else nearest(name, known)
 
 

@@ -1,4 +1,5 @@
-"""Entry point of the ``antiphon`` script: light, so that Ctrl-C during its imports ends quietly."""
+"""Entry point of the ``antiphon`` script: it imports little, so that Ctrl-C during imports ends without a
+traceback."""
 
 import sys
 

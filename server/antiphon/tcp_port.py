@@ -1,4 +1,4 @@
-"""TCP ports of protocols apart from HTTP, each an option ``tcp`` in the form of an address."""
+"""TCP ports of protocols other than HTTP, each an option ``tcp`` in the form of an address."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TcpProtocol(StrEnum):
 class TcpPort:
     """One port, on this machine only unless it names a ``host``.
 
-    Its calls go to ``model``, which may be an agent, with the ``voice`` of this name; None are the defaults.
-    Its callers present no key: their sessions and usage count for the ``key`` of this name.
+    Its calls go to ``model``, which may be an agent, with the ``voice`` of this name; None selects the
+    defaults. Its callers present no key: their sessions and usage count for the ``key`` of this name.
     """
 
     protocol: TcpProtocol
@@ -38,7 +38,7 @@ class TcpPort:
 
     @property
     def is_announced(self) -> bool:
-        """Whether mDNS announces it: it is Wyoming's, and other machines reach it."""
+        """Whether mDNS announces it: it is a Wyoming port, and other machines can reach it."""
         is_own = self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
         return self.protocol is TcpProtocol.WYOMING and not is_own
 

@@ -1,7 +1,7 @@
-"""The rules for values, their type, range and choices: one check and one wording for all that is read.
+"""The rules for values, their type, range and choices: one check and one wording for all inputs.
 
-Options, sampling parameters, queries, JSON events, manifests and messages between processes each raise an
-error of their own with the text of a :class:`Fault`.
+Options, sampling parameters, queries, JSON events, manifests and messages between processes each raise their
+own exception with the text of a :class:`Fault`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 Types: TypeAlias = type | tuple[type, ...]
 
 MAX_SHOWN_CHARS: Final = 40
-"""Characters of a refused value that an error repeats."""
+"""Most characters of a rejected value that an error repeats."""
 
 LARGEST: Final = sys.float_info.max
-"""Numbers beyond it, and NaN, count as not finite."""
+"""Larger numbers, and NaN, count as not finite."""
 
 NAMES: Final[Mapping[type, str]] = {
     str: "a string",
@@ -36,19 +36,19 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d{1,19}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a value does not fit: the end of a sentence that begins with its name."""
+    """The reason why a value is invalid: the end of a sentence that begins with its name."""
 
     words: str
     is_type: bool
-    """Whether it has the wrong type."""
+    """Whether its type is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
     """The rule for a value.
 
-    An int passes for a float, a bool for no number, and a float has to be finite. ``also`` are values outside
-    of the range that pass too, each with its meaning ("" where the value is clear).
+    An int is accepted as a float, a bool is never a number, and a float has to be finite. ``also`` are
+    accepted values outside of the range, each with its meaning ("" if the value is clear).
     """
 
     types: Types
@@ -58,7 +58,7 @@ class ValueRule:
     also: Mapping[Any, str] = field(default_factory=dict)
 
     def fault(self, value: Any) -> Fault | None:
-        """Why ``value`` does not fit, or None."""
+        """The reason why ``value`` is invalid, or None."""
         if isinstance(value, str) and value in self.also:
             return None
         if not self._is_of_kind(value):
@@ -75,13 +75,13 @@ class ValueRule:
         return None
 
     def _is_of_kind(self, value: Any) -> bool:
-        """Whether JSON gave ``value`` one of the types."""
+        """Whether ``value``, from JSON, has one of the types."""
         if isinstance(value, bool):
             return bool in self.kinds
         return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
 
     def converted(self, value: Any) -> Any:
-        """A value that fits, in the rule's type: whole numbers become floats where it is float."""
+        """A valid value in the rule's type: whole numbers become floats for a float."""
         return float(value) if float in self.kinds and isinstance(value, int) else value
 
     @property
@@ -91,12 +91,12 @@ class ValueRule:
 
     @property
     def is_whole(self) -> bool:
-        """Whether only whole numbers pass."""
+        """Whether only whole numbers are valid."""
         return int in self.kinds and float not in self.kinds
 
     @property
     def is_optional(self) -> bool:
-        """Whether None passes."""
+        """Whether None is valid."""
         return type(None) in self.kinds
 
     @property
@@ -122,7 +122,7 @@ class ValueRule:
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it: numbers and strings cut, of others the kind."""
+    """A value in the form of errors: numbers and strings truncated, for others the type."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return NAMES.get(type(value), f"a {type(value).__name__}")
     text = repr(value) if isinstance(value, str) else str(value)
@@ -130,14 +130,14 @@ def shown(value: object) -> str:
 
 
 def plain(number: float | None) -> str:
-    """A bound as people write it, without a needless fraction."""
+    """A bound in decimal notation, without a needless fraction."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def read_number(text: str, *, is_whole: bool) -> int | float | None:
     """The number in ``text``, or None.
 
-    Digits as JavaScript prints them; underscores, spaces, nan and inf are no numbers.
+    Digits in JavaScript's notation; underscores, spaces, nan and inf are invalid.
     """
     if is_whole:
         return int(text) if _WHOLE.fullmatch(text) else None

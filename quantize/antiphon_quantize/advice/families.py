@@ -22,20 +22,20 @@ CARD: Final = 2048
 
 DEPFORMER_DIM: Final = 1024
 LAYER_WEIGHTS: Final = 12.25
-"""Weights of one layer, in squares of its width: 4 of attention, 8.25 of the feed-forward part."""
+"""Weights of one layer, in squares of its width: 4 for attention, 8.25 for the feed-forward part."""
 
 MIMI_PARAMETERS: Final = 96_100_000
 MIMI_BYTES: Final = 4 * MIMI_PARAMETERS
-"""Bytes of the codec, which stays in float32."""
+"""Bytes of the codec, which remains in float32."""
 
 MIMI_STATE_BYTES: Final = 8_200_000
 """Codec state of one session and direction: keys and values of a transformer, in float32."""
 
 INT8_SCALES: Final = 1.002
-"""Bytes of an INT8 weight with its share of the scale of its row."""
+"""Bytes of an INT8 weight, with its share of the scale of its row."""
 
 HEAD_DIM: Final = 128
-"""Head width of the large transformer: a scale of 4 bytes goes with as many INT8 keys, or values."""
+"""Head width of the large transformer: one scale of 4 bytes for this number of INT8 keys, or values."""
 
 PRECISIONS: Final = ("bf16", "int8")
 
@@ -43,7 +43,7 @@ CHUNK_TOKENS: Final = 50
 CHUNK_FRAMES: Final = 234
 VOICE_FRAMES: Final = 126
 CODEC_STEPS: Final = 16
-"""Of Pocket-TTS: what is said at once and how long it may take, a voice, and the codec's steps a frame."""
+"""For Pocket-TTS: the length of a chunk and its limit, a voice, and the codec's steps a frame."""
 
 TRANSLATION: Final = "translation"
 """Speech translation."""
@@ -51,7 +51,8 @@ TRANSLATION: Final = "translation"
 
 @dataclass(frozen=True, slots=True)
 class DepformerShape:
-    """The small transformer that speaks the codebooks of one frame; ``rank`` is of its embeddings, 0 full."""
+    """The small transformer that generates the codebooks of one frame; ``rank`` is that of its embeddings, 0
+    for full."""
 
     layers: int
     hidden: int
@@ -99,13 +100,13 @@ class SpeechFamily:
 
     @property
     def temporal_parameters(self) -> int:
-        """Parameters of the large transformer, with attention to a voice if it has that."""
+        """Parameters of the large transformer, including attention to a voice if it has that."""
         weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
         return round(weights * self.dim**2 * self.layers)
 
     @property
     def depformer_parameters(self) -> int:
-        """Parameters of the small transformer, embeddings and output heads included."""
+        """Parameters of the small transformer, including embeddings and output heads."""
         if self.depformer is None:
             return 0
         dep, wide = self.depformer, DEPFORMER_DIM
@@ -133,7 +134,8 @@ class SpeechFamily:
         return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
 
     def kv_bytes(self, precision: str) -> int:
-        """Bytes of one session's keys and values at full context, with the voice's, which stay in bf16."""
+        """Bytes of one session's keys and values at full context, including the voice's, which remain in
+        bf16."""
         per_position = 2 * self.dim * self.layers
         return round(per_position * (self.context * _kept_bytes(precision) + self.cross_context * 2))
 
@@ -142,7 +144,8 @@ class SpeechFamily:
         return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES
 
     def work(self, precision: str) -> TickWork:
-        """What a tick asks of a GPU: of embeddings it reads a line each, of sets all that its steps use."""
+        """The work of a tick on a GPU: of embeddings it reads one row each, of sets all that its steps
+        use."""
         is_int8 = precision == "int8"
         size, dep = INT8_SCALES if is_int8 else 2.0, self.depformer
         inner, plain = float(self.temporal_parameters), float(self.text_card * self.dim)
@@ -184,8 +187,8 @@ class TextFamily:
 class PocketFamily:
     """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
 
-    They are sorted by language. ``parameters`` are the published ones, without the encoder, which turns
-    recordings into voices and is loaded too.
+    They are sorted by language. ``parameters`` are the published ones, without the encoder, which makes
+    voices from recordings and is loaded, too.
     """
 
     precisions: ClassVar = ("float32",)
@@ -229,7 +232,8 @@ class PocketFamily:
         return 4 * self.parameters
 
     def kv_bytes(self, _precision: str) -> int:
-        """Keys and values of one session: a chunk of 50 tokens, 234 frames, in a voice of ten seconds."""
+        """Bytes of keys and values of one session: a chunk of 50 tokens, 234 frames, in a voice of ten
+        seconds."""
         return 2 * 4 * self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
 
     def row_bytes(self, precision: str) -> int:
@@ -244,7 +248,7 @@ AudioFamily: TypeAlias = SpeechFamily | PocketFamily
 
 @dataclass(frozen=True, slots=True)
 class ModelFamilies:
-    """All known families, in the file's order; ``read_on`` is the day the owners' model cards were read."""
+    """All known families, in the file's order; ``read_on`` is the date of the owners' model cards."""
 
     read_on: date
     speech: tuple[SpeechFamily, ...]

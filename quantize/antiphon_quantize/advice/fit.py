@@ -1,4 +1,4 @@
-"""Models that fit the memory of a machine, and their sessions: arithmetic, with its terms kept."""
+"""Models that fit the memory of a machine, and their sessions: arithmetic with all terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon_quantize.advice.families import AudioFamily, SpeechFamily, TextFam
 F = TypeVar("F")
 
 FRAME_MS = 80.0
-"""Of every published speech model."""
+"""Frame length of every published speech model, in ms."""
 
 TEXT_TOKENS = 8192
 """Tokens of a text model's conversation of an hour."""
@@ -74,7 +74,7 @@ class FitRequest:
 
     ``modality`` and ``language`` None mean any; ``sessions`` at once.
 
-    A known ``card`` bounds the sessions by time too.
+    A known ``card`` also limits the sessions by time.
     """
 
     memory_bytes: int
@@ -102,7 +102,7 @@ def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> Memo
 
 
 def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
-    """The calls that ``--slots auto`` computes for a GPU: the fewer of those by memory and by time."""
+    """The calls that ``--slots auto`` computes for a GPU: the smaller number by memory and by time."""
     by_memory = most_rows(speech_facts(family, precision, round(card.memory_bytes)))
     return min(by_memory, slots_on(card, family.work(precision), family.kind, FRAME_MS, EngineConfig()).slots)
 
@@ -117,7 +117,7 @@ def matches(family: AudioFamily, request: FitRequest) -> bool:
 
 
 def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit[AudioFamily]]:
-    """What fits, the best first: without conditions to accept, more parameters, then more precision."""
+    """Models that fit, the best first: without conditions to accept, more parameters, then more precision."""
     fits = []
     for family in families:
         for precision in family.precisions:
@@ -184,7 +184,8 @@ def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[
 
 CORE_BYTES_PER_S: Final = 22.3e9
 MACHINE_BYTES_PER_S: Final = 90e9
-"""Memory rate of a core, as measured on two (docs/benchmarks/cpu-7b.md), and the most of all cores."""
+"""Memory rate of a core, as measured on two (docs/benchmarks/cpu-7b.md), and the highest rate of all
+cores."""
 
 SHARE_REACHED: Final = 0.53
 """Share of that rate with INT4 weights: moshi-7b takes 173 ms a frame on two cores."""
@@ -195,7 +196,7 @@ CPU_LIMIT_MS: Final = 68.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory for a model here: a GPU's, or the machine's with ``cores`` (0: a GPU)."""
+    """Memory for a model on this machine: a GPU's, or the host's with ``cores`` (0: a GPU)."""
 
     bytes: int
     where: str
@@ -203,7 +204,7 @@ class Memory:
 
 
 def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
-    """The largest GPU's memory; without a GPU the machine's."""
+    """The largest GPU's memory; without a GPU the host's."""
     largest = max(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if largest is None:
         return Memory(host_bytes, "memory", cores)
@@ -240,7 +241,7 @@ def cached_repositories(cache: Path) -> dict[str, int]:
 
 
 def fits_here(family: AudioFamily, memory: Memory) -> str:
-    """Whether a model runs here: the precision and the most sessions by memory, or the reason against it."""
+    """Whether a model runs here: the precision and the most sessions by memory, or the reason why not."""
     fits = speech_that_fits([family], FitRequest(memory.bytes))
     if not fits:
         return "too large"
@@ -253,6 +254,7 @@ def fits_here(family: AudioFamily, memory: Memory) -> str:
 
 
 def frame_on_cpu_ms(family: SpeechFamily, cores: int) -> float:
-    """Compute the time of one session's frame in INT4 on this many cores from the bytes that it reads."""
+    """Milliseconds of one session's frame in INT4 on this number of cores, computed from the bytes that it
+    reads."""
     rate = SHARE_REACHED * min(cores * CORE_BYTES_PER_S, MACHINE_BYTES_PER_S)
     return 1000 * (family.parameters / 2 + family.codec_bytes) / rate

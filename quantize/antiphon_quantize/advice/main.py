@@ -43,7 +43,7 @@ SERVICES = {
     PipelineKind.STT: ("stt", "stt-gpu"),
     PipelineKind.TTS: ("tts", "tts-gpu"),
 }
-"""The services of compose.yaml by the kind of their model; the first is named after it, and runs on a CPU."""
+"""The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
 
 RESUMABLE = (
     "--worker=auto",
@@ -60,14 +60,14 @@ CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
     '    build: {"args": {"EXTRAS": "torch,pocket,quantize,otel"}}',
 )
-"""The image that runs published models on a CPU: compose.yaml gives duplex the one without torch."""
+"""The image that runs published models on a CPU: compose.yaml uses the one without torch for duplex."""
 
 
 def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
-    """Return a file that ``docker compose`` reads after compose.yaml.
+    """A file that ``docker compose`` reads after compose.yaml.
 
     Compose reads a file named compose.override.yaml automatically. Every GPU has its own service with the
-    requested sessions, and each worker sees one GPU. Lists are JSON, which is valid YAML.
+    requested sessions, and each worker has one GPU. Lists are JSON, which is valid YAML.
     """
     kind = fit.family.kind
     model = fit.family.model(request.language)
@@ -149,7 +149,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
     ``today`` is compared with the date of the table of published models, for a warning after six months.
 
     Raises:
-        ConfigError: an option that cannot be used.
+        ConfigError: an invalid option.
     """
     options = build_parser().parse_args(list(argv))
     families = load_families()

@@ -36,17 +36,17 @@ INDENT: Final = "    "
 
 
 def gigabytes(size: float) -> str:
-    """Bytes as GB, which are 10^9, or as MB."""
+    """Bytes as GB (10^9) or MB."""
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def count(parameters: int) -> str:
-    """Parameters as B, which are 10^9, or as M."""
+    """Parameters as B (10^9) or M."""
     return f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Columns as wide as their content."""
+    """A text table with columns as wide as their content."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
@@ -101,7 +101,7 @@ FRESH_DAYS = 183
 
 
 def families_age(read_on: date, today: date) -> str:
-    """The day of the table, with a warning when it is over six months old."""
+    """The date of the table, with a warning if it is over six months old."""
     days = (today - read_on).days
     dated = f"published models as of {read_on.isoformat()}"
     if days <= FRESH_DAYS:

@@ -1,4 +1,4 @@
-"""The benchmark card: model, machine, command and results; and its JSON, strictly read."""
+"""The benchmark card (model, machine, command and results), and its JSON, read strictly."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PREFERRED: Final[Mapping[str, str]] = {
     "codec stoi loss": "STOI of the codec",
     "codec codes": "codes equal to the baseline's",
 }
-"""Measures of the gate that may represent quality as a whole, the best first, and their labels."""
+"""Measures of the gate that may represent overall quality, the best first, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Metric:
 
     @property
     def score(self) -> float | None:
-        """The model's own number: the candidate's where there are two, else the comparison itself."""
+        """The model's own number: the candidate's if there are two, else the comparison itself."""
         return self.value if self.candidate is None else self.candidate
 
 
@@ -102,12 +102,12 @@ class Quality:
 
 
 def not_judged(baseline: str, why: str) -> Quality:
-    """An unknown quality."""
+    """A quality that was not judged, with the reason."""
     return Quality(baseline, None, "", (), why)
 
 
 def quality_from_json(values: Any, baseline: str, where: str) -> Quality:
-    """The quality that ``antiphon gate --json`` wrote; ``where`` names it in messages.
+    """The quality in the output of ``antiphon gate --json``; ``where`` names it in messages.
 
     Raises:
         ConfigError: the file was not written by the gate.
@@ -166,7 +166,8 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFacts:
-    """``count`` is GPUs in use, or processors this process may run on; ``threads`` those of the model."""
+    """``count`` is the number of GPUs in use, or of processors available to this process; ``threads`` those
+    of the model."""
 
     device: str
     count: int
@@ -176,7 +177,7 @@ class HardwareFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationFacts:
-    """``method`` and ``calibration`` as text, "none" where there is none."""
+    """``method`` and ``calibration`` as text, "none" if there is none."""
 
     method: str
     calibration: str
@@ -197,7 +198,7 @@ class SubjectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A measure over all turns: the median, the least and the largest."""
+    """A measure over all turns: the median, the smallest and the largest."""
 
     median: float
     low: float
@@ -208,11 +209,11 @@ class Spread:
 class RowsResult:
     """Results at one number of rows.
 
-    Percentiles are of all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
-    over the turns. ``late`` ticks ended over a frame's length after their frame was complete.
-    ``frames_per_s`` and ``realtime_factor``, seconds of audio answered in a second, count all rows together,
-    back to back. ``speed_ratio`` is frames_per_s over the baseline's (without one: the first model's) of the
-    same turn.
+    Percentiles are over all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
+    over the turns. ``late`` counts ticks that ended over a frame's length after their frame was complete.
+    ``frames_per_s`` and ``realtime_factor`` (seconds of audio answered per second) count all rows together,
+    back to back. ``speed_ratio`` is frames_per_s divided by the baseline's (without one, the first model's)
+    of the same turn.
     """
 
     rows: int
@@ -244,7 +245,8 @@ class MeasuredMemory:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model of a card. ``rows_in_time`` is a lower bound where the most rows measured were in time."""
+    """One model of a card. ``rows_in_time`` is a lower bound if the largest measured number of rows was in
+    time."""
 
     label: str
     facts: SubjectFacts

@@ -1,4 +1,4 @@
-"""``antiphon doctor``: what of this machine a server uses, what is missing, and what will run."""
+"""``antiphon doctor``: the parts of this machine that a server uses, missing parts, and what can run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from antiphon_quantize.bench.slots import Found, find_slots
 
 LEAST_PYTHON = (3, 11)
 LEAST_MEMORY_BYTES = 1_000_000_000
-"""Memory of the default model with its server, and as much again."""
+"""Memory of the default model with its server, twice."""
 LEAST_FILES = 4096
 """Open files of a thousand calls with their recordings, and a reserve."""
 NAME_WIDTH = 10
@@ -138,7 +138,7 @@ def check_gpus(
 
 
 def check_files(limit: int | None = None) -> DoctorLine:
-    """The open files of a server, which raises its own limit as far as allowed."""
+    """The limit on open files of a server, which raises its own limit as far as allowed."""
     limit = raise_open_file_limit() if limit is None else limit
     if limit < LEAST_FILES:
         remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
@@ -147,7 +147,7 @@ def check_files(limit: int | None = None) -> DoctorLine:
 
 
 def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
-    """The sound card, only for ``antiphon talk``."""
+    """Sound input and output, which only ``antiphon talk`` needs."""
     if find("sounddevice") is None:
         return DoctorLine(
             "sound", DoctorState.OK, "not looked at without the extra talk; a server needs none"
@@ -241,7 +241,7 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def judge(what: str, found: Found) -> DoctorLine:
-    """The finding of a measurement."""
+    """The finding from a measurement."""
     words = (
         f"{what}: {found.slots} calls at once; a tick of their ready rows takes {found.p99_ms:.1f} ms "
         f"(p99 of {len(found.turn.tick_s)}), the most is {found.limit_ms:.0f}"
@@ -267,7 +267,7 @@ def main(argv: Sequence[str]) -> int:
     """Print a line for each finding, with its remedy; 1 if a required part is missing.
 
     Raises:
-        ConfigError: an option that cannot be used.
+        ConfigError: an invalid option.
     """
     asked = _parse(argv)
     findings: list[DoctorLine] = []

@@ -1,4 +1,4 @@
-"""``antiphon bench``: the benchmark card of models as they run here, and ``antiphon bench slots``."""
+"""``antiphon bench``: the benchmark card of models on this machine, and ``antiphon bench slots``."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ The most slots that are answered in time: antiphon bench slots --help.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and write the card; returns the exit code, 1 when the quality gate failed a model.
+    """Measure and write the card; returns the exit code, 1 if the quality gate failed a model.
 
     Raises:
-        AntiphonError: an option that cannot be used, or a model that cannot be run.
+        AntiphonError: an invalid option, or a model that cannot be run.
     """
     if argv and argv[0] == "slots":
         return slots.main(argv[1:])

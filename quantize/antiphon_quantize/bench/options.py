@@ -22,7 +22,7 @@ from antiphon_quantize.gate_run import Material, Side
 def run_gate(
     candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
 ) -> Quality:
-    """The gate's verdict on a model against its original, by its recipe's limits.
+    """The gate's verdict on a model compared with its original, by its recipe's limits.
 
     Raises:
         MissingExtraError: a package that the gate needs is not installed.
@@ -67,7 +67,7 @@ class QualitySource:
                 f"{len(files)} files of quality for {len(self._judged)} models that are not the baseline"
             )
         name = "" if baseline is None else baseline.label
-        pairs = zip(self._judged, files, strict=False)  # of one length, or there are no files
+        pairs = zip(self._judged, files, strict=False)  # of equal length, or there are no files
         self._read = {label: read_quality(Path(file), name) for label, file in pairs}
 
     def quality(self, label: str) -> Quality | None:
@@ -79,12 +79,12 @@ class QualitySource:
         try:
             return self._gate(self._judged[label], self._baseline)
         except (AntiphonError, MemoryError, RuntimeError) as error:
-            # The other measurements must not be lost. Torch reports short memory by the last of these.
+            # The other measurements must not be lost. Torch reports a lack of memory by the last of these.
             return not_judged(self._baseline.label, str(error) or type(error).__name__)
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:
-    """Options for models, several of them, and their backend."""
+    """Options for one or several models, and their backend."""
     parser.add_argument("--model", action="append", help=f"{MODEL_HELP}; repeat for several")
     parser.add_argument("--config", metavar="FILE.toml", help="models as antiphon serve reads them")
     add_backend_options(parser)

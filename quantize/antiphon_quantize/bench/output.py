@@ -1,4 +1,4 @@
-"""The card in Markdown and as a picture, and the three files of a run, numbered where they exist."""
+"""The card in Markdown and as a picture, and the three files of a run, numbered if they exist."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def draw(card: Card, path: Path) -> None:
 
 
 def quality_points(card: Card) -> tuple[str, dict[str, float]]:
-    """What stands for quality on this card, as text, and its finite number for every model that has one.
+    """The measure of quality on this card, as text, and its finite number for every model that has one.
 
     It is the first model's headline. The baseline's number comes from the gate's comparison with the others,
     or is 1 for a measure of similarity.
@@ -133,7 +133,7 @@ NOT_MEASURED = "not measured"
 
 
 def render(card: Card, figure: str | None = None) -> str:
-    """The whole card; ``figure`` is the file name of its PNG, where there is one."""
+    """The whole card; ``figure`` is the file name of its PNG, if there is one."""
     plan, entries = card.plan, card.entries
     frame_ms = entries[0].facts.frame_ms
     parts = [
@@ -174,7 +174,7 @@ def summary(card: Card) -> str:
 
 
 def speed_of(card: Card) -> str:
-    """The model that speeds are ratios to."""
+    """The reference model of speed ratios."""
     return card.baseline or card.entries[0].label
 
 
@@ -287,7 +287,7 @@ def verdict(quality: Quality | None) -> str:
 
 
 def memory_words(memory: MeasuredMemory) -> str:
-    """The memory of a model."""
+    """The memory of a model, as text."""
     parts = {
         "peak RSS of its process": memory.peak_rss,
         "device": memory.device,
@@ -305,7 +305,7 @@ def size_words(size: float) -> str:
 
 
 def spread_words(spread: Spread, digits: int) -> str:
-    """The median, with the least and the largest in brackets."""
+    """The median, with the smallest and the largest in brackets."""
     middle, low, high = (f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high))
     return f"{middle} ({low} to {high})"
 
@@ -314,13 +314,13 @@ SUFFIXES = (".md", ".json", ".png")
 
 
 def free_place(out: Path) -> Path:
-    """``out``, or ``out-2``, ``out-3`` and so on: the first place with none of a card's files."""
+    """``out``, or ``out-2``, ``out-3`` and so on: the first name without any of a card's files."""
     names = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if not any(path.exists() for path in _paths(name)))
 
 
 def can_draw() -> bool:
-    """Whether the card gets a picture; without matplotlib it prints the reason and continues."""
+    """Whether the card gets a picture; without matplotlib the reason is printed."""
     try:
         load_matplotlib()
     except MissingExtraError as error:
@@ -351,7 +351,7 @@ def check_absent(*paths: Path) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet, and the folders above it.
+    """Write a new file, and the folders above it.
 
     Raises:
         ConfigError: it exists, or cannot be written.
@@ -366,5 +366,5 @@ def write_new(path: Path, text: str) -> None:
 
 
 def tell(line: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201

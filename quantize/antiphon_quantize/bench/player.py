@@ -22,7 +22,7 @@ from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
 LEVEL = 0.1
 """Standard deviation of the noise input of every row: about that of speech."""
 SPOKEN_TOKEN, SPOKEN_TEXT = 5, "Hello."
-"""The word that a tts row gets repeatedly: a token that is no padding, and a sentence of its own."""
+"""The repeated word of a tts row: a token that is not padding, and a separate sentence."""
 THROUGHPUT_SHARE = 0.25
 """Additional share of a turn's seconds for ticks back to back."""
 LEAST_TICKS = 5
@@ -32,8 +32,8 @@ LEAST_TICKS = 5
 class TickTurn:
     """One model's turn at one number of rows.
 
-    ``tick_s`` has the seconds of every paced tick; ``late`` of them ended over a frame's length after
-    their frame was complete. ``frames`` were then answered back to back, all rows together, in ``frames_s``.
+    ``tick_s`` has the seconds of every paced tick; ``late`` of them ended over a frame's length after their
+    frame was complete. ``frames`` were then answered back to back, all rows together, in ``frames_s``.
     """
 
     rows: int
@@ -51,7 +51,7 @@ def take_turn(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> TickTurn:
-    """Make ``rows`` rows fresh, run ``plan.lead_frames`` uncounted ticks, then measure.
+    """Reset ``rows`` rows, run ``plan.lead_frames`` uncounted ticks, then measure.
 
     Raises:
         ConfigError: the backend has fewer rows.
@@ -96,7 +96,7 @@ class _Feed:
     _text: tuple[tuple[TextEntry, ...], ...]
 
     def tick(self) -> None:
-        """One tick; the first one makes the rows fresh."""
+        """Run one tick; the first one resets the rows."""
         self._backend.step(StepInputs(self._rows, self._reset, self._pcm, self._text))
         self._reset = np.zeros_like(self._reset)
 
@@ -106,7 +106,7 @@ def no_progress(done: int, total: int, what: str) -> None:
 
 
 END_TIMEOUT_S = 10.0
-"""Seconds for a process to end; then it is killed."""
+"""Seconds for a process to end, before it is killed."""
 
 
 class Player(Protocol):
@@ -123,7 +123,7 @@ class Player(Protocol):
         """The largest memory so far."""
 
     def close(self) -> None:
-        """End it."""
+        """End the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,8 @@ class FarPlayer:
 
 
 def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
-    """A player's process: progress as tuples, facts, then an answer to each question; a str is an error."""
+    """Run a player's process: progress as tuples, facts, then an answer to each question; a str is an
+    error."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches both processes: the parent will close the pipe
@@ -229,5 +230,5 @@ def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
             pipe.send(player.memory() if rows is None else player.take_turn(rows))
     except (EOFError, BrokenPipeError):
         return
-    except (AntiphonError, MemoryError, RuntimeError) as error:  # torch reports short memory by the last
+    except (AntiphonError, MemoryError, RuntimeError) as error:  # torch reports a lack of memory by the last
         pipe.send(f"{error}" or type(error).__name__)

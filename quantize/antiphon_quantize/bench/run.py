@@ -1,4 +1,4 @@
-"""A whole run: every model loaded, then turn by turn, then the numbers of the card."""
+"""A whole run: every model is loaded, then measured turn by turn, then summarised on the card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon_quantize.bench.player import Player, TickTurn
 def summarise(
     turns: Mapping[str, Sequence[TickTurn]], plan: TickPlan, *, frame_ms: float, baseline: str | None
 ) -> dict[str, tuple[RowsResult, ...]]:
-    """Every model's results, one per number of rows, from its turns in the order they were taken.
+    """Every model's results, one per number of rows, from its turns in the order of measurement.
 
     Speed is a ratio to the ``baseline``'s of the same turn, or to the first model's if that is None; the
     reference itself has none.
@@ -70,8 +70,8 @@ def spread(values: Iterable[float]) -> Spread:
 def timely_rows(results: Sequence[RowsResult], frame_ms: float) -> tuple[int, bool]:
     """The most rows whose p99 tick is in time, by the server's own rule, and whether it is a bound.
 
-    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. It is a lower bound
-    where even the most rows that were measured are in time; 0 where the fewest, 1 or more, are not.
+    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. It is a lower bound if
+    even the largest measured number of rows is in time; 0 if the smallest is not.
     """
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=EngineConfig().tick_reserve_fraction)
     ticks = [TickTime(result.rows, result.p99_ms / 1000) for result in results]

@@ -64,7 +64,7 @@ class Found:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether p99 is within it."""
+        """Whether p99 is within the limit."""
         return self.p99_ms <= self.limit_ms
 
 
@@ -76,10 +76,10 @@ def find_slots(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Let the engine choose its slots, and tick their ready rows for ``seconds``.
+    """Choose slots with the engine, and run ticks of their ready rows for ``seconds``.
 
     Raises:
-        ConfigError: one row does not fit into memory, or no measure can decide.
+        ConfigError: one row does not fit into memory, or no measurement can decide.
         BackendError: memory ran out.
     """
     backend: Backend = make_sized(factory, config, clock)
@@ -113,7 +113,7 @@ def main(
     """Find the slots of one model and write the configuration; 1 if they are not in time.
 
     Raises:
-        AntiphonError: an option that cannot be used, a file that exists, a model that cannot be run.
+        AntiphonError: an invalid option, a file that exists, or a model that cannot be run.
     """
     options = _parse(argv)
     out = Path(options.out)

@@ -94,7 +94,7 @@ def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """The rounding of the weights, by the manifest, and their form at run time, by the backend."""
+    """The rounding of the weights, from the manifest, and their form at run time, from the backend."""
     recipe = checkpoint.quantization_for(info.name)
     made = NONE
     if recipe is not None:
@@ -147,7 +147,7 @@ def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> M
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
     """The largest memory of this process so far.
 
-    Not ``ru_maxrss`` where there is another way: on Linux a child begins with its parent's.
+    ``ru_maxrss`` is used only without another way: on Linux a child begins with its parent's.
     """
     try:
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)

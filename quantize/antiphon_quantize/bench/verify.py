@@ -43,8 +43,8 @@ from antiphon_quantize.gate_sound import built_in_clips
 
 GREEDY = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 LEAST_SNR_DB = 40.0
-"""Signal-to-noise ratio in dB above which sound agrees: rounding in float32 stays above it, another token
-far below."""
+"""Signal-to-noise ratio in dB above which sound counts as equal: rounding in float32 stays above it, another
+token far below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Parity:
 
 
 def speak(make: Callable[[], Backend], pcm: FloatArray) -> BackendOutput:
-    """The greedy output of a backend for ``pcm [frames, frame_samples]``; the backend is closed again."""
+    """The greedy output of a backend for ``pcm [frames, frame_samples]``; closes the backend."""
     backend = make()
     try:
         backend.warm_up(no_progress)
@@ -153,10 +153,10 @@ class VerifiedPart:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Verify a model; returns the exit code, 1 when a part of it failed.
+    """Verify a model; returns the exit code, 1 if a part of it failed.
 
     Raises:
-        AntiphonError: an option that cannot be used, or a model that cannot be reached or run.
+        AntiphonError: an invalid option, or a model that cannot be reached or run.
     """
     options = _parse(argv)
     plan, out = plan_of(options), free_place(Path(options.out))
@@ -181,13 +181,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def told(finding: VerifiedPart) -> VerifiedPart:
-    """Print a finding at once."""
+    """Print a finding, and return it."""
     print(finding, flush=True)  # noqa: T201
     return finding
 
 
 def check_files(checkpoint: Checkpoint) -> VerifiedPart:
-    """Read every file that the manifest has a digest of."""
+    """Compare every file that has a digest in the manifest."""
     try:
         count = checkpoint.verify()
     except AntiphonError as error:

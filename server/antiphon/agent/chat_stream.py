@@ -1,4 +1,4 @@
-"""The stream of a chat completion: server-sent events to pieces of a reply, without I/O, and bounded."""
+"""The stream of a chat completion: server-sent events to pieces of a reply, without I/O, with limits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Final, TypeAlias
 from antiphon.errors import TextModelError
 
 MAX_LINE_BYTES: Final = 65_536
-"""Most bytes of one event of a stream, which holds a token or a few."""
+"""Most bytes of one event of a stream, which contains one token or a few."""
 
 MAX_REPLY_CHARS: Final = 32_768
 """Most characters of a reply: half an hour of speech; a longer one is cut."""
 
 MAX_EVENTS: Final = 65_536
-"""Most events of a reply, with those of reasoning; a longer one is an error."""
+"""Most events of a reply, including those of reasoning; a longer one is an error."""
 
 MAX_ARGUMENT_CHARS: Final = 65_536
 MAX_TOOL_CALLS: Final = 16
 MAX_NAME_CHARS: Final = 256
-"""Limits of the arguments of all tool calls of a reply, of their number, and of their names and ids."""
+"""Limits on the arguments of all tool calls of a reply, on their number, and on their names and ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class TokensUsed:
-    """The tokens of the request and the reply, by the text model's own count."""
+    """The tokens of the request and the reply, counted by the text model."""
 
     tokens_in: int
     tokens_out: int
@@ -60,7 +60,7 @@ Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
 
 
 class Thoughts:
-    """Leaves out a model's reasoning within its text, between ``<think>`` and ``</think>``."""
+    """Removes a model's reasoning from its text, between ``<think>`` and ``</think>``."""
 
     MARKS: Final = ("<think>", "</think>")
 
@@ -70,7 +70,7 @@ class Thoughts:
         self._thinks = False
 
     def feed(self, text: str) -> str:
-        """Add text; returns the part that is certainly no reasoning, nor part of a mark."""
+        """Add text; returns the part that is certainly neither reasoning nor part of a mark."""
         text, said = self._rest + text, ""
         while True:
             mark = self.MARKS[self._thinks]
@@ -90,7 +90,8 @@ class Thoughts:
 
 
 class ChatStream:
-    """The parser of one reply; ``events`` counts those so far. ``is_done``: the rest does not matter."""
+    """The parser of one reply; ``events`` counts those so far. ``is_done``: the rest of the stream is
+    ignored."""
 
     def __init__(self) -> None:
         """Start before the first byte."""
@@ -118,7 +119,7 @@ class ChatStream:
             )
         pieces: list[Piece] = []
         for line in lines:
-            if not self.is_done and line.startswith(b"data:"):  # else a comment, a name, or an event's end
+            if not self.is_done and line.startswith(b"data:"):  # else a comment, a name, or an end
                 pieces += self._event(line[5:].strip())
         return pieces
 
@@ -179,7 +180,7 @@ class ChatStream:
         return [piece for call in calls for piece in self._tool_call(call)]
 
     def _tool_call(self, call: Mapping[str, Any]) -> list[CallPiece]:
-        """The piece of a tool call, none where it adds nothing."""
+        """The piece of a tool call; none if it adds nothing."""
         function = call.get("function") or {}
         if not isinstance(function, dict):
             raise TextModelError("the text model sent a tool call that cannot be read")

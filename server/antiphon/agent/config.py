@@ -20,7 +20,7 @@ VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModelConfig:
-    """A text model of an agent: an endpoint that has ``/chat/completions``."""
+    """A text model of an agent: an endpoint with ``/chat/completions``."""
 
     llm: str = option("", "URL of an OpenAI-compatible text model, with its /v1", metavar="URL")
     llm_model: str | None = option(None, "the name of its model; by default the only one it has")
@@ -47,7 +47,7 @@ class TextModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """One voice agent of a server: an entry of ``[[agents]]``, or what ``--agent`` stands for."""
+    """One voice agent of a server: an entry of ``[[agents]]``, or the agent of ``--agent``."""
 
     name: str = option("", "the name that clients ask for", metavar="NAME")
     stt: str | None = option(None, "the recogniser, a model served here; by default the only one")

@@ -1,4 +1,4 @@
-"""The conversation of a call for a text model: bounded in tokens, without words that were not played."""
+"""The conversation of a call for a text model: limited in tokens, without words that were not played."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_ENTRIES: Final = 1000
-"""Most entries; above it the oldest are dropped, system texts last: a model's context holds fewer."""
+"""Most entries, more than a model's context holds; above it the oldest are dropped, system texts last."""
 
 MAX_CHARS: Final = 1_048_576
 """Most characters of all entries; above it the oldest are dropped, too."""
 
 BYTES_A_TOKEN: Final = 3
 TOKENS_A_MESSAGE: Final = 4
-"""Bytes per token, a cautious estimate for English; the text model's own tokenizer is not known here."""
+"""Bytes per token, a low estimate for English; the text model's own tokenizer is not available here."""
 
 
 class Role(StrEnum):
@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """One entry. A reply has its ``words`` with the time of their ends in its sound, in milliseconds.
+    """One entry. A reply has its ``words``, each with the time of its end in the sound, in milliseconds.
 
     ``lost`` are begins and ends of sound that did not reach the client. ``call_id`` and ``name`` are a tool
     call's, whose ``text`` are the arguments.
@@ -87,7 +87,7 @@ class History:
         return self._entries[name]
 
     def put(self, name: str, entry: HistoryEntry, *, after: str | None = None) -> None:
-        """Add an entry after ``after``; None: at the end; "": in front of all."""
+        """Add an entry after ``after``; None: at the end; "": at the start."""
         self._entries[name] = entry
         self._entries.move_to_end(name)
         if after is not None and (not after or after in self._entries):
@@ -101,7 +101,7 @@ class History:
             chars -= len(gone.shown)
 
     def remove(self, name: str) -> None:
-        """Delete an entry, if there is one of this name."""
+        """Delete the entry of this name, if there is one."""
         self._entries.pop(name, None)
 
     def cut(self, name: str, heard_ms: int) -> None:
@@ -116,9 +116,9 @@ class History:
     def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Messages for a text model: ``instructions``, then as many of the latest entries as fit.
 
-        The latest system texts stay at any age, in half of the tokens; the last of them and the last other
-        entry stay at any length. A tool call is included with its output, so an open call is left out; it
-        is kept until it is answered. With ``names`` only these entries.
+        The latest system texts are kept at any age, within half of the tokens; the last of them and the last
+        other entry are kept at any length. A tool call is included only with its output; an open call waits
+        until it is answered. With ``names`` only these entries are included.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}
@@ -137,7 +137,7 @@ class History:
 
 
 def _latest(groups: Sequence[tuple[HistoryEntry, ...]], tokens: int) -> list[tuple[HistoryEntry, ...]]:
-    """The latest of these groups that fit into ``tokens``, and the very last of any length."""
+    """The latest of these groups that fit into ``tokens``, and the very last at any length."""
     kept: list[tuple[HistoryEntry, ...]] = []
     for group in reversed(groups):
         tokens -= _tokens([group])

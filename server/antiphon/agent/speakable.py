@@ -1,4 +1,4 @@
-"""The words of a text model that are spoken: without markup, code, list marks, addresses and emoji."""
+"""The spoken words of a text model: without markup, code, list marks, addresses and emoji."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final
 
 MAX_HELD_CHARS: Final = 4096
-"""Characters of an incomplete line; a longer one is read as if it ended."""
+"""Most characters of an incomplete line; a longer one is processed as if it had ended."""
 
 FENCE: Final = "```"
 
@@ -17,7 +17,7 @@ _MARKS: Final = re.compile(r"^\s{0,12}(?:[-*+\u2022]\s+|#{1,6}\s+|>\s?|[-*_=]{3,
 _SPAN: Final = re.compile(r"\*+|~{2,}|`+|(?<!\w)_+|_+(?!\w)|\|")
 _TAG: Final = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _OPEN: Final = re.compile(r"!?\[[^\][]{0,500}(?:\](?:\([^()\s]{0,2000})?)?$|<[^<>]{0,200}$")
-"""The end of a text that may still become a link, or a tag."""
+"""The end of a text that may still become a link or a tag."""
 
 _BREAKS: Final = " \u3001\u3002\uff01\uff0c\uff1f"
 """A word is complete before one of these: a space, or its equivalent in Chinese and Japanese."""
@@ -39,7 +39,7 @@ class SpeakableText:
         """Add text; returns the complete words, each followed by a space."""
         *lines, last = (self._line + text).split("\n")
         spoken = [self._whole(line) for line in lines]
-        if not self._is_code:  # a link is one word, with any spaces in it
+        if not self._is_code:  # a link is one word, even with spaces in it
             last = _TAG.sub(" ", _LINK.sub(r"\1", last))
         self._line = last
         if self._is_code or last.lstrip().startswith("`"):
@@ -83,5 +83,5 @@ class SpeakableText:
 
 
 def _marks_are_over(part: str) -> bool:
-    """Whether enough of a line's begin is known to recognise a mark."""
+    """Whether enough of a line's start is known to recognise a mark."""
     return len(part.split()) > 1 or part.strip()[0].isalnum()

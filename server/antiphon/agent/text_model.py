@@ -1,6 +1,6 @@
 """The client of text models: streamed replies of ``/chat/completions`` endpoints, with fallbacks.
 
-No redirect is followed, and no proxy of the environment is used. Errors name an endpoint's host and a status,
+It follows no redirects and uses no proxy of the environment. Errors name an endpoint's host and a status,
 never its server's text, which may quote a key.
 """
 
@@ -24,28 +24,28 @@ from antiphon.errors import TextModelError
 CONNECT_S: Final = 2.0
 FIRST_S: Final = 8.0
 NEXT_S: Final = 8.0
-"""Seconds to connect, from the request to the first piece of a reply, and from one piece to the next."""
+"""Seconds to connect, from the request to the first piece of a reply, and between two pieces."""
 
 THINK_S: Final = 30.0
-"""Seconds from one piece to the next while events without one arrive: the model reasons."""
+"""Seconds between two pieces while events without one arrive: the model reasons."""
 
 TRIES: Final = 2
 """Attempts per endpoint, before any part of a reply has arrived."""
 
 CHECK_S: Final = 2.0
-"""Seconds for an endpoint's answer whether it is available, and for which it is valid."""
+"""Seconds for an endpoint's answer to an availability check, and for which the answer is valid."""
 
 FEED_BYTES: Final = 4096
-"""Most bytes of a stream that are read in one turn, in a millisecond."""
+"""Most bytes of a stream that are parsed at once, in a millisecond."""
 
 MAX_LIST_BYTES: Final = 1_048_576
-"""Most bytes of the list of an endpoint's models."""
+"""Most bytes of an endpoint's list of models."""
 
 MAX_NAMED_CHARS: Final = 100
-"""Characters of a model's name in an error."""
+"""Most characters of a model's name in an error."""
 
 REFUSES: Final = frozenset({429, 503})
-"""Statuses of a full server: it is not asked again at once, nor within its ``Retry-After``."""
+"""Statuses of a full server: it gets no other request at once, nor within its ``Retry-After``."""
 
 MAX_RETRY_AFTER_S: Final = 60
 """Most seconds of a ``Retry-After``; a longer one counts as this."""
@@ -53,7 +53,8 @@ MAX_RETRY_AFTER_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A text model. ``model`` None is the server's only one; its key is in the variable ``key_env``."""
+    """A text model. ``model`` None stands for the server's only one; the key is in the variable
+    ``key_env``."""
 
     url: str
     model: str | None = None
@@ -61,7 +62,7 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """Its name in errors and logs."""
+        """The name of the host in errors and logs."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
@@ -73,7 +74,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A request to a text model; ``tools`` and ``tool_choice`` in the format of its API."""
+    """A request to a text model; ``tools`` and ``tool_choice`` have the format of its API."""
 
     messages: Sequence[Mapping[str, Any]]
     max_tokens: int
@@ -109,7 +110,7 @@ class Patience:
 
 @dataclass(slots=True)
 class TextModel:
-    """Text models in the order in which they are asked; ``running`` counts replies in progress."""
+    """Text models in the order of their requests; ``running`` counts replies in progress."""
 
     endpoints: Sequence[Endpoint]
     patience: Patience = field(default_factory=Patience)
@@ -121,7 +122,7 @@ class TextModel:
     _full_until_s: dict[str, float] = field(default_factory=dict)  # of endpoints by URL, on the loop's clock
 
     async def reply(self, request: TextRequest) -> AsyncGenerator[Piece]:
-        """The pieces of a reply, of the first endpoint that begins one.
+        """The pieces of a reply, from the first endpoint that begins one.
 
         Raises:
             TextModelError: none begins, or one that has begun fails; the last error.
@@ -176,7 +177,7 @@ class TextModel:
             raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
 
     async def is_up(self) -> bool:
-        """Whether an endpoint is available; for any number of callers, one question in ``CHECK_S``."""
+        """Whether an endpoint is available; for any number of callers there is one request in ``CHECK_S``."""
         now_s = asyncio.get_running_loop().time()
         if self._check is None or (self._check.done() and now_s - self._checked_s >= CHECK_S):
             self._check, self._checked_s = asyncio.create_task(self._is_there()), now_s
@@ -201,7 +202,7 @@ class TextModel:
             self._session = None
 
     async def name(self, endpoint: Endpoint) -> str:
-        """The name of an endpoint's model: the one configured, or the only one there.
+        """The name of an endpoint's model: the configured one, or the only one.
 
         Raises:
             TextModelError: there are several, or none.
@@ -233,7 +234,7 @@ class TextModel:
                         before = stream.events
                         if pieces := stream.feed(data):
                             limit_s, what = self.patience.next_s, "continued its reply"
-                            limit.reschedule(None)  # the time spent on a piece is not the model's
+                            limit.reschedule(None)  # the time spent on a piece does not count
                             for piece in pieces:
                                 yield piece
                             if any(not isinstance(it, TokensUsed) for it in pieces):
@@ -244,14 +245,14 @@ class TextModel:
                             until_s = min(clock() + limit_s, latest_s)
                             within_s = limit_s if until_s < latest_s else self.patience.think_s
                             limit.reschedule(until_s)
-                        await asyncio.sleep(0)  # all of a reply may be there at once: others have their turn
+                        await asyncio.sleep(0)  # all of a reply may have arrived at once: let others run
                     stream.finish()
         except (aiohttp.ClientError, OSError) as error:
             raise _gone(endpoint, error, f"{what} within {within_s:g} s") from error
 
     def _request(self, method: str, endpoint: Endpoint, path: str, **options: Any) -> Any:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0)  # calls are bounded, and none waits for another's reply
+            connector = aiohttp.TCPConnector(limit=0)  # calls are limited elsewhere
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self._session.request(
             method,

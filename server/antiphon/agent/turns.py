@@ -1,4 +1,4 @@
-"""When a caller's turn ends, and when a reply may begin, sound, wait or be cut: a pure state machine.
+"""A pure state machine of turns: when a caller's turn ends, and when a reply begins, sounds, waits or is cut.
 
 Its clock is the caller's audio: blocks of 10 ms that are loud or not. A recogniser's words and the progress
 of a reply are further inputs; each input returns the resulting actions, in order.
@@ -14,16 +14,16 @@ from typing import Final, TypeAlias
 
 BLOCK_MS: Final = 10
 ONSET_MS: Final = 50
-"""Milliseconds of sound without a gap that begin speech: a click is shorter."""
+"""Milliseconds of continuous sound that begin speech: a click is shorter."""
 
 GAP_MS: Final = 80
-"""Milliseconds of quiet within a word, at most."""
+"""Longest quiet within a word, in milliseconds."""
 
 HOLD_MS: Final = 150
-"""Milliseconds of speech during a reply that hold its sound; a client has at most 160 ms of it by then."""
+"""Milliseconds of speech during a reply that pause its sound; a client has at most 160 ms of it by then."""
 
 BACKCHANNEL_MS: Final = 400
-"""Milliseconds of speech during a reply that cut it; a word that is no backchannel cuts it, too."""
+"""Milliseconds of speech during a reply that cut it; a word that is not a backchannel cuts it, too."""
 
 BACKCHANNELS: Final = frozenset(
     {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
@@ -31,17 +31,17 @@ BACKCHANNELS: Final = frozenset(
 )
 
 PAUSE_FRAMES: Final = 3
-"""A recogniser's probability of a pause counts as the mean of this number of frames."""
+"""Number of frames over which a recogniser's probability of a pause is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
     """The rules for turns.
 
-    ``silence_ms`` of quiet end a turn, and so does a mean probability of a pause above ``pause``.
-    ``suspect_ms`` of quiet begin a request early. With ``is_manual`` only the client ends turns. ``creates``:
-    an ended turn is answered. ``interrupts``: speech cuts a reply. After ``idle_ms`` in which neither side
-    speaks the text model may speak once; 0: never.
+    ``silence_ms`` of quiet end a turn, as does a mean probability of a pause above ``pause``. ``suspect_ms``
+    of quiet start a request early. With ``is_manual`` only the client ends turns. ``creates``: an ended turn
+    gets a reply. ``interrupts``: speech cuts a reply. After ``idle_ms`` in which neither side speaks, the
+    text model may speak once; 0: never.
     """
 
     silence_ms: int = 500
@@ -65,10 +65,10 @@ class ReplyState(StrEnum):
     """The state of the agent."""
 
     NONE = "none"
-    EARLY = "early"  # requested before the turn was over: not heard, and not in the history
-    THINKING = "thinking"  # requested, nothing was heard yet
+    EARLY = "early"  # requested before the turn was over: not played, and not in the history
+    THINKING = "thinking"  # requested, nothing was played yet
     SPEAKING = "speaking"
-    HELD = "held"  # its sound waits: the caller's speech may be a backchannel
+    HELD = "held"  # its sound is paused: the caller's speech may be a backchannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class BringOut:
-    """Flush the recogniser; :meth:`TurnMachine.brought_out` with this number reports that it is done."""
+    """Flush the recogniser; :meth:`TurnMachine.brought_out` with this number reports the end of the flush."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the text model; if ``is_early``, its reply waits for :class:`Release` or :class:`Drop`."""
+    """Request a reply; if ``is_early``, it waits for :class:`Release` or :class:`Drop`."""
 
     is_early: bool = False
 
@@ -112,24 +112,24 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Send no more sound for now."""
+    """Pause the sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Continue the sound that was held."""
+    """Continue the paused sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Cut the reply where playback is; ``by_caller`` means by speech, not by the client."""
+    """Cut the reply at the position of playback; ``by_caller`` means by speech, not by the client."""
 
     by_caller: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FallIdle:
-    """Both sides were silent for a while: ask the text model whether to speak."""
+    """Both sides were silent for a while: request a reply from the text model, which may be empty."""
 
 
 TurnAction: TypeAlias = (
@@ -138,21 +138,21 @@ TurnAction: TypeAlias = (
 
 
 class TurnMachine:
-    """The turns of one call. ``is_bringing``: :class:`BringOut` of ``number`` is unanswered."""
+    """The turns of one call. ``is_bringing``: :class:`BringOut` of ``number`` is pending."""
 
     def __init__(self, rules: TurnRules) -> None:
         """Start in silence."""
         self.rules = rules
         self.caller, self.reply = CallerState.QUIET, ReplyState.NONE
         self.now_ms = 0
-        self._loud_ms = self._quiet_ms = 0  # in a row
+        self._loud_ms = self._quiet_ms = 0  # consecutive milliseconds
         self._run_ms: int | None = None  # where continuous speech began
         self._turn_end_ms = 0
-        self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # what the client has withdrawn, in ms
-        self._has_words = self._is_out = False  # of the turn: words, and whether all of them are written
+        self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # withdrawn by the client, in ms
+        self._has_words = self._is_out = False  # of the turn: words, and whether all of them are transcribed
         self.number = 0
         self.is_bringing = False
-        self._wants = False  # an answer is due once the words are written and the last reply is over
+        self._wants = False  # an answer is due once the words are transcribed and the last reply is over
         self._may_be_empty = False  # and also if there are no words
         self._pauses: deque[float] = deque(maxlen=PAUSE_FRAMES)
         self._idle_ms = 0
@@ -173,7 +173,7 @@ class TurnMachine:
         return [*actions, *self._let_go()]
 
     def heard(self, loud: Sequence[bool]) -> list[TurnAction]:
-        """The caller's next audio, in blocks of ``BLOCK_MS``."""
+        """Process the caller's next audio, in blocks of ``BLOCK_MS``."""
         actions: list[TurnAction] = []
         for is_loud in loud:
             self.now_ms += BLOCK_MS
@@ -185,7 +185,7 @@ class TurnMachine:
         return actions
 
     def paused(self, probability: float) -> list[TurnAction]:
-        """The recogniser's probability that the caller pauses, for the next frame."""
+        """Process the recogniser's probability that the caller pauses, for the next frame."""
         self._pauses.append(probability)
         is_sure = len(self._pauses) == PAUSE_FRAMES and sum(self._pauses) > PAUSE_FRAMES * self.rules.pause
         if self.caller is CallerState.QUIET or not is_sure or self._quiet_ms < GAP_MS:
@@ -193,7 +193,7 @@ class TurnMachine:
         return self._end()
 
     def word(self, text: str, start_ms: int) -> list[TurnAction]:
-        """The recogniser has written a word that began at ``start_ms``."""
+        """Process a word of the recogniser that began at ``start_ms``."""
         self._idle_ms = 0
         if self.rules.is_manual or self.caller is not CallerState.QUIET or start_ms < self._turn_end_ms:
             self._has_words = True
@@ -205,10 +205,10 @@ class TurnMachine:
         else:
             actions = self._begin(start_ms)
         self._has_words = True
-        return [*actions, *self._follow_silence()]  # it may be written long after it was said
+        return [*actions, *self._follow_silence()]  # it may be transcribed long after it was spoken
 
     def brought_out(self, number: int) -> list[TurnAction]:
-        """All speech before the :class:`BringOut` of this number is written."""
+        """Report that all speech before the :class:`BringOut` of this number is transcribed."""
         if number != self.number or not self.is_bringing:
             return []
         self.is_bringing, self._is_out = False, True
@@ -220,35 +220,35 @@ class TurnMachine:
         return self._answer()
 
     def commit(self) -> list[TurnAction]:
-        """The client ends its turn."""
+        """End the caller's turn for the client."""
         actions = [*self._drop(), *self._let_go()]
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
 
     def forget(self) -> list[TurnAction]:
-        """The client withdraws the speech since the last turn."""
+        """Withdraw the speech since the last turn for the client."""
         self._forgotten.append((self._turn_end_ms, self.now_ms))
         if self.caller is not CallerState.QUIET:
             self._has_words &= self._wants  # those of an earlier turn that is still to be answered
         return self._drop()
 
     def is_forgotten(self, start_ms: int) -> bool:
-        """Whether a word that began then was withdrawn."""
+        """Whether a word that began at ``start_ms`` was withdrawn."""
         return any(begin_ms <= start_ms < end_ms for begin_ms, end_ms in self._forgotten)
 
     def create(self) -> list[TurnAction]:
-        """The client requests a reply, which begins once all committed speech is written."""
+        """Request a reply for the client, which begins once all committed speech is transcribed."""
         actions = self._drop()
         self._wants = self._may_be_empty = True
         return [*actions, *self._answer()]
 
     def cancel(self) -> list[TurnAction]:
-        """The client cancels the current reply, or the one that is due."""
+        """Cancel the current reply, or the one that is due, for the client."""
         self._wants = False
         return [*self._drop(), *(self._interrupt(by_caller=False) if self.has_reply else [])]
 
     def sounds(self) -> None:
-        """The first sound of the reply was sent."""
+        """Report that the first sound of the reply was sent."""
         if self.reply is ReplyState.THINKING:
             self.reply = ReplyState.SPEAKING
 
@@ -305,7 +305,7 @@ class TurnMachine:
         return [FallIdle()]
 
     def _begin(self, ms: int) -> list[TurnAction]:
-        """The caller's turn begins; an answer due to the last turn waits for this one's end."""
+        """Begin the caller's turn; an answer that is due to the last turn waits for the end of this one."""
         self.caller = CallerState.SPEAKING
         self._is_out = self.is_bringing = False
         self._was_idle = False
@@ -318,7 +318,7 @@ class TurnMachine:
         return [BringOut(self.number)]
 
     def _end(self) -> list[TurnAction]:
-        """The turn is over: its reply was requested, or waits for the last words."""
+        """End the turn: its reply was requested, or waits for the last words."""
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         self._pauses.clear()
         ended: list[TurnAction] = [TurnEnded(self.now_ms)]
@@ -331,7 +331,7 @@ class TurnMachine:
         return ended if self.is_bringing else [*ended, *self._bring_out()]
 
     def _answer(self) -> list[TurnAction]:
-        """Ask, if an answer is due and nothing is outstanding."""
+        """Request a reply, if one is due and nothing is outstanding."""
         is_speaking = self.caller is not CallerState.QUIET
         if not self._wants or self.is_bringing or is_speaking or self.reply is not ReplyState.NONE:
             return []

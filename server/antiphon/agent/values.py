@@ -13,7 +13,7 @@ from antiphon.arrays import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How a call is answered; speech is louder than ``level_dbfs``.
+    """The settings of an agent for a call; audio above ``level_dbfs`` is speech.
 
     ``tools`` and ``tool_choice`` are in the text model's format. Without ``has_sound`` replies are text only.
     """
@@ -52,10 +52,10 @@ class ForgetTurn:
 
 @dataclass(frozen=True, slots=True)
 class AskReply:
-    """Reply now, with ``settings`` of its own; ``tag`` is the requester's.
+    """Request a reply now, with ``settings`` of its own; ``tag`` is the requester's.
 
-    ``entries`` replace the history where they are given: names of its entries, or entries. A reply that
-    ``is_apart`` leaves no trace in the history.
+    ``entries``, if given, replace the history: names of its entries, or entries. A reply that ``is_apart`` is
+    not added to the history.
     """
 
     settings: AgentSettings
@@ -123,14 +123,14 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStopped:
-    """The caller's turn ended at ``ms``; without speech to detect, where the client ended it."""
+    """The caller's turn ended at ``ms``; without detected speech, at the time when the client ended it."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class WordHeard:
-    """A word of the caller, and its place in the caller's audio."""
+    """A word of the caller, and its position in the caller's audio."""
 
     text: str
     start_ms: int
@@ -146,19 +146,20 @@ class AudioHeard:
 
 @dataclass(frozen=True, slots=True)
 class TurnWritten:
-    """All words of the oldest turn are written."""
+    """All words of the oldest turn are transcribed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyBegan:
-    """A reply to ``asked``, or to a turn where that is None."""
+    """A reply to ``asked``, or to a turn if that is None."""
 
     asked: AskReply | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWritten:
-    """Words to be spoken were written, each followed by a space; ``is_whole``: these were the last."""
+    """The text of a reply was written, with a space after each word; ``is_whole``: these were the last
+    words."""
 
     text: str
     is_whole: bool = False
@@ -166,10 +167,9 @@ class ReplyWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """More of the spoken text, with the spaces between words: at the time it was heard, where there is
-    sound.
+    """More of the spoken text, with the spaces between words; with sound, at the time when it is played.
 
-    The last ``length_ms`` of the sound before it contain it.
+    It belongs to the last ``length_ms`` of the sound before it.
     """
 
     item: str
@@ -187,10 +187,10 @@ class ReplySound:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """The reply calls a tool; :class:`PutEntry` brings its output, and :class:`AskReply` requests a reply
-    to it.
+    """The reply calls a tool; :class:`PutEntry` adds its output, and :class:`AskReply` requests a reply to
+    it.
 
-    ``pieces`` together are the arguments, as the text model wrote them.
+    ``pieces`` together are the arguments, in the text model's own form.
     """
 
     item: str

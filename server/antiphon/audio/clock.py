@@ -1,8 +1,9 @@
-"""The clock of a caller's audio: overdue audio becomes silence, and the same length of late audio is dropped.
+"""The clock of a caller's audio: silence replaces overdue audio, and the same length of late audio is
+dropped.
 
-A full-duplex model listens without a pause. Where a protocol promises real time, zeros replace audio that the
-network delays. The delayed audio is dropped when it arrives: it would delay all later audio for the rest of
-the call.
+A full-duplex model needs continuous input. For protocols that promise real time, zeros replace audio that the
+network delays. The delayed audio is dropped when it arrives: otherwise it would delay all later audio for the
+rest of the call.
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ OVERDUE_S = 0.16
 """Two frames: above ordinary jitter and clients' messages of 100 ms, below a pause in speech."""
 
 SETTLE_S = 0.02
-"""After a gap audio is collected for this long, so that a burst is not taken for renewed speech."""
+"""After a gap audio is collected for this time, so that a burst is not taken for renewed speech."""
 
 SLACK_S = 0.08
-"""Audio is early by at most this much; beyond that, it counts as audio that zeros have replaced.
+"""Audio may be early by at most this much; beyond that, it counts as audio that zeros have replaced.
 
-A message of more than ``OVERDUE_S`` may be early by that much more: its first sample cannot come sooner.
+A message longer than ``OVERDUE_S`` may be early by the excess, since its first sample cannot arrive sooner.
 """
 
 MAX_FILL_S = 1.0
-"""Zeros at once. A longer gap between two calls of ``look`` is a pause of the server itself."""
+"""Most zeros at once, in seconds. A longer gap between two calls of ``look`` is a pause of the server
+itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockCounts:
-    """Samples of silence in place of overdue audio, and samples of audio that arrived too late."""
+    """Samples of silence that replaced overdue audio, and samples of audio that arrived too late."""
 
     filled: int = 0
     dropped: int = 0
 
 
 class InputClock:
-    """Decides which of a caller's audio, and when zeros, are pushed; times are seconds of one clock.
+    """Selects the audio and the zeros to be pushed for a caller; times are seconds of one clock.
 
-    :meth:`arrive` takes what has come, :meth:`look` is called at :attr:`due_s`; both return float32 ``[N]``
-    to be pushed now. Audio that zeros have replaced is dropped as far as it would be more than ``SLACK_S``
-    ahead of the time since the start, or a long message's length.
+    Call :meth:`arrive` with new audio, and :meth:`look` at :attr:`due_s`; both return float32 ``[N]`` to be
+    pushed now. Audio that zeros have replaced is dropped if it would be more than ``SLACK_S``, or a long
+    message's length, ahead of the time since the start.
     """
 
     def __init__(self, sample_rate: int, frame_samples: int, now_s: float) -> None:
@@ -51,7 +53,7 @@ class InputClock:
         self._frame = frame_samples
         self._start_s = now_s
         self._pushed = 0
-        self._owed = 0  # zeros that no late audio has made good for
+        self._owed = 0  # zeros that no late audio has offset
         self._late: list[FloatArray] = []
         self._late_since_s: float | None = None
         self._is_after_gap = False
@@ -64,14 +66,14 @@ class InputClock:
 
     @property
     def due_s(self) -> float:
-        """When :meth:`look` has something to do, unless audio comes before."""
+        """The time at which :meth:`look` has work, unless audio arrives before."""
         if self._late_since_s is not None:
             return self._late_since_s + SETTLE_S
         end = (self._pushed // self._frame + 1) * self._frame
         return self._start_s + end / self._rate + OVERDUE_S
 
     def arrive(self, pcm: FloatArray, now_s: float) -> FloatArray:
-        """Take audio that arrived. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""
+        """Add audio that arrived. After a gap it is kept for ``SETTLE_S``, and :meth:`look` returns it."""
         if self._is_after_gap:
             if self._late_since_s is None:
                 self._late_since_s = now_s
@@ -80,7 +82,7 @@ class InputClock:
         return self._push(self._timely(pcm, pcm.size, now_s))
 
     def look(self, now_s: float) -> FloatArray:
-        """The audio due at this time: late audio that has settled, and zeros for overdue audio."""
+        """The audio that is due: late audio that has settled, and zeros for overdue audio."""
         settled = self._settle(now_s)
         zeros = self._fill(now_s)
         return settled if not zeros.size else np.concatenate((settled, zeros))
@@ -97,7 +99,7 @@ class InputClock:
     def _timely(self, pcm: FloatArray, longest: int, now_s: float) -> FloatArray:
         """``pcm`` without its oldest part, as far as it is early now and zeros have replaced it before.
 
-        ``longest`` are the samples of its longest message.
+        ``longest`` is the number of samples in its longest message.
         """
         slack_s = SLACK_S + max(0.0, longest / self._rate - OVERDUE_S)
         early = self._pushed + pcm.size - round((now_s - self._start_s + slack_s) * self._rate)

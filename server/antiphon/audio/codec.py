@@ -19,18 +19,20 @@ PCM_BYTES: Final = 32_768
 every format."""
 
 RESAMPLED_BYTES: Final = 1024
-"""The same where the rate changes too: 1024 samples of G.711, in 0.3 ms."""
+"""The same with a change of rate: 1024 samples of G.711, in 0.3 ms."""
 
 MAX_FEED_SAMPLES: Final = 1_440_000
-"""A minute in one message: two bytes of Opus can stand for 120 ms, so bytes alone bound nothing."""
+"""Most samples of one message, a minute: two bytes of Opus can stand for 120 ms, so a limit in bytes is not
+enough."""
 
 
 class Decoder(ABC):
-    """Bytes of one direction of one session to float32 at the model's rate. One thread at a time.
+    """Decodes the bytes of one direction of one session to float32 at the model's rate. It is not
+    thread-safe.
 
-    On an event loop a message is :meth:`put` and taken in steps of less than 1 ms; elsewhere :meth:`feed`
-    decodes it at once. ``has_more`` after a step: another one is due, before the next message.
-    ``waiting_samples`` are those of short packets, which cost less when they are decoded together; else it is
+    On an event loop, :meth:`put` a message and take its samples in steps of less than 1 ms; elsewhere
+    :meth:`feed` decodes it at once. ``has_more`` after a step: another one is due, before the next message.
+    ``waiting_samples`` are those of short packets, which cost less when decoded together; else it is
     infinite.
     """
 
@@ -51,17 +53,17 @@ class Decoder(ABC):
 
     @abstractmethod
     def step(self) -> FloatArray | None:
-        """The next samples, float32 ``[N]``, N perhaps 0; None when there is nothing to do.
+        """The next samples, float32 ``[N]``, N possibly 0; None when there is nothing to decode.
 
         Raises:
             AudioError: data that the codec cannot decode; the decoder can continue with the next.
         """
 
     def feed(self, data: bytes) -> FloatArray:
-        """All samples that a message completes, float32 ``[N]``, N perhaps 0.
+        """All samples that a message completes, float32 ``[N]``, N possibly 0.
 
         Raises:
-            AudioError: data that is not what the codec says, or that is over a minute.
+            AudioError: data that is not in the codec's format, or longer than a minute.
         """
         self.put(data)
         found: list[FloatArray] = []
@@ -75,7 +77,7 @@ class Decoder(ABC):
         return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.float32), *found])
 
     def clear(self) -> None:
-        """Drop what was put and is not decoded yet."""
+        """Drop data that is not decoded yet."""
         self._pieces.clear()
         self.has_more = False
 
@@ -84,14 +86,15 @@ class Decoder(ABC):
 
 
 class Encoder(ABC):
-    """Float32 at the model's rate to the payloads of one direction of one session. One thread at a time."""
+    """Encodes float32 at the model's rate to the payloads of one direction of one session. It is not
+    thread-safe."""
 
     @abstractmethod
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """Float32 ``[N]``, clipped to [-1, 1], to the payloads of as many messages.
+        """Encode float32 ``[N]``, clipped to [-1, 1]; returns the payload of each message.
 
         Raises:
-            AudioError: a length that the codec does not have, or a sample that is not finite.
+            AudioError: a length that the codec does not support, or a sample that is not finite.
         """
 
     def finish(self) -> list[bytes]:
@@ -103,7 +106,7 @@ class Encoder(ABC):
 
 
 class SampleDecoder(Decoder):
-    """Any whole number of samples a message, at ``wire_rate``, to samples at ``rate``."""
+    """Decodes any whole number of samples a message, at ``wire_rate``, to samples at ``rate``."""
 
     def __init__(self, convert: Callable[[bytes], FloatArray], rate: int, wire_rate: int) -> None:
         """``convert`` turns bytes into float32 in [-1, 1]."""
@@ -123,7 +126,7 @@ class SampleDecoder(Decoder):
 
 
 class SampleEncoder(Encoder):
-    """Samples at ``rate`` to one payload of samples at ``wire_rate``."""
+    """Encodes samples at ``rate`` to one payload of samples at ``wire_rate``."""
 
     def __init__(self, convert: Callable[[FloatArray], bytes], rate: int, wire_rate: int) -> None:
         """``convert`` turns float32 into bytes."""

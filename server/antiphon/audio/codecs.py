@@ -1,7 +1,7 @@
 """The table of codecs: every encoding of audio in and out.
 
 To add one, write a decoder and an encoder (:mod:`antiphon.audio.codec`) and their row in :data:`CODECS`; a
-protocol then maps its own word to the row's name.
+protocol then maps its own name to the row's name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from antiphon.errors import AudioError
 class AudioCodec:
     """One form of mono audio.
 
-    ``encoder`` and ``decoder`` make one for a direction of a session, of the model's rate and the wire's; a
+    ``encoder`` and ``decoder`` make one for a direction of a session, from the model's rate and the wire's; a
     format that the server only writes has no decoder. ``content_type`` is its HTTP media type. ``is_framed``:
-    each message is independent, so it may be stamped with its frame, be lost, and its call be resumed.
+    each message is independent, so it may be stamped with its frame or lost, and its call may be resumed.
     """
 
     content_type: str
@@ -67,12 +67,12 @@ CODECS: Final[Mapping[str, AudioCodec]] = MappingProxyType(
         **{name: AudioCodec(it.content_type, partial(EncodedFile, it)) for name, it in FILE_RECIPES.items()},
     }
 )
-"""By name; the last six are files, which only the server writes."""
+"""The codecs by name; the last six are files, which the server only writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """A codec by its name, and the rate on the wire of one that has several."""
+    """A codec by its name, and for a codec of several rates the rate on the wire."""
 
     codec: str
     rate: int = SAMPLE_RATE
@@ -82,7 +82,7 @@ def make_decoder(wire: WireFormat | str, rate: int = SAMPLE_RATE) -> Decoder:
     """A new decoder to samples at ``rate``.
 
     Raises:
-        AudioError: no such codec, or one that is only written.
+        AudioError: no such codec, or one that is write-only.
     """
     wire = WireFormat(wire) if isinstance(wire, str) else wire
     readable = {name: codec.decoder for name, codec in CODECS.items() if codec.decoder is not None}

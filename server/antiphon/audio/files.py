@@ -17,7 +17,8 @@ from antiphon.errors import AudioError
 def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
     """All of a WAV, MP3, FLAC or Ogg file as float32 ``[N]`` at ``sample_rate``, channels averaged to mono.
 
-    The time axis is kept: sample n is the file at ``n / sample_rate`` seconds. Samples are in [-1, 1].
+    The time axis is kept: sample n is the file's sound at ``n / sample_rate`` seconds. Samples are in [-1,
+    1].
 
     Raises:
         AudioError: the file does not exist, or is not readable audio.
@@ -32,7 +33,7 @@ def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
 
 
 def _read(path: Path) -> tuple[FloatArray, int]:
-    """Float32 ``[N]`` and its rate. Opus goes through libopus, as in a call; all else through FFmpeg."""
+    """Float32 ``[N]`` and its rate. Opus is decoded by libopus, as in a call, all other formats by FFmpeg."""
     with path.open("rb") as file:
         start = file.read(64)
         if b"OpusHead" in start:
@@ -43,7 +44,7 @@ def _read(path: Path) -> tuple[FloatArray, int]:
 
 
 def _read_opus(data: bytes, head: OpusHead) -> tuple[FloatArray, int]:
-    """All of an Ogg stream of Opus, from behind its pre-skip on."""
+    """All of an Ogg stream of Opus, after its pre-skip."""
     decoder = OpusDecoder(GRANULE_RATE)
     pieces = [np.zeros(0, np.float32), *map(decoder.decode, OggOpusReader().feed(data))]
     return np.clip(np.concatenate(pieces)[head.pre_skip :], -1.0, 1.0), GRANULE_RATE

@@ -21,13 +21,13 @@ _Codes: TypeAlias = NDArray[np.uint8]
 _Levels: TypeAlias = NDArray[np.int64]
 
 _MU_BIAS = 132
-"""33 of the recommendation's 14-bit units: it makes each segment begin at a power of two."""
+"""33 units of the recommendation's 14 bits: with it each segment begins at a power of two."""
 _MU_CLIP = 32_635
 _SCALE = np.float32(32768)
 
 
 class Law(StrEnum):
-    """Which of the two curves: North America and Japan, or the rest of the world."""
+    """The two curves: mu-law (North America and Japan) and A-law (other countries)."""
 
     MU = "mu"
     A = "a"
@@ -91,7 +91,7 @@ def _a_levels(codes: _Levels) -> _Levels:
 
 def _a_codes(levels: _Levels) -> _Levels:
     sign = np.where(levels < 0, 0, 0x80)
-    # Negative levels lie one lower: -1 to -16 share the first step, as 0 to 15 do.
+    # Negative levels are one lower: -1 to -16 share the first step, as 0 to 15 do.
     level = np.where(levels < 0, -1 - levels, levels)
     segment = np.maximum(_highest_bit(np.maximum(level, 1)) - 7, 0)
     step = level >> np.maximum(segment, 1) + 3 & 15
@@ -100,5 +100,5 @@ def _a_codes(levels: _Levels) -> _Levels:
 
 
 def _highest_bit(values: _Levels) -> _Levels:
-    """The position of the highest bit set, of values above 0."""
+    """The position of the highest set bit, for values above 0."""
     return np.frexp(values)[1].astype(np.int64) - 1

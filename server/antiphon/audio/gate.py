@@ -1,4 +1,4 @@
-"""An output gate: it replaces a model's silence by exact zeros.
+"""An output gate, which replaces a model's silence with exact zeros.
 
 A codec's silence is faint noise. Clients that detect the end of an answer by energy need exact zeros.
 """
@@ -12,15 +12,16 @@ import numpy as np
 from antiphon.audio.pcm import FloatArray
 
 BLOCK_MS = 10
-"""Loudness is the loudest of a frame's blocks, so that an onset at a frame's end counts in full."""
+"""Length of a block in ms: a frame's loudness is that of its loudest block, so that an onset at its end
+counts in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """When a gate opens and closes; levels are the root mean square of a block against full scale.
+    """Thresholds of a gate; levels are the root mean square of a block in dB below full scale.
 
-    ``hold_ms`` is longer than the pauses between words and shorter than what clients take for an answer's
-    end (0.8 s). ``fade_ms`` is the length of the ramps from and to zero.
+    ``hold_ms`` is longer than the pauses between words and shorter than the silence that clients take for the
+    end of an answer (0.8 s). ``fade_ms`` is the length of the ramps from and to zero.
     """
 
     open_dbfs: float = -50.0
@@ -30,7 +31,7 @@ class GateRules:
 
 
 class OutputGate:
-    """The gate of one session, without delay: open frames pass unchanged except for the ramps.
+    """The gate of one session, without delay: frames pass unchanged while it is open, except for the ramps.
 
     It opens, for a whole frame, at a frame that has text or that is louder than ``open_dbfs``. It closes at
     the first frame after ``hold_ms`` without text and without a block above ``close_dbfs``.
@@ -76,7 +77,7 @@ class OutputGate:
             self.is_open = self._quiet_samples <= self._hold_samples
 
     def _loudest(self, pcm: FloatArray) -> float:
-        """The root mean square of the loudest block; a last, shorter one counts as if silence filled it."""
+        """The root mean square of the loudest block; a last, shorter one is padded with silence."""
         blocks = -(-pcm.size // self._block)
         padded = np.zeros(blocks * self._block, np.float32)
         padded[: pcm.size] = pcm

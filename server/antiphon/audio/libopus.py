@@ -28,7 +28,7 @@ def load_libopus() -> CDLL:
     """Load libopus once.
 
     Raises:
-        AudioError: there is none, or it cannot be loaded; the message says what to install.
+        AudioError: libopus is missing or cannot be loaded; the message names the package to install.
     """
     library = _open(CDLL)
     _declare(library)
@@ -37,7 +37,8 @@ def load_libopus() -> CDLL:
 
 @functools.cache
 def load_packet_parse() -> Callable[..., int]:
-    """``opus_packet_parse``, called with the interpreter lock held: it takes less than giving that away.
+    """``opus_packet_parse``, called with the interpreter lock held: it takes less time than releasing the
+    lock.
 
     Raises:
         AudioError: as :func:`load_libopus`.
@@ -57,12 +58,12 @@ def _open(kind: type[CDLL]) -> CDLL:
 
 
 def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | None]) -> str:
-    """The path of libopus: next to the package ``av`` in ``av_folder``, else wherever ``find_library`` says.
+    """The path of libopus: next to the package ``av`` in ``av_folder``, else from ``find_library``.
 
     Wheels keep their libraries in ``av.libs`` (Linux, Windows) or ``av/.dylibs`` (macOS).
 
     Raises:
-        AudioError: neither has it.
+        AudioError: there is none in either place.
     """
     folders = () if av_folder is None else (av_folder.with_name("av.libs"), av_folder / ".dylibs")
     for folder in folders:
@@ -79,7 +80,7 @@ def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | Non
 
 
 def error_text(library: CDLL, code: int) -> str:
-    """The text of libopus for an error code, and the code."""
+    """libopus's text for an error code, and the code."""
     words: bytes = library.opus_strerror(code)
     return f"{words.decode()} (libopus error {code})"
 
@@ -91,7 +92,7 @@ def _av_folder() -> Path | None:
 
 
 def _declare(library: CDLL) -> None:
-    """Give the functions their types (opus.h, opus_defines.h)."""
+    """Declare the functions' types (opus.h, opus_defines.h)."""
     library.opus_strerror.argtypes = [c_int]
     library.opus_strerror.restype = c_char_p
     library.opus_get_version_string.restype = c_char_p
@@ -107,6 +108,6 @@ def _declare(library: CDLL) -> None:
     library.opus_decoder_destroy.restype = None
     library.opus_decode_float.argtypes = [c_void_p, c_char_p, c_int32, c_void_p, c_int, c_int]
     library.opus_decode_float.restype = c_int
-    # Variadic: with only the fixed arguments declared, ctypes passes the others as the platform wants.
+    # Variadic: with only the fixed arguments declared, ctypes passes the others by the platform's convention.
     library.opus_encoder_ctl.argtypes = [c_void_p, c_int]
     library.opus_encoder_ctl.restype = c_int

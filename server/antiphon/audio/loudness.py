@@ -20,7 +20,7 @@ _RESPONSE_S = 1.0
 
 
 def loudness_lufs(pcm: FloatArray, sample_rate: int) -> float:
-    """The integrated loudness of mono ``pcm [N]``; -inf when nothing in it is above the gate.
+    """The integrated loudness of mono ``pcm [N]``; -inf if nothing in it is above the gate.
 
     Raises:
         AudioError: shorter than one block of 0.4 s.
@@ -39,7 +39,7 @@ def loudness_lufs(pcm: FloatArray, sample_rate: int) -> float:
 
 
 def normalise(pcm: FloatArray, sample_rate: int, lufs: float) -> FloatArray:
-    """``pcm [N]`` made as loud as ``lufs``.
+    """Scale ``pcm [N]`` to a loudness of ``lufs``.
 
     Raises:
         AudioError: too short, or silent.

@@ -1,9 +1,9 @@
 """The header of an MP4 file, checked before FFmpeg reads it.
 
-FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a
-file of 300 bytes can state 2^27. It repeats them for every edit, and for PCM makes one for every 160 samples
-of a chunk. A compressed header (``cmov``) would hide such numbers, and tables of pictures (``iinf``,
-``iloc``) state others, so they are refused.
+FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a file
+of 300 bytes can state 2^27. It repeats them for every edit, and for PCM makes one for every 160 samples of a
+chunk. Compressed headers (``cmov``) would hide such numbers, and tables of pictures (``iinf``, ``iloc``)
+contain others, so both are refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_HEADER_BYTES: Final = 16 * 2**20
 """Bytes of everything but the audio itself; an hour of AAC has 0.7 MB."""
 
 MAX_BOXES: Final = 65_536
-"""Boxes at the top level: half of them are fragments, of which an hour has some thousands."""
+"""Most boxes at the top level: half of them are fragments, of which an hour has several thousand."""
 
 _COUNTS: Final = {b"stsz": 8, b"stz2": 8, b"trun": 4}
-"""The offset of a box's sample count behind its name."""
+"""The offset of a box's sample count after its name."""
 
 _REFUSED: Final = {
     b"cmov": "a compressed header",
@@ -37,7 +37,7 @@ _REFUSED: Final = {
     b"iloc": "a table of pictures",
 }
 _CHUNK_STEP: Final = 160
-"""The least number of PCM samples that FFmpeg reads at a time."""
+"""Minimum number of PCM samples that FFmpeg reads at a time."""
 
 _HEADER, _LONG_HEADER = 8, 16
 
@@ -108,13 +108,13 @@ def _places(data: bytes, name: bytes) -> Iterator[int]:
 
 
 def _stated(data: bytes, name: bytes, offset: int) -> Iterator[int]:
-    """The numbers ``offset`` bytes behind the name of such boxes."""
+    """The numbers ``offset`` bytes after the name of such boxes."""
     for at in _places(data, name):
         yield int.from_bytes(data[at + offset : at + offset + 4])
 
 
 def _chunk_samples(data: bytes) -> Iterator[int]:
-    """The largest number of samples in a chunk, by each table."""
+    """The largest number of samples in a chunk, from each table."""
     for at in _places(data, b"stsc"):
         count = int.from_bytes(data[at + 4 : at + 8])
         table = data[at + 8 : at + 8 + 12 * count]

@@ -2,12 +2,12 @@
 
 Reading accepts the same streams as the Moshi family's servers, since their clients must work unchanged:
 
-* One logical stream at a time. A page that begins a stream (of whatever serial) starts the next one; pages of
-  another serial that do not are passed over. A stream joined in the middle is read from there.
+* One logical stream at a time. A page that begins a stream (with any serial) starts the next one; other pages
+  of another serial are skipped. A stream joined in the middle is read from there.
 * Pre-skip, output gain and granule positions are read but not applied. Time is the duration of the packets,
   so that the rate of a peer's granules has no effect.
 * Bytes outside of pages, and pages with a wrong checksum, are skipped up to the next capture pattern and
-  counted; too many in a row are an error. A packet with a missing page is left out.
+  counted; too many in a row are an error. A packet with a missing page is dropped.
 
 Writing counts granules at 48 kHz.
 """
@@ -36,7 +36,7 @@ MAX_SKIPPED_BYTES = 65_536
 """Bytes in a row outside of pages: about the longest page, so that one damaged page never ends a stream."""
 
 MAX_DAMAGED_PAGES = 16
-"""Wrong checksums in a row; sockets do not damage bytes, and each costs the parsing of a page."""
+"""Most wrong checksums in a row; sockets do not damage bytes, and each costs the parsing of a page."""
 
 PIECE_BYTES: Final = 4096
 """Bytes of a stream parsed in one step, 0.1 ms; the packets of a page that they complete wait."""
@@ -47,7 +47,7 @@ STEP_SAMPLES: Final = 12_000
 STEP_PACKETS: Final = 32
 """Packets decoded in one step: short packets cost more by number than by length."""
 
-_CAPTURE = b"OggS\0"  # with the version, so that less passes for the beginning of a page
+_CAPTURE = b"OggS\0"  # with the version, to reject more false page starts
 _HEAD = struct.Struct("<5sBqIIIB")
 _OPUS_HEAD = struct.Struct("<8sBBHIhB")
 _CONTINUED, _BEGIN, _END = 1, 2, 4
@@ -59,7 +59,7 @@ class OpusHead:
     """The first packet of a stream.
 
     ``pre_skip`` counts samples at 48 kHz; ``output_gain`` is in 1/256 dB; ``sample_rate`` is that of the
-    original recording, in Hz, and says nothing about decoding.
+    original recording, in Hz, and does not affect decoding.
     """
 
     channels: int = 1
@@ -95,10 +95,10 @@ class OpusHead:
 class OggOpusReader:
     """Parses a stream of bytes, in any portions, into audio packets.
 
-    ``head`` is the OpusHead of the stream being read, None before it or when it was joined in the middle;
-    ``granule_position`` is the last page's, in the peer's own unit. ``streams`` counts beginnings,
+    ``head`` is the OpusHead of the current stream, None before it or if it was joined in the middle;
+    ``granule_position`` is the last page's, in the peer's own unit. ``streams`` counts stream starts,
     ``damaged_pages`` wrong checksums, ``skipped_bytes`` the bytes outside of pages, and ``gaps`` breaks in
-    the numbering of pages. Holds at most one page and one packet.
+    the numbering of pages. It buffers at most one page and one packet.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class OggOpusReader:
         self._partial: bytes | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes; returns the audio packets they complete.
+        """Add the next bytes; returns the audio packets that they complete.
 
         Raises:
             AudioError: another codec than Opus, a packet that is too long, or too many bytes outside of
@@ -192,7 +192,7 @@ class OggOpusReader:
         partial = self._partial
         start = end = _HEAD.size + segments
         complete: list[bytes] = []
-        # A continuation whose beginning was missed is left out, and so is a beginning without continuation.
+        # A continuation without its start is dropped, and so is a start without its continuation.
         is_missing_start = is_continued and partial is None
         begun = partial if is_continued and partial is not None else b""
         for lacing in page[_HEAD.size : start]:
@@ -213,7 +213,7 @@ class OggOpusReader:
 
 
 class OggOpusWriter:
-    """Puts packets into the pages of one mono stream of the given ``serial``.
+    """Puts packets into the pages of one mono stream with the given ``serial``.
 
     ``sample_rate`` (Hz) is that of the audio, ``pre_skip`` the encoder's lookahead in samples at that rate.
     """
@@ -242,7 +242,7 @@ class OggOpusWriter:
         return self._page(packets, 0)
 
     def finish(self) -> bytes:
-        """The page that ends the stream; it holds no packet."""
+        """The page that ends the stream, without a packet."""
         return self._page([], _END)
 
     def _page(self, packets: Sequence[bytes], flags: int) -> bytes:

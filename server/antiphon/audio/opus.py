@@ -1,8 +1,8 @@
 """Opus packets to and from float32, mono, through libopus (RFC 6716), one packet a message.
 
 A call into libopus releases the interpreter lock; among many threads, taking it again costs more than the
-call. So a frame of 80 ms is encoded at once and cut into packets of 20 ms for the wire, and packets that
-arrive one by one are joined and decoded at once. The audio is bit-identical.
+call. Therefore a frame of 80 ms is encoded at once and cut into packets of 20 ms for the wire, and packets
+that arrive one by one are joined and decoded at once. The audio is bit-identical.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from antiphon.errors import AudioError
 
 SAMPLE_RATE = 24_000
 PACKET_MS = (20, 40, 80)
-"""Lengths of encoded packets in ms. One of 80 ms is one call into libopus for a whole frame of the model."""
+"""Lengths of encoded packets in ms. One of 80 ms needs a single call into libopus for a whole frame of the
+model."""
 
 BITRATE = 48_000
 COMPLEXITY = 4
-"""With Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the original than
-upstream's setting; measured in docs/adr/0002-opus-through-libopus.md."""
+"""Encoder complexity with Application.LOW_DELAY: a quarter of the time of speech mode, and closer to the
+original than upstream's setting; measured in docs/adr/0002-opus-through-libopus.md."""
 
 MAX_PACKET_BYTES = 4000
 """Bytes of a packet: the buffer that libopus advises, and the limit of the stock web client's decoder."""
@@ -44,7 +45,7 @@ MAX_FRAMES: Final = 48
 FRAME_MS: Final = (*(10.0, 20.0, 40.0, 60.0) * 3, *(10.0, 20.0) * 2, *(2.5, 5.0, 10.0, 20.0) * 4)
 """The length of a packet's frames, by its configuration (table 2): SILK, hybrid, CELT."""
 
-_ONE, _ANY = 0, 3  # the codes for one frame, and for a count of them; 1 and 2 are two frames
+_ONE, _ANY = 0, 3  # codes for one frame, and for a stated number; 1 and 2 are two frames
 _VARIABLE, _COUNT = 0x80, 0x3F
 _MONO = 1
 _SET_BITRATE, _SET_COMPLEXITY, _GET_LOOKAHEAD = 4002, 4010, 4027  # opus_defines.h
@@ -61,7 +62,7 @@ class Application(IntEnum):
 class _Native:
     """A native object that is destroyed once: by :meth:`close`, by ``with``, or with its owner.
 
-    One thread at a time may use it; different ones may be used on different threads at once.
+    An object is not thread-safe; different objects may be used on different threads at once.
     """
 
     def __init__(self, library: CDLL, handle: int | None, error: c_int, destroy: str, what: str) -> None:
@@ -109,7 +110,7 @@ class OpusEncoder(_Native):
         """Make an encoder.
 
         Raises:
-            AudioError: libopus is missing, or refuses a value (its rates: 8, 12, 16, 24, 48 kHz).
+            AudioError: libopus is missing, or rejects a value (its rates: 8, 12, 16, 24, 48 kHz).
         """
         library = load_libopus()
         error = c_int()
@@ -162,7 +163,7 @@ class OpusDecoder(_Native):
         """Make a decoder.
 
         Raises:
-            AudioError: libopus is missing, or refuses the rate.
+            AudioError: libopus is missing, or rejects the rate.
         """
         library = load_libopus()
         error = c_int()
@@ -173,12 +174,12 @@ class OpusDecoder(_Native):
         self._output_address = self._output.ctypes.data
 
     def decode(self, packet: bytes) -> FloatArray:
-        """The audio of one packet, float32 ``[N]``, N as the packet says. It may exceed [-1, 1] a little.
+        """The audio of one packet, float32 ``[N]``; the packet determines N. It may slightly exceed [-1, 1].
 
         Raises:
             AudioError: a malformed packet, after which the decoder continues with the next; or it was closed.
         """
-        if not packet:  # libopus would take it for a lost one
+        if not packet:  # libopus would treat it as a lost packet
             raise AudioError("an Opus packet of 0 bytes")
         count: int = self._decode(
             self._open_handle(), packet, len(packet), self._output_address, self._output.size, 0

@@ -11,7 +11,7 @@ _S16_SCALE = np.float32(32768)
 
 
 def limited(pcm: FloatArray) -> FloatArray:
-    """``pcm`` clipped to [-1, 1]; the same array when nothing exceeds that.
+    """``pcm`` clipped to [-1, 1]; the same array if no sample exceeds that.
 
     Raises:
         AudioError: a sample is NaN or infinite.
@@ -19,7 +19,7 @@ def limited(pcm: FloatArray) -> FloatArray:
     if not pcm.size:
         return pcm
     low, high = float(np.minimum.reduce(pcm)), float(np.maximum.reduce(pcm))
-    if low >= -1.0 and high <= 1.0:  # both false for NaN, which min and max pass on
+    if low >= -1.0 and high <= 1.0:  # both false for NaN, which min and max propagate
         return pcm
     finite = np.isfinite(pcm)
     if not finite.all():

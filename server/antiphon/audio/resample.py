@@ -27,9 +27,9 @@ _BLOCK_SAMPLES = 4096
 class Resampler:
     """Converts mono float32 from one rate to another, in any portions, without delay.
 
-    The n-th sample that comes out is the input at time ``n / target_rate``; in all,
-    ``ceil(samples * target_rate / source_rate)`` come out. Output lags behind input by :attr:`delay_s`,
-    half the filter's length, until :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
+    The n-th output sample is the input at time ``n / target_rate``; there are ``ceil(samples * target_rate /
+    source_rate)`` in total. Output lags behind input by :attr:`delay_s`, half the filter's length, until
+    :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
@@ -59,14 +59,15 @@ class Resampler:
         return 0.0 if self._up == self._down else self._half / self._source_rate
 
     def feed(self, pcm: FloatArray) -> FloatArray:
-        """Take float32 ``[N]`` and return all samples that can be computed now, float32 ``[M]``."""
+        """Add float32 ``[N]``; returns all samples that can be computed now, float32 ``[M]``."""
         if self._up == self._down:
             return pcm.copy()
         self._received += pcm.size
         return self._run(pcm, _ceil_divided((self._received - self._half) * self._up, self._down))
 
     def finish(self) -> FloatArray:
-        """The remaining samples, as if silence followed, float32 ``[M]``. Nothing may be fed afterwards."""
+        """The remaining samples, float32 ``[M]``, with silence as further input. Nothing may be fed
+        afterwards."""
         silence = np.zeros(self._half, np.float32)
         return self._run(silence, _ceil_divided(self._received * self._up, self._down))
 
@@ -106,7 +107,7 @@ def _filter_table(up: int, down: int, half: int) -> FloatArray:
     """Return the filters of all phases, float32 ``[up, 2 * half]``; each filter sums to 1."""
     cutoff = _CUTOFF * min(1.0, up / down)
     phase = np.arange(up)[:, None] / up
-    distance = phase - np.arange(1 - half, half + 1)[None, :]  # from an input sample to the output's moment
+    distance = phase - np.arange(1 - half, half + 1)[None, :]  # from an input sample to the output's time
     window = np.i0(_KAISER_BETA * np.sqrt(np.clip(1.0 - (distance / half) ** 2, 0.0, 1.0)))
     table = np.sinc(cutoff * distance) * window
     return np.asarray(table / table.sum(axis=1, keepdims=True), np.float32)

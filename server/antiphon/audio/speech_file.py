@@ -71,7 +71,7 @@ class OggFile(Encoder):
 class FileRecipe:
     """FFmpeg's settings for a file format: media type, container, codec, samples, and the options of both.
 
-    ``lead_samples`` of silence come first, so that the first frame of 80 ms fills the codec's lookahead.
+    ``lead_samples`` of silence are first, so that the first frame of 80 ms fills the codec's lookahead.
     """
 
     content_type: str
@@ -86,7 +86,7 @@ class FileRecipe:
 
 FILE_RECIPES: Final[Mapping[str, FileRecipe]] = MappingProxyType(
     {
-        # Level 7 takes half the time of the default; a frame of Xing would have to be written at the end.
+        # Level 7 takes half the time of the default; a Xing frame would have to be written at the end.
         "mp3": FileRecipe(
             *("audio/mpeg", "mp3", "libmp3lame", "fltp", {"compression_level": "7"}),
             {"write_xing": "0", "id3v2_version": "0"},
@@ -158,7 +158,7 @@ class EncodedFile(Encoder):
         return [self._written.take()]
 
     def finish(self) -> list[bytes]:
-        """The rest of the codec's output, and the end of the container; empty without samples."""
+        """The rest of the codec's output, and the end of the container; empty if there were no samples."""
         if self._samples:
             self._container.mux(self._stream.encode(None))
             self._container.close()

@@ -17,21 +17,22 @@ from antiphon.audio.resample import MAX_RATE, MIN_RATE
 from antiphon.errors import AudioError
 
 NAMES: Final = "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC"
-"""Containers that are read. FFmpeg also knows some that fetch other files, and an untrusted client's file may
-open none of those: so the container is found from the first bytes, not from a name."""
+"""Containers that are accepted. FFmpeg also supports containers that fetch other files, which an untrusted
+client's file must not do; so the container is detected from the first bytes, not from a name."""
 
 CODECS: Final = (
     *("aac", "alac", "flac", "mp3", "mp3float", "opus", "libopus", "vorbis"),
     *("adpcm_ima_qt", "adpcm_ima_wav", "adpcm_ms", "gsm", "gsm_ms"),
 )
-"""Codecs that are read, in addition to PCM."""
+"""Accepted codecs, in addition to PCM."""
 
 MAX_CHANNELS: Final = 8
-"""Most channels, those of surround sound; each is decoded before mixing."""
+"""Most channels (surround sound); each is decoded before mixing."""
 
 MIN_GAP_S: Final = 0.04
 MAX_GAP_S: Final = 60.0
-"""A leap of a recording's clock that becomes silence: clocks are rounded, and a longer one is no gap."""
+"""Longest jump of a recording's clock that becomes silence, in seconds: clocks are rounded, and a longer one
+is not a gap."""
 
 _HEAD_BYTES: Final = 12
 _STATED: Final = ("wav", "w64", "aiff", "caf", "flac", "mp4")
@@ -44,7 +45,7 @@ _MAGIC: Final = {b"riff": "w64", b"caff": "caf", b"fLaC": "flac", b"OggS": "ogg"
 
 _MOST_READ: Final = 2
 _SLACK_BYTES: Final = 1_048_576
-"""Bounds of the bytes of all packets: a header may let packets overlap, and WebM may compress them."""
+"""Limits on the bytes of all packets: a header may let packets overlap, and WebM may compress them."""
 
 _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 """Options that keep FFmpeg from opening other files."""
@@ -53,7 +54,7 @@ _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 MIN_REST_S: Final = 1.0
 _INDEX: Final = (b"\x1c\x53\xbb\x6b", b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69")
 _INDEX_WITHIN: Final = 64
-"""More than ``MIN_REST_S`` of bytes behind the last packet of a WebM file are an unreadable end, unless an
+"""More than ``MIN_REST_S`` of bytes after the last packet of a WebM file are an unreadable end, unless an
 index, tags, chapters or attachments begin there."""
 
 
@@ -61,7 +62,7 @@ index, tags, chapters or attachments begin there."""
 class Damage:
     """The parts of a recording that could not be decoded: packets, and the seconds of silence in their place.
 
-    ``rest_s`` are about the seconds at its end that could not be read.
+    ``rest_s`` is the approximate length of its unreadable end, in seconds.
     """
 
     packets: int = 0
@@ -95,25 +96,26 @@ def container_of(head: bytes) -> str:
 
 
 def stated_seconds(file: BinaryIO) -> float | None:
-    """The length of a recording by its own header; None if only decoding can tell. Nothing is decoded.
+    """The length of a recording from its own header; None if only decoding can determine it. Nothing is
+    decoded.
 
     Raises:
-        AudioError: no audio that can be read, or of a rate or with channels out of range.
+        AudioError: no readable audio, or the rate or the channels are out of range.
     """
     with _opened(file) as (container, stream):
         if container.format.name not in _STATED or (stream.duration or 0) <= 0:  # an MP4 may state any length
             return None
         seconds = float(stream.duration * stream.time_base)
         bits_per_s = stream.codec_context.bit_rate
-        # A WAV that was written as it was recorded may state more than there is.
+        # A WAV that was written during recording may state more than there is.
         return min(seconds, container.size * 8 / bits_per_s) if bits_per_s else seconds
 
 
 def stated_rate(file: BinaryIO) -> int:
-    """The sample rate of a recording by its own header, in Hz. Nothing is decoded.
+    """The sample rate of a recording from its own header, in Hz. Nothing is decoded.
 
     Raises:
-        AudioError: no audio that can be read, or of a rate or with channels out of range.
+        AudioError: no readable audio, or the rate or the channels are out of range.
     """
     with _opened(file) as (_, stream):
         return int(stream.codec_context.sample_rate)
@@ -122,13 +124,12 @@ def stated_rate(file: BinaryIO) -> int:
 def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None) -> Iterator[FloatArray]:
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
-    N is 0 for a packet that brings no audio, of which a file may have any number. Decoding continues after a
-    damaged packet, with silence in its place, and ends where the container does; ``damage`` counts both. The
-    silence is as long as the recording's clock says, or, for an MP3, which has no clock, the bytes of its
-    packets.
+    N is 0 for a packet without audio; a file may have any number of them. Decoding continues after a damaged
+    packet, with silence in its place, and ends with the container; ``damage`` counts both. The length of the
+    silence follows the recording's clock, or, for an MP3, which has no clock, the bytes of its packets.
 
     Raises:
-        AudioError: no audio that can be read, or of a rate or with channels out of range.
+        AudioError: no readable audio, or the rate or the channels are out of range.
     """
     damage = Damage() if damage is None else damage
     with _opened(file) as (container, stream):
@@ -152,7 +153,7 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
                     converter.is_late = True
                     pace.lost(packet)
                 yield np.concatenate([np.zeros(0, np.float32), *_converted(converter, frames, damage)])
-        except av.FFmpegError:  # the container cannot be followed any further
+        except av.FFmpegError:  # the rest of the container is unreadable
             damage.packets += 1
         yield from converter.flush()
         if "webm" in container.format.name:
@@ -172,7 +173,7 @@ def _converted(converter: _Converter, frames: Iterable[Any], damage: Damage) -> 
 
 
 class _Pace:
-    """The bytes a second of a recording so far, and the position in the file where its packets end."""
+    """The bytes per second of a recording so far, and the position in the file where its packets end."""
 
     def __init__(self) -> None:
         self._bytes = self._lost = self._end = 0
@@ -198,7 +199,7 @@ class _Pace:
         return round(lost / self._bytes * self._seconds / self._frame_s) * self._frame_s
 
     def rest_s(self, file: BinaryIO) -> float:
-        """The seconds of a WebM file behind its last packet that could not be read."""
+        """The seconds of a WebM file after its last packet that could not be read."""
         rest = file.seek(0, os.SEEK_END) - self._end
         file.seek(self._end)
         head = file.read(_INDEX_WITHIN)
@@ -215,7 +216,7 @@ class _Pace:
 class _Converter:
     """Converts frames of any format to mono at one rate, and tracks the time that they reach.
 
-    The time is that of the frames, or of their ``pace`` where they state none.
+    The time is that of the frames, or of their ``pace`` if they have none.
     """
 
     def __init__(self, rate: int, pace: _Pace | None) -> None:
@@ -227,7 +228,7 @@ class _Converter:
         self._until_s: float | None = None
 
     def gap_before(self, frame: Any) -> float:
-        """Seconds without audio before a frame: of damaged packets, or of those that the container lost."""
+        """Seconds without audio before a frame: of damaged packets, or of packets that the container lost."""
         least_s, self.is_late = (0.0 if self.is_late else MIN_GAP_S), False
         if self._pace is not None:
             return min(self._pace.gap_s(), MAX_GAP_S)
@@ -265,8 +266,8 @@ class _Converter:
 class _Mixer:
     """Mixes channels to one, each weighted by its share of the energy so far.
 
-    Speech in one of six channels stays as loud as it is; equal channels become their mean. FFmpeg's own mono
-    is 3 dB louder. Where the channels cancel each other out, the loudest stands for all.
+    Speech in one of six channels keeps its loudness; equal channels become their mean. FFmpeg's own mono is 3
+    dB louder. If the channels cancel each other out, only the loudest is used.
     """
 
     def __init__(self) -> None:

@@ -17,13 +17,14 @@ MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
 _ONE_FILTER: Final = 2.0
-"""Highest speed of one filter, which drops samples above it and ends at its inverse; two in a row do both."""
+"""Highest speed of one filter, which drops samples above it; its lowest speed is the inverse. Two in a row do
+both."""
 
 
 class Tempo:
     """Mono float32 to ``1 / speed`` of its length.
 
-    80 ms take less than 0.3 ms; the filter holds 80 to 160 ms.
+    80 ms take less than 0.3 ms; the filter buffers 80 to 160 ms.
     """
 
     def __init__(self, speed: float, sample_rate: int) -> None:
@@ -36,7 +37,7 @@ class Tempo:
             raise AudioError(f"a speed of {speed:g} is out of range: {MIN_SPEED:g} to {MAX_SPEED:g}")
         self._sample_rate = sample_rate
         self._samples = 0
-        graph = self._graph = Graph()  # the filters do not keep it
+        graph = self._graph = Graph()  # the filters hold no reference to it
         self._source: Any = graph.add(
             "abuffer",
             f"time_base=1/{sample_rate}:sample_rate={sample_rate}:sample_fmt=fltp:channel_layout=mono",
@@ -52,7 +53,7 @@ class Tempo:
         graph.configure()
 
     def feed(self, pcm: FloatArray) -> FloatArray:
-        """The samples that float32 ``[N]`` completes, float32 ``[M]``, M perhaps 0."""
+        """The samples that float32 ``[N]`` completes, float32 ``[M]``, M possibly 0."""
         if not pcm.size:
             return pcm
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], format="fltp", layout="mono")

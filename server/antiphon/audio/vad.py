@@ -13,7 +13,7 @@ BLOCK_MS = 10
 """Length of a block in ms; the level of a block is its root mean square."""
 
 ONSET_BLOCKS = 5
-"""Loud blocks in a row that start speech: a click is shorter."""
+"""Consecutive loud blocks that start speech: a click is shorter."""
 
 PAUSE_MS = 80
 """Shortest pause in ms that ends speech; gaps within a word are shorter."""
@@ -21,7 +21,7 @@ PAUSE_MS = 80
 
 @dataclass(frozen=True, slots=True)
 class DetectorRules:
-    """The rules for speech. ``prefix_ms`` lies between the start that is stated and the first loud block;
+    """The rules for speech. ``prefix_ms`` is the time between the reported start and the first loud block;
     speech ends after ``silence_ms`` without a block above ``level_dbfs``.
     """
 
@@ -39,7 +39,7 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """Speech ended at ``ms`` of the audio, the silence after it included."""
+    """Speech ended at ``ms`` of the audio, including the silence after it."""
 
     ms: int
 
@@ -56,7 +56,7 @@ class Loudness:
         self._rest: FloatArray = np.zeros(0, np.float32)
 
     def feed(self, pcm: FloatArray, level_dbfs: float) -> list[bool]:
-        """Take the next audio, float32 ``[N]``; for each complete block whether it is above the level."""
+        """Add audio, float32 ``[N]``; returns for each complete block whether it is above the level."""
         pcm = np.concatenate((self._rest, pcm)) if self._rest.size else pcm
         whole = pcm.size // self._block * self._block
         self._rest = pcm[whole:].copy()
@@ -76,10 +76,10 @@ class SpeechDetector:
         self.is_speech = False
         self._loudness = Loudness(sample_rate)
         self._blocks = 0
-        self._loud = self._quiet = 0  # blocks in a row
+        self._loud = self._quiet = 0  # consecutive blocks
 
     def feed(self, pcm: FloatArray) -> list[SpeechEvent]:
-        """Take the next audio, float32 ``[N]``; returns the starts and ends that it completes."""
+        """Add audio, float32 ``[N]``; returns the starts and ends that it completes."""
         loud = self._loudness.feed(pcm, self.rules.level_dbfs)
         return [event for is_loud in loud if (event := self._next(is_loud=is_loud)) is not None]
 

@@ -14,19 +14,19 @@ from antiphon.audio.pcm import float_from_s16le
 from antiphon.errors import AudioError
 
 RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-"""Rates that are read: those of sound cards and telephones. Filters for others take megabytes."""
+"""Accepted rates: those of common sound devices and telephones. Filters for other rates take megabytes."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Up to the first sample; a title or a picture may come before it."""
+"""Most bytes before the first sample; a title or a picture may precede it."""
 
 _PCM, _EXTENSIBLE = 1, 0xFFFE
-_UNKNOWN = (0, 0xFFFFFFFF)  # sizes of samples in a header that was written before them
+_UNKNOWN = (0, 0xFFFFFFFF)  # sizes in a header that was written before the samples
 
 
 class WavDecoder(Decoder):
     """A WAV in portions of any size, to samples at ``rate``.
 
-    Bytes after the size that the header states are no samples: titles may stand there.
+    Bytes after the size in the header are not samples, but may be titles.
     """
 
     piece_bytes = RESAMPLED_BYTES
@@ -36,8 +36,8 @@ class WavDecoder(Decoder):
         super().__init__()
         self._rate = rate
         self._head, self._rest = bytearray(), b""
-        self._at = 12  # the first chunk that is not passed yet
-        self._left: float = math.inf  # bytes of samples
+        self._at = 12  # position of the first unread chunk
+        self._left: float = math.inf  # bytes of samples left
         self._channels, self._has_begun = 1, False
         self._samples: SampleDecoder | None = None
 
@@ -45,7 +45,7 @@ class WavDecoder(Decoder):
         """The samples of one portion.
 
         Raises:
-            AudioError: it is no WAV, or has another form of samples.
+            AudioError: it is no WAV, or has another sample format.
         """
         if not self._pieces:
             return None
@@ -70,7 +70,7 @@ class WavDecoder(Decoder):
         return self._samples.step()
 
     def _read_head(self) -> int | None:
-        """Where the samples begin; None until the head is whole."""
+        """The start of the samples; None until the header is complete."""
         head = self._head
         if not b"RIFF".startswith(head[:4]):
             raise AudioError("no WAV: it does not begin with RIFF")

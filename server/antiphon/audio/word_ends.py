@@ -1,6 +1,6 @@
-"""The ends of a recording's words: at the pause after each, by loudness.
+"""The ends of a recording's words, at the pause after each, found by loudness.
 
-A recogniser gives only the start of a word. If the next one starts much later, the word has ended before.
+A recogniser gives only the start of a word. If the next word starts much later, the word has ended before.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ BLOCK_S: Final = 0.02
 """Seconds of a block; the loudness of each takes a byte, 180 KB an hour."""
 
 PAUSE_BLOCKS: Final = 10
-"""Blocks of the shortest pause after a word; gaps within a word, as those of a stop, are shorter."""
+"""Blocks of the shortest pause after a word; gaps within a word, as in a stop, are shorter."""
 
 SHORTEST_BLOCKS: Final = 4
-"""Blocks of the shortest word; earlier sound may be the end of the word before."""
+"""Blocks of the shortest word; earlier sound may be the end of the previous word."""
 
 LONGEST_S: Final = 2.0
-"""Longest word, in seconds, before noise without a pause."""
+"""Longest word in seconds, for noise without a pause."""
 
 DROP_DB: Final = 25
 """Decibels below the loudest part of the word that count as quiet."""
@@ -31,7 +31,7 @@ HEARD_DB: Final = 2 * DROP_DB
 """Decibels by which a word may be quieter than later sound, such as a slam or the next word."""
 
 _FLOOR_DB: Final = 120
-"""Decibels below full scale of the byte 0."""
+"""Level of the byte 0, in decibels below full scale."""
 
 
 class WordEnds:
@@ -60,7 +60,7 @@ class WordEnds:
         heard = levels > max(0, levels.max(initial=0) - HEARD_DB)
         begins = max(SHORTEST_BLOCKS, int(heard.argmax()) + 1 if heard.any() else heard.size)
         for place in range(begins, levels.size - PAUSE_BLOCKS + 1):
-            quiet = max(0, levels[:place].max() - DROP_DB)  # what is behind a pause is no part of the word
+            quiet = max(0, levels[:place].max() - DROP_DB)  # sound after a pause is no part of the word
             if (levels[place : place + PAUSE_BLOCKS] <= quiet).all():
                 return round((first + place) * BLOCK_S, 3)
         return round(max(start_s, latest_s), 3)

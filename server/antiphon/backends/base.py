@@ -1,9 +1,9 @@
 """The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
 
-A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it,
-and then only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S rows of
-state and computes the rows of a tick. :mod:`antiphon.backends.host` decides which rows are new, which rows
-emit and what an error means.
+A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it;
+from then on only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S
+rows of state and computes the rows of a tick. :mod:`antiphon.backends.host` tracks which rows are new and
+which emit, and classifies errors.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
@@ -41,23 +41,23 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with (done, total, what) during a long operation."""
 
 FRAMES: Final = "host.frames"
-"""In a snapshot: the frames that the row has received since its reset, int64."""
+"""In a snapshot: the number of frames that the row has received since its reset, int64."""
 
 NO_TOKEN = -1
-"""In ``StepOutputs.text_tokens``: this row has no text token this tick."""
+"""In ``StepOutputs.text_tokens``: the row has no text token in this tick."""
 
 NO_STAGES: Final[Mapping[str, float]] = MappingProxyType({})
-"""Times without any stage."""
+"""No times of stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """One tick's input for the m rows it names.
+    """The input of one tick for the m rows it names.
 
     ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``
-    is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text`` holds,
-    for tts, the next entries that each row is offered, of which it takes all or none, and is empty otherwise.
-    An ``is_fixed`` tick runs all S rows of the backend, each in its own place, the others idle.
+    is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text``
+    contains, for tts, the next entries that each row is offered, of which it takes all or none, and is empty
+    otherwise. An ``is_fixed`` tick runs all S rows of the backend, each in its own place, the others idle.
     """
 
     rows: IntArray
@@ -73,11 +73,11 @@ class StepInputs:
 
 
 class StepOutputs(NamedTuple):
-    """One tick's output for the m rows it named, in their order.
+    """The output of one tick for the m rows it named, in their order.
 
     ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an output
     frame (a duplex row inside its first ``max_delay`` frames consumes and does not emit). A tts row consumes
-    when it took the offered entries, and, offered none, while it has work left; it rests when it neither
+    when it takes the offered entries, and, without an offer, while it has work left; it rests when it neither
     consumes nor emits. ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is
     int32 ``[m]``, ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from
     0 since the reset, that begins in this frame). ``vad`` is float32 ``[m, heads]`` (stt with heads).
@@ -111,7 +111,7 @@ class RowSnapshot:
 class PrimeProgress:
     """The progress of a row's prompt: ``done`` of ``total`` frames.
 
-    ``is_copied``: its state came from an earlier row with the same prompt.
+    ``is_copied``: the state was copied from an earlier row with the same prompt.
     """
 
     done: int
@@ -128,15 +128,15 @@ class PrimeProgress:
 class BackendInfo:
     """The fixed properties of a backend.
 
-    ``can_prime``: prime is supported. ``memory`` is bytes by purpose ("weights", "state_per_row", "caches",
-    the most that prompts and voices kept for later rows take, and for a GPU "total", this process's part of
-    it), for admission and the report. ``row_ms`` is each row's addition to a tick, where the backend knows it
-    and the engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the
+    ``can_prime``: prime is supported. ``memory`` is bytes by purpose, for admission and the report:
+    "weights", "state_per_row", "caches" (the limit on prompts and voices kept for later rows), and for a GPU
+    "total" (this process's part). ``row_ms`` is the time that each row adds to a tick, if the backend knows
+    it and the engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the
     cost of a tick, as the fields of :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the
-    warm-up, describes how a tick uses a CPU's threads; empty where that is unknown. ``chooses_threads``:
+    warm-up, describes how a tick uses a CPU's threads; it is empty if unknown. ``chooses_threads``:
     :meth:`Resizable.choose_threads` has a choice.
 
-    An executor's info has no slots, and only the memory that the host cannot know.
+    An executor's info has no slots, and only memory that the host cannot determine.
     """
 
     name: str
@@ -163,17 +163,19 @@ class Backend(Protocol):
         """The properties that do not change while the backend exists."""
 
     def warm_up(self, progress: Progress) -> None:
-        """Do once what would make the first tick slow (compile, capture, page in); leaves all rows fresh.
+        """Do the one-time work that would delay the first tick (compile, capture, page in); leaves all rows
+        fresh.
 
         Raises:
-            MemoryError: the device has no room for ticks of this number of rows; they can be resized.
+            MemoryError: the device has too little memory for ticks of this number of rows; they can be
+            resized.
         """
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters, from the next step on. They survive a reset."""
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
-        """How many physical rows a tick over ``rows`` int32 ``[m]`` runs: m or more."""
+        """Number of physical rows of a tick over ``rows`` int32 ``[m]``: m or more."""
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame.
@@ -181,16 +183,16 @@ class Backend(Protocol):
         Raises:
             StepError: some rows failed; the others are intact. They were advanced and have no outputs;
                 pocket reports a failure before it advances any row.
-            DeviceLostError: nothing on the device can be trusted any more.
+            DeviceLostError: the device's state is unreliable.
         """
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Take a row through a prompt, one bounded piece of work per call, until it is done.
+        """Process a prompt for a row, one bounded piece of work per call, until it is done.
 
-        The first call for a row makes it fresh; it must not be stepped before the last, nor be reset after
-        it. Then it continues as if the prompt had been stepped through with all its tokens forced, and emits
-        from its first frame on. A row abandoned midway needs nothing: a reset, or another prompt, starts
-        over.
+        The first call for a row resets it; the row must not be stepped before the last call, nor be reset
+        after it. The row then continues as if the prompt had been stepped through with all its tokens forced,
+        and emits from its first frame on. An abandoned prompt needs no clean-up: a reset, or another prompt,
+        starts again.
 
         Raises:
             UnsupportedError: ``info.can_prime`` is false, or this model cannot take the prompt.
@@ -210,10 +212,10 @@ class Backend(Protocol):
         """
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        """The reverse of :meth:`to_host`; :meth:`restore` refuses arrays that do not fit.
+        """Reverse :meth:`to_host`; :meth:`restore` refuses arrays that do not fit.
 
         Raises:
-            StepError, DeviceLostError: as :meth:`step`; the device has no room for it.
+            StepError, DeviceLostError: as :meth:`step`; the device has too little memory.
         """
 
     def state_bytes(self) -> int:
@@ -225,10 +227,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A backend that can be sized and timed before ``warm_up``, while its weights remain loaded."""
+    """A backend that can be resized and timed before ``warm_up``, while its weights remain loaded."""
 
     def resize(self, slots: int) -> None:
-        """Have ``slots`` rows, all fresh and with default parameters, from now on; ``info`` follows.
+        """Change to ``slots`` rows, all fresh and with default parameters; ``info`` is updated.
 
         The former rows are freed before the new ones are made.
         """
@@ -237,18 +239,19 @@ class Resizable(Protocol):
         """Measure with the current rows how ticks best use several threads; the choice outlasts every
         resize.
 
-        Without this call ``warm_up`` chooses, and may change from how many rows on parts run.
+        Without this call ``warm_up`` chooses, and may change the number of rows from which ticks run in
+        parts.
         """
 
     def age(self, frames: int) -> None:
-        """Let every row appear to have received ``frames`` frames; its rings keep their content.
+        """Make every row appear to have received ``frames`` frames; the content of its rings is unchanged.
 
         For timing: ``warm_up`` makes all rows fresh.
         """
 
 
 class PageCount(NamedTuple):
-    """Pages of keys and values: the free ones, and all."""
+    """Number of free pages of keys and values, and of all pages."""
 
     free: int
     pages: int
@@ -256,30 +259,30 @@ class PageCount(NamedTuple):
 
 @runtime_checkable
 class Paged(Protocol):
-    """A backend whose rows may share fewer pages of keys and values than they could fill together."""
+    """A backend whose rows may share fewer pages of keys and values than all of them could fill."""
 
     def page_count(self) -> PageCount | None:
-        """The pages; None where each row has its own."""
+        """The pages; None if each row has its own."""
         ...
 
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
-        """The rows that must end so that ``rows [m]`` find pages in the next tick, the youngest first.
+        """The rows that must end so that ``rows [m]`` have pages in the next tick, the youngest first.
 
-        ``reset [m]``: the row starts anew. The rows that end are released.
+        ``reset [m]``: the row starts anew. Their pages are released.
         """
         ...
 
     def release(self, row: int) -> None:
-        """Take back the pages of a row whose call has ended."""
+        """Free the pages of a row whose call has ended."""
         ...
 
 
 class Work(NamedTuple):
     """One tick of a codec, duplex or stt model, for m rows.
 
-    ``rows`` is int32 ``[m]``, checked: each exists, each once. ``frames`` is int64 ``[m]``: the frames of
-    each row since its reset, without this one. Of the masks, bool ``[m]``, ``is_fresh`` marks rows to make
-    fresh first, ``is_forgotten`` rows whose encoder is made fresh once the language model has this frame's
+    ``rows`` is int32 ``[m]``, checked: each exists, and is named once. ``frames`` is int64 ``[m]``: the
+    frames of each row since its reset, without this one. The masks are bool ``[m]``: ``is_fresh`` marks rows
+    to reset first, ``is_forgotten`` rows whose encoder is reset once the language model has this frame's
     codes, and ``is_emitting`` rows that are decoded. ``pcm`` is float32 ``[m, frame_samples]``. ``is_fixed``:
     all S rows are computed, each in its own place.
     """
@@ -314,7 +317,7 @@ class DeviceRows(Protocol):
         """The executor's part of the backend's properties."""
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """The number of physical rows of a tick over these rows."""
@@ -323,7 +326,7 @@ class DeviceRows(Protocol):
         """Run every shape that ticks can have; the host makes all rows fresh afterwards."""
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
+        """Reset rows to fresh ones, bit for bit: rings are erased too, parameters are kept."""
 
     def age(self, frames: int) -> None:
         """See :class:`Resizable`."""
@@ -338,7 +341,7 @@ class DeviceRows(Protocol):
         """Copy a row: named tensors, each ring cut to the part that its position marks as filled."""
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Write checked tensors into a row; all others are as in a fresh row."""
@@ -347,7 +350,7 @@ class DeviceRows(Protocol):
         """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """The reverse of :meth:`to_host`."""
+        """Reverse :meth:`to_host`."""
 
     def state_bytes(self) -> int:
         """Bytes of state of all rows."""
@@ -363,12 +366,13 @@ class FrameExecutor(DeviceRows, Protocol):
     """Runs codec, duplex and stt models: frames of PCM in."""
 
     def run(self, work: Work) -> Result:
-        """Run one tick. The host classifies its errors: the rows of ``work`` may be half written then."""
+        """Run one tick. The host classifies its errors; the rows of ``work`` may then be half written."""
 
 
 @runtime_checkable
 class PooledRows(Protocol):
-    """The additions of an executor whose rows may share pages: ``pool`` is None while each has its own."""
+    """The additions of an executor whose rows may share pages: ``pool`` is None while each row has its
+    own."""
 
     @property
     def pool(self) -> PagePool | None:
@@ -378,25 +382,24 @@ class PooledRows(Protocol):
 
 @runtime_checkable
 class PromptExecutor(Protocol):
-    """The additional methods of an executor of duplex models whose rows take prompts.
+    """The additional methods of an executor of duplex models whose rows accept prompts.
 
-    :mod:`antiphon.backends.prompts` decides what is read when; ``frames`` counts the row's frames after the
+    :mod:`antiphon.backends.prompts` schedules the reads; ``frames`` is the row's number of frames after the
     call.
     """
 
     @property
     def pass_frames(self) -> int:
-        """Frames that one call takes: as many as cost little more than reading the weights once."""
+        """Frames of one call: as many as cost little more than reading the weights once."""
 
     def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
-        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec that belongs to no
-        row.
+        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec that belongs to no row.
 
         ``codec`` is None at first, then the value that the previous call returned with its codes.
         """
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
-        """Let a row's language model see its inputs int32 ``[1 + n_q, T]``, and sample nothing."""
+        """Process inputs int32 ``[1 + n_q, T]`` with a row's language model, without sampling."""
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
         """The same for inputs ``[T, dim]`` that are embedded already."""
@@ -405,7 +408,7 @@ class PromptExecutor(Protocol):
         """Put tokens ``[k]`` into a row's delay cache, as the inputs of those streams at those steps."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """A sampled step of one row's language model, which hears codes int32 ``[heard]``."""
+        """A sampled step of one row's language model, with the input codes int32 ``[heard]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,19 +446,19 @@ class TextExecutor(DeviceRows, Protocol):
     """Runs tts models: text in, frames of PCM out."""
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh, fast: rings may be hidden instead of erased; voices are kept."""
+        """Reset rows fast: rings may be hidden instead of erased; voices are kept."""
 
     def advance(self, step: TextStep) -> TextResult:
         """One step of some rows."""
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """The tensors that a voice (None: no speaker) gives a row, for :meth:`write_voice`."""
+        """The tensors of a voice (None: no speaker) for a row, to be passed to :meth:`write_voice`."""
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Write a computed voice into a row."""
 
 
 def row_counts(slots: int) -> tuple[int, ...]:
-    """The numbers of rows that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
+    """The row counts that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
     powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
     return (*powers, slots)

@@ -55,14 +55,15 @@ CACHE_ROWS: Final = 16
 """Kept prompts and voices take at most the memory of this number of rows, and ``CACHE_BYTES``."""
 
 FAILURES_IN_A_ROW: Final = 3
-"""A step may fail because of its input, which ends its rows' sessions; three in a row have another cause."""
+"""Consecutive failed steps that count as a fault: one step may fail because of its input, which ends its
+rows' sessions."""
 
 
 class ErrorClassifier:
-    """Turns a framework's exceptions into the errors the engine handles: rows lost, or the device.
+    """Converts a framework's exceptions to the engine's errors: rows lost, or the device.
 
     ``with classifier.over(rows)`` is a block that uses ``rows``. ``probe`` does a little work on the device
-    and raises if it cannot: a sticky CUDA error fails it, as it would every later call.
+    and raises if it fails: a sticky CUDA error fails it, like every later call.
     """
 
     def __init__(self, probe: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class ErrorClassifier:
         self._rows: Sequence[int] | IntArray = ()
 
     def over(self, rows: Sequence[int] | IntArray) -> Self:
-        """The next block uses these rows. Blocks are not nested."""
+        """Use these rows in the next block. Blocks are not nested."""
         self._rows = rows
         return self
 
@@ -100,7 +101,7 @@ class ErrorClassifier:
             return DeviceLostError(f"{self._failures} steps in a row failed, the last with {words}")
         try:
             self._probe()
-        except Exception as probe_error:  # any error of the framework: its device does not answer
+        except Exception as probe_error:  # any error of the framework: its device does not respond
             return DeviceLostError(f"the device no longer answers after '{error}': {probe_error}")
         return StepError(f"a step over rows {list(rows)} failed: {words}", rows=rows)
 
@@ -109,7 +110,7 @@ E = TypeVar("E", bound=DeviceRows)
 
 
 class RowHost(Generic[E]):
-    """Common to the hosts of all pipelines: properties, ages of rows, snapshots, faults, pages.
+    """The common part of the hosts of all pipelines: properties, ages of rows, snapshots, faults, pages.
 
     ``tick_frames`` is the most frames that a tick adds to a row.
     """
@@ -157,7 +158,7 @@ class RowHost(Generic[E]):
         self._begin(range(self._info.slots))
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; without effect for a codec."""
+        """Give a row its sampling parameters; no effect for a codec."""
         check_row(self._info, row)
         self.executor.set_parameters(row, parameters)
 
@@ -177,7 +178,7 @@ class RowHost(Generic[E]):
         """Restore a row's state.
 
         Raises:
-            UnsupportedError: a snapshot of another backend or model; the row is unchanged then.
+            UnsupportedError: a snapshot of another backend or model; the row is unchanged.
             StepError, DeviceLostError: as :meth:`step`.
         """
         check_row(self._info, row)
@@ -207,7 +208,7 @@ class RowHost(Generic[E]):
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
         """A snapshot from the arrays of :meth:`to_host`, of this process or another."""
         own, remembered = _split(arrays)
-        with self._errors.over(()):  # the device may have no room for them
+        with self._errors.over(()):  # the device may have too little memory
             tensors = self.executor.from_host(own)
         return RowSnapshot(self._info.name, {**tensors, **remembered}, size_of(own))
 
@@ -225,7 +226,7 @@ class RowHost(Generic[E]):
         self._frames[row] = int(remembered[FRAMES])
 
     def _begin(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones, bit for bit."""
+        """Reset rows to fresh ones, bit for bit."""
         self.executor.reset(rows)
         self._frames[list(rows)] = 0
 
@@ -276,7 +277,7 @@ class RowHost(Generic[E]):
             self._give_up(pool, [row])
 
     def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
-        """Take pages back; other rows write to them from now on."""
+        """Free pages; other rows write to them from now on."""
         pool.release(rows)
 
 
@@ -310,7 +311,7 @@ class HostBackend(RowHost[FrameExecutor]):
 
     def _give_up(self, pool: PagePool, rows: Sequence[int]) -> None:
         super()._give_up(pool, rows)
-        if self.primer is not None:  # a half-read prompt starts over
+        if self.primer is not None:  # a half-read prompt starts again
             self.primer.forget(rows)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
@@ -363,7 +364,7 @@ class HostBackend(RowHost[FrameExecutor]):
                 self._begin([row])
                 self.primer.begin(row, prompt)
             progress = self.primer.advance(row)
-        self._frames[row] = progress.done  # its age, where a call has to end for want of pages
+        self._frames[row] = progress.done  # its age, in case a call has to end for lack of pages
         return progress
 
 

@@ -1,4 +1,4 @@
-"""The hardware that determines the choice of backend and of threads, read without any framework."""
+"""The hardware that determines the choice of backend and threads, read without any framework."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from antiphon.errors import ConfigError
 
 _CUDA_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _CAPABILITY_ATTRIBUTES: Final = (75, 76)
-"""The driver's ids of the two parts of a GPU's compute capability."""
+"""The driver's attribute ids of a GPU's compute capability, major and minor."""
 
 LEAST_CAPABILITY: Final = (8, 0)
-"""The compute capability from which Triton compiles our kernels: A100, RTX 30 and later."""
+"""Minimum compute capability for our Triton kernels: A100, RTX 30 and later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Whether CUDA sees a GPU, and whether this is Apple silicon."""
+    """Whether CUDA has a GPU, and whether this is Apple silicon."""
 
     has_cuda: bool = False
     is_apple_silicon: bool = False
 
 
 def look_at_machine() -> Machine:
-    """Find out."""
+    """Detect the hardware."""
     is_apple, driver = platform.system() == "Darwin" and platform.machine() == "arm64", _driver()
     return Machine(has_cuda=driver is not None and _count(driver) > 0, is_apple_silicon=is_apple)
 
@@ -46,7 +46,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def give_back_memory() -> None:
-    """Let the C library return freed memory to the system, where it is glibc; it keeps a part otherwise."""
+    """Return freed memory from the C library to the system, if it is glibc, which otherwise keeps a part."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -55,7 +55,7 @@ def give_back_memory() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by the driver's name for it, with all its memory and its compute capability."""
+    """A GPU: the driver's name for it, its total memory and its compute capability."""
 
     name: str
     memory_bytes: int
@@ -68,7 +68,8 @@ class Gpu:
 
 
 def list_gpus() -> list[Gpu]:
-    """The GPUs that the NVIDIA driver offers this process; importing torch for this takes over a second."""
+    """The GPUs that the NVIDIA driver offers this process, found without torch, whose import takes over a
+    second."""
     driver = _driver()
     if driver is None:
         return []
@@ -109,9 +110,9 @@ def _count(driver: ctypes.CDLL) -> int:
 def model_threads(asked: int | None = None) -> int:
     """The requested number, or all usable cores but one, and at least one.
 
-    Sockets and Opus run while every step does. With a thread on each core, a step's parallel parts wait for a
-    thread that was suspended: with one other busy process on two cores, a step of the built-in codec took 52
-    ms with two threads and 10 ms with one (medians, one row).
+    Sockets and Opus run during every step. With a thread on each core, a step's parallel parts wait for a
+    suspended thread: with one other busy process on two cores, a step of the built-in codec took 52 ms with
+    two threads and 10 ms with one (medians, one row).
 
     Raises:
         ConfigError: fewer than one was requested.
@@ -137,7 +138,7 @@ def process_bytes() -> int:
 
 
 def host_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
-    """Memory this process may use: the machine's, or its container's limit where that is less."""
+    """Memory available to this process: the machine's, or its container's limit if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in limits:
         try:

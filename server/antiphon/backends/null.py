@@ -1,14 +1,14 @@
-"""The null backend: no model, but every reply can be traced to its own session's input, in order.
+"""The null backend: it has no model, but every reply can be traced to its own session's input, in order.
 
-Codec and duplex models echo the input. A recogniser reads its tokens off the audio: a frame whose first
-sample is token / 1000 spells that token, and silence is padding. A synthesiser spells its input text in the
-same way, plus the first number of its voice. A stamp at the beginning of each frame of audio records the
-session, the order and the input of the computation. So crosstalk, loss and reordering are visible from the
+Codec and duplex models echo the input. A recogniser reads its tokens from the audio: a frame whose first
+sample is token / 1000 encodes that token, and silence is padding. A synthesiser encodes its input text in the
+same way, plus the first number of its voice. A stamp at the start of each frame of audio records the session,
+the order and the input of the computation. Crosstalk, loss and reordering are therefore visible from the
 outside without a model. One sample carries one bit as +-0.5. This value survives float samples and 16-bit
 PCM, but not Opus.
 
-A step takes ``step_ms``, asleep (as while a GPU works) or holding the interpreter lock (as a careless
-extension does). Faults can be planned by tick, to test the layers above.
+A step takes ``step_ms``, either asleep (like a GPU) or holding the interpreter lock (like a faulty
+extension). Faults can be planned by tick, to test the layers above.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def mix_words(words: WordArray) -> WordArray:
 def hash_frames(pcm: FloatArray) -> WordArray:
     """Hash frames, float32 ``[n, even samples]``, to uint32 ``[n]`` by the exact bits of their samples.
 
-    A multiply-shift hash: the sum of all 64-bit words, each times an odd constant of its own, modulo
-    2^64; the upper half is kept (Dietzfelbinger et al., 1997).
+    A multiply-shift hash: the sum of all 64-bit words, each times a different odd constant, modulo 2^64, of
+    which the upper half is kept (Dietzfelbinger et al., 1997).
     """
     words = np.ascontiguousarray(pcm).view(np.uint64)
     sums: NDArray[np.uint64] = np.einsum("ij,j->i", words, _odd_weights(words.shape[1]))
@@ -120,16 +120,16 @@ def _odd_weights(count: int) -> NDArray[np.uint64]:
 _ROW = np.dtype([("life", np.uint32), ("history", np.uint32)])
 _FIRST_WORD_ID = 4  # ids below are padding and control pieces, which are never sent as text
 LEVELS: Final = 1000
-"""A token is spelled by samples of its number divided by this."""
+"""Divisor of a token's number, for the samples that encode it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NullFaults:
     """Planned faults, by tick (the number of earlier calls of ``step``).
 
-    ``fail_rows`` raises StepError once, after the first tick from then on that names one of those rows; a row
-    that hears or speaks the token ``poison`` fails each time; at each tick of ``nan_at`` the first named row
-    hears NaN; ``slow_ms`` adds to that tick's time; from ``lose_device_at`` on every step raises
+    ``fail_rows`` raises StepError once, after the first later tick that names one of those rows. A row whose
+    input or output is the token ``poison`` fails each time. At each tick of ``nan_at`` the first named row
+    gets NaN. ``slow_ms`` adds to that tick's time. From ``lose_device_at`` on every step raises
     DeviceLostError.
     """
 
@@ -143,9 +143,9 @@ class NullFaults:
 class NullRows(HostArrays):
     """Rows of (life, history) counters, for every pipeline; see :mod:`antiphon.backends.base`.
 
-    A duplex row stays silent for ``spec.delay_frames`` frames, like the model it stands for, and its text
+    A duplex row is silent for ``spec.delay_frames`` frames, like the model that it imitates, and its text
     token is a function of its history, and of its text seed unless its text temperature is 0. The same
-    applies to an stt row, but at temperature 0 it is the token that the audio spells. A prompt's voice
+    applies to an stt row, but at temperature 0 it is the token that the audio encodes. A prompt's voice
     becomes codes, and a prompt's tokens history, by hashes. Rows of stt and tts also keep the tokens that
     wait for the model's delay, and those of tts the level of their voice.
     """
@@ -201,11 +201,11 @@ class NullRows(HostArrays):
             self.set_parameters(row, SamplingParameters())
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """As many as are named, or all."""
+        """The number of named rows, or all."""
         return len(self._rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
-        """No effect: there is nothing to warm up."""
+        """No effect."""
         progress(1, 1, "null backend")
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
@@ -228,7 +228,7 @@ class NullRows(HostArrays):
         self._token_seeds[row] = 0 if temperature == 0 else (1 + seed) % 2**32
 
     def run(self, work: Work) -> Result:
-        """Echo and stamp the named rows, or read the tokens that their audio spells."""
+        """Echo and stamp the named rows, or read the tokens in their audio."""
         start_s, tick, rows = *self._begin_tick(), work.rows
         if work.is_fresh.any():
             self.reset(rows[work.is_fresh])
@@ -248,7 +248,7 @@ class NullRows(HostArrays):
         return Result(pcm, tokens, stage_ms=self._end_tick(start_s, tick, rows))
 
     def advance(self, step: TextStep) -> TextResult:
-        """Spell the text of ``first_sound`` steps ago; always ask for the next word."""
+        """Encode the text of ``first_sound`` steps ago; always request the next word."""
         start_s, tick, rows = *self._begin_tick(), step.rows
         fed = step.choices[:, 0] % self._entries
         spoken = self._delayed(rows, fed)
@@ -268,7 +268,7 @@ class NullRows(HostArrays):
         )
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """The first number of a voice, which is added to the spelled text."""
+        """The first number of a voice, which is added to the encoded text."""
         speakers = None if prompt is None else prompt.speakers
         return {"voice": np.array(0.0 if speakers is None else speakers.flat[0], np.float32)}
 
@@ -368,7 +368,7 @@ class NullRows(HostArrays):
         return due
 
     def _read_levels(self, pcm: FloatArray) -> IntArray:
-        """The token that each frame spells, int32 ``[m]``, modulo the size of the vocabulary."""
+        """The token that each frame encodes, int32 ``[m]``, modulo the size of the vocabulary."""
         assert self._spec.lm is not None
         levels = np.rint(np.nan_to_num(np.clip(np.abs(pcm[:, 0]) * LEVELS, 0, 2**30)))
         tokens: IntArray = np.where(levels == 0, self._pad, levels % self._spec.lm.text_card).astype(np.int32)

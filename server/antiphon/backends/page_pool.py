@@ -1,6 +1,6 @@
-"""Which pages of rings each row has, when rows share fewer pages than they could fill together.
+"""The pages of rings of each row, when rows share fewer pages than they could fill together.
 
-A row takes a page when its position reaches one that it lacks, and returns all when its call ends.
+A row takes a page when its position reaches one that it lacks, and returns all of them when its call ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from antiphon.errors import StepError
 
 PAGE_SLOTS: Final = 64
-"""Slots of a page: those of a tile of the attention's kernels."""
+"""Slots of a page: those of a tile of the attention kernels."""
 
 
 class PagePool:
@@ -60,7 +60,7 @@ class PagePool:
         return bool(short.size)
 
     def release(self, rows: Sequence[int]) -> None:
-        """Take back the pages of rows."""
+        """Free the pages of rows."""
         if self._is_shared:
             self._clear()
         for row in rows:
@@ -68,7 +68,7 @@ class PagePool:
             self.held[row] = 0
 
     def share(self) -> None:
-        """Let every row appear to have all its pages, until one is released; only for timing."""
+        """Make every row appear to have all its pages, until one is released; only for timing."""
         self.table[:] = np.arange(self.table.size).reshape(self.table.shape) % self.pages
         self.held[:], self._free, self._is_shared = self.most, [], True
 
@@ -77,8 +77,8 @@ class PagePool:
     ) -> list[int]:
         """The rows to end so that ``rows [n]`` have room for ``positions [n]``, the youngest first.
 
-        ``frames [S]`` is the age of every row; of equal ones the highest number ends first. A row that ends
-        needs no page itself.
+        ``frames [S]`` is the age of every row; of rows of equal age the highest number ends first. A row that
+        ends needs no page itself.
         """
         missing = dict(zip(rows.tolist(), self.missing(rows, positions).tolist(), strict=True))
         free, ended = self.free, list[int]()

@@ -1,9 +1,9 @@
-"""Prompts: read in wide passes, a few frames each between ticks, and kept as snapshots.
+"""Prompts: read in wide passes, a few frames at a time between ticks, and kept as snapshots.
 
 All tokens of a prompt are known, so its frames need neither sampling nor the depformer: the temporal
 transformer reads many of them at once, and the result is keys and values only. Only the model's first output,
-after the last frame, is sampled, by each session itself; up to there a state depends only on the prompt, and
-is computed once and copied.
+after the last frame, is sampled, in each session; until then a state depends only on the prompt, and is
+computed once and copied.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PromptedRows(DeviceRows, PromptExecutor, Protocol):
 class _Reading:
     """A row with a prompt in progress.
 
-    ``frames`` int32 ``[T, 1 + n_q]``. ``encoded`` frames of its voice are in them; ``codec`` is the
-    executor's state for encoding the next.
+    ``frames`` int32 ``[T, 1 + n_q]``. ``encoded`` is the number of frames of its voice that are in it;
+    ``codec`` is the executor's state for encoding the next.
     """
 
     prompt: Prompt
@@ -47,7 +47,7 @@ class _Reading:
 
 
 class Primer:
-    """Takes the rows of an executor through prompts, piece by piece."""
+    """Processes the prompts of an executor's rows, piece by piece."""
 
     def __init__(self, executor: PromptedRows, lm: LMSpec, cache_bytes: int) -> None:
         """Prime rows whose language model has the shape ``lm``; keep up to ``cache_bytes``."""
@@ -75,8 +75,8 @@ class Primer:
         check_prompt(prompt, self._lm)
 
     def advance(self, row: int) -> PrimeProgress:
-        """One piece: some frames of the voice, or a pass, or at the end the model's first output."""
-        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt starts over
+        """Process one piece: some frames of the voice, or a pass, or at the end the model's first output."""
+        reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt starts again
         count = reading.prompt.count
         if reading.done == count - 1:
             self._speak(row, reading)
@@ -89,7 +89,7 @@ class Primer:
         return PrimeProgress(reading.done, count, reading.is_copied)
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Forget these rows' prompts: other sessions have them now."""
+        """Drop these rows' prompts: other sessions now have the rows."""
         for row in rows:
             self._readings.pop(row, None)
 
@@ -105,7 +105,7 @@ class Primer:
             reading.codec = None
 
     def _read(self, row: int, reading: _Reading) -> None:
-        """One wide pass; after the last the state is worth keeping."""
+        """Run one wide pass; after the last one the state is kept."""
         first, last = reading.done, reading.prompt.count - 1
         end = min(first + self._executor.pass_frames, last)
         embedded = reading.prompt.embedded
@@ -130,7 +130,7 @@ class Primer:
         return np.where(frame > 0, frames[np.maximum(frame, 0), streams], self._initial).T
 
     def _put_tokens(self, row: int, frames: IntArray) -> None:
-        """Fill the delay cache as the steps up to the last would have left it."""
+        """Fill the delay cache to the content after the steps up to the last one."""
         last = frames.shape[0] - 1
         first = max(0, last - self._lm.max_delay)
         tokens = self.inputs(frames, first, last + 1)
@@ -142,7 +142,8 @@ class Primer:
         self._executor.write_tokens(row, streams.ravel(), steps.ravel(), tokens.ravel())
 
     def _speak(self, row: int, reading: _Reading) -> None:
-        """The last step: the session's own sample, except for tokens of the last frame that are still due."""
+        """Run the last step: the session's own sample, except for tokens of the last frame that are still
+        due."""
         own, count = 1 + self._lm.dep_q, reading.prompt.count
         last = reading.frames[count - 1]
         self._executor.run_lm_row(row, last[own:], count)

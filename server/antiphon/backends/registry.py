@@ -1,6 +1,6 @@
 """The table of backends: a name, its factory, and the packages it needs.
 
-A backend is imported when it is chosen, so listing the backends costs nothing. A factory is called as
+A backend is imported when it is chosen, so listing the backends imports none. A factory is called as
 ``factory(checkpoint, slots=..., device=..., **options)`` and returns a :class:`Backend`.
 """
 
@@ -34,10 +34,10 @@ class BackendEntry:
     """One line of the table.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
-    ``extra`` installs. ``gpu`` is its default device on a machine that has one. ``options`` maps the
-    factory's own options to their types. ``kinds`` are the pipelines it runs; ``family``, where there is one,
-    is the only family it runs, and no other backend does. ``needs_graphs``: it runs a checkpoint that has
-    ONNX graphs. ``is_automatic``: ``auto`` may choose it.
+    ``extra`` installs. ``gpu`` is its default device on a machine with a GPU. ``options`` maps the factory's
+    own options to their types. ``kinds`` are the pipelines it runs; ``family``, if given, is the only family
+    it runs, and no other backend does. ``needs_graphs``: it runs checkpoints with ONNX graphs.
+    ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -128,7 +128,7 @@ def make_backend(
 ) -> Backend:
     """Make the backend called ``name`` (or ``auto``) with ``slots`` rows for a checkpoint.
 
-    Options of the checkpoint's manifest for that backend apply, unless ``options`` has them.
+    Options of the checkpoint's manifest for that backend apply, unless ``options`` overrides them.
 
     Raises:
         ConfigError: no such backend, or no such option of it.
@@ -140,7 +140,7 @@ def make_backend(
     entry = backend_entry(name)
     wanted = checkpoint.backends.get(name)
     given = dict(options or {})
-    if wanted is not None:  # its dtype is an option where the backend has a choice
+    if wanted is not None:  # its dtype is an option if the backend has a choice
         dtype = {"dtype": wanted.dtype} if wanted.dtype and "dtype" in entry.options else {}
         given = {**dtype, **wanted.options, **given}
     check_options(name, given)
@@ -175,9 +175,9 @@ def device_of(backend: str, device: str | None, machine: Machine | None = None) 
 def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     """The backends for a checkpoint on a machine, best first.
 
-    torch on CUDA, MLX on Apple silicon, else ONNX where the checkpoint has graphs, else torch on a CPU. A
-    checkpoint quantised for one backend, whose manifest names no other, is for that one. A checkpoint without
-    its published weights runs from its graphs only.
+    The order is torch on CUDA, MLX on Apple silicon, else ONNX if the checkpoint has graphs, else torch on a
+    CPU. A checkpoint quantised for one backend, whose manifest names no other, is only for that one. A
+    checkpoint without its published weights runs only from its graphs.
     """
     made_for = list(checkpoint.backends)
     order = made_for if len(made_for) == 1 and not checkpoint.graphs else []
@@ -219,20 +219,20 @@ def resolve_auto(
 
 
 def graphs_command(checkpoint: Checkpoint) -> str:
-    """The command that makes ONNX graphs of a checkpoint, and a model of them."""
+    """The command that exports ONNX graphs of a checkpoint, and a model of them."""
     out = "./" + re.sub(r"[^\w.-]+", "-", f"{checkpoint.spec.name}-onnx")
     return f"antiphon quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}"
 
 
 def backend_entry(name: str) -> BackendEntry:
-    """Look a backend up. Raises ConfigError that names the nearest one."""
+    """Look a backend up. Raises ConfigError with the nearest name."""
     if name not in BACKENDS:
         raise ConfigError(f"no backend is called '{name}'; {nearest(name, (AUTO, *BACKENDS))}")
     return BACKENDS[name]
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Check a backend's options by name and type. Raises ConfigError that names the nearest one."""
+    """Check a backend's options by name and type. Raises ConfigError with the nearest name."""
     known = backend_entry(name).options
     for key, value in options.items():
         if key not in known:
@@ -292,7 +292,7 @@ def _first_missing(entry: BackendEntry, find: ModuleFinder) -> str | None:
 def check_requires(
     backend: str, requires: Mapping[str, str], find_version: Callable[[str], str] = version
 ) -> None:
-    """Check the modules that a manifest requires for a backend, by least version ("" for any).
+    """Check the modules that a manifest requires for a backend, by minimum version ("" for any).
 
     Raises:
         UnsupportedError: one is not installed, or older; the message has both versions.

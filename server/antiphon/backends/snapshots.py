@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from antiphon.errors import UnsupportedError
 
 CACHE_BYTES: Final = 1 << 30
-"""The most bytes of kept voices, and of kept prompts: a voice of tts-1.6b takes 82 MB in bfloat16, so a
-dozen; a second of Moshi 7B's prompts 6.6 MB, so some minutes of personas.
+"""Limit on the bytes of kept voices, and of kept prompts: a dozen voices of tts-1.6b (82 MB each in
+bfloat16), or some minutes of personas of Moshi 7B (6.6 MB a second).
 """
 
 Tensors: TypeAlias = Mapping[str, Any]
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One state tensor: its name, its shape without the row axis, its dtype, and what fresh rows hold.
+    """One state tensor: its name, its shape without the row axis, its dtype, and the value of fresh rows.
 
-    ``is_kept``: a tick's reset does not change it. That applies to large tensors that the next session cannot
-    see: rings, whose position bounds the visible part, and voices, which sessions set. For a ring,
+    ``is_kept``: a reset in a tick does not change it. That applies to large tensors that the next session
+    cannot see: rings, whose position bounds the visible part, and voices, which sessions set. For a ring,
     ``position`` names the tensor that counts its row's positions, and ``slot_axis`` is the axis of ``shape``
-    with the slots, or, where ``page_slots`` is above 1, with pages of that many: the last axis is the slots
-    of a page. ``is_pooled``: rows share the memory of this ring, in pages.
+    with the slots, or, if ``page_slots`` is above 1, with pages of that size: the last axis is the slots of a
+    page. ``is_pooled``: rows share the memory of this ring, in pages.
     """
 
     name: str
@@ -54,13 +54,14 @@ class TensorSpec:
         return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
 
     def positions(self, row: Tensors) -> int | None:
-        """The positions that a ring has seen, by the count in ``row``; None: no ring, or no count there."""
+        """The positions that a ring has received, by the count in ``row``; None: no ring, or no count
+        there."""
         if self.position is None or self.position not in row:
             return None
         return int(row[self.position].max())
 
     def used(self, row: Tensors) -> int | None:
-        """The filled slots of a ring, or its begun pages; None: all of it."""
+        """The filled slots of a ring, or its begun pages; None: all of them."""
         seen = self.positions(row)
         return None if seen is None else min(-(-seen // self.page_slots), self.shape[self.slot_axis])
 
@@ -71,7 +72,8 @@ class TensorSpec:
 
 
 def check_state(tensors: Tensors, specs: Iterable[TensorSpec]) -> None:
-    """Raise UnsupportedError unless tensors are a row of this state, rings cut to their own positions."""
+    """Raise UnsupportedError if tensors are not a row of this state, with rings cut to their own
+    positions."""
     wanted: dict[str, Form] = {}
     for spec in specs:
         shape, used = list(spec.shape), spec.used(tensors)
@@ -87,12 +89,12 @@ def part(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
 
 
 def size_of(tensors: Mapping[str, Any]) -> int:
-    """Their bytes."""
+    """Total bytes of the tensors."""
     return sum(int(tensor.nbytes) for tensor in tensors.values())
 
 
 def check_tensors(tensors: Mapping[str, Any], wanted: Mapping[str, Form]) -> None:
-    """Raise UnsupportedError unless tensors have exactly these names, shapes and dtypes."""
+    """Raise UnsupportedError if the tensors' names, shapes or dtypes differ."""
     found = {name: _words(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
     needed = {name: _words(*form) for name, form in wanted.items()}
     different = [name for name in found.keys() | needed.keys() if found.get(name) != needed.get(name)]
@@ -109,7 +111,7 @@ def _words(shape: Sequence[int], dtype: Any) -> str:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
-    """The reverse of :func:`part`."""
+    """Reverse :func:`part`."""
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
@@ -127,7 +129,7 @@ class SnapshotCache(Generic[T]):
         return len(self._kept)
 
     def get(self, key: str) -> T | None:
-        """The value under a key, which becomes the one used last."""
+        """The value under a key, which becomes the most recently used."""
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
@@ -146,21 +148,22 @@ class SnapshotCache(Generic[T]):
 
 
 class HostArrays:
-    """Part of :class:`antiphon.backends.base.DeviceRows`: snapshots are numpy's, and a CPU always answers."""
+    """Part of :class:`antiphon.backends.base.DeviceRows`, for executors whose snapshots are numpy arrays on a
+    CPU."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The same tensors: they are numpy's already."""
+        """The same tensors, which are numpy arrays already."""
         return dict(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """The same arrays: they remain numpy's."""
+        """The same arrays, which remain numpy arrays."""
         return dict(arrays)
 
     def age(self, frames: int) -> None:
         """No effect: a tick takes as long for fresh rows."""
 
     def choose_threads(self) -> None:
-        """No effect: there is one way to use threads, unless an executor has others."""
+        """No effect: there is one way to use threads, unless an executor overrides this."""
 
     def probe(self) -> None:
-        """No effect: a lost device fails every step, and the third failure in a row ends it."""
+        """No effect: a lost device fails every step, and the third consecutive failure ends it."""

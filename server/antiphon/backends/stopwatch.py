@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Milliseconds by stage, laps of the same stage added up."""
+    """Milliseconds by stage; laps of the same stage are added up."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """Begin the first lap."""

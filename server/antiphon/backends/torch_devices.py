@@ -13,7 +13,7 @@ from antiphon.backends.machine import model_threads
 from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
-"""The devices of steps. Metal (mps) lacks the float64 of exact sampling; others were not tried."""
+"""The devices of steps. Metal (mps) lacks float64, which exact sampling needs; others were not tried."""
 
 
 DTYPES: Final = MappingProxyType(
@@ -22,11 +22,10 @@ DTYPES: Final = MappingProxyType(
 
 
 def pick_device(name: str | None) -> torch.device:
-    """Resolve a device name; None is CUDA where there is a GPU, "cuda" the first GPU, a number another.
+    """Resolve a device name; None is CUDA if there is a GPU, "cuda" the first GPU, a number another.
 
     Raises:
-        ConfigError: an unknown device, or neither a CPU nor CUDA; this torch sees no GPU, or not that
-            number.
+        ConfigError: an unknown device, or neither a CPU nor CUDA; this torch has no GPU, or not that number.
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -92,8 +91,8 @@ def device_name(device: torch.device) -> str:
 def memory_in_use() -> dict[str, tuple[int, int]]:
     """Bytes in use and in total, for every GPU this process uses, by device; from any thread.
 
-    A GPU without memory of torch is not queried: a query would give the process a context there, which takes
-    some 400 MB.
+    A GPU without memory of torch is not queried: a query would create a context of the process there, which
+    takes about 400 MB.
     """
     if not torch.cuda.is_initialized():
         return {}

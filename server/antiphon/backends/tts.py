@@ -31,11 +31,11 @@ from antiphon.models.spec import ModelSpec
 
 TEXT_STEPS: Final = 2
 """Additional steps of rows within a tick while they only read: the first sound comes after a third of the
-ticks, and speaking rows wait for two steps without audio at most (upstream's server does the same).
+ticks, and speaking rows wait for at most two steps without audio (upstream's server does the same).
 """
 
 Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
-"""Takes rows int32 ``[k]`` one step, given their choices int32 ``[k, 2]``, which of them emit (bool
+"""Advances rows int32 ``[k]`` by one step, given their choices int32 ``[k, 2]``, which of them emit (bool
 ``[k]``), and whether all are silent; returns the model's text tokens, int32 ``[k]``.
 """
 
@@ -59,7 +59,7 @@ class ScriptRows:
         self._scripts = [Script(rules) for _ in range(rows)]
 
     def begin(self, row: int) -> None:
-        """Let a row start anew."""
+        """Restart the script of a row."""
         self._scripts[row] = Script(self.rules)
 
     def get(self, row: int) -> Script:
@@ -67,13 +67,13 @@ class ScriptRows:
         return self._scripts[row].copy()
 
     def put(self, row: int, script: Script) -> None:
-        """Let a row continue from a script, which is not changed."""
+        """Continue a row from a script, which is not changed."""
         self._scripts[row] = script.copy()
 
     def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:
-        """Take the named rows through a tick: one step, and ``TEXT_STEPS`` more while they only read.
+        """Advance the named rows by a tick: one step, and ``TEXT_STEPS`` more while they only read.
 
-        A row whose script waits for words takes none.
+        A row whose script waits for words does not advance.
         """
         rows: list[int] = inputs.rows.tolist()
         consumed = np.zeros(len(rows), np.bool_)
@@ -125,19 +125,19 @@ class VoiceCache:
         self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:
-        """Give a row a prompt's voice, or with None no voice; returns whether the voice was known."""
+        """Give a row a prompt's voice, or with None no voice; returns whether the voice was cached."""
         key = NO_VOICE if prompt is None else prompt.key
         kept = self._kept.get(key)
         voice = self._executor.compute_voice(prompt) if kept is None else kept
         self._kept.put(key, voice)
-        if self._held.get(row) != key:  # a voice may have 164 MB: it is written only where it is missing
-            self.forget(row)  # a write that fails leaves neither voice there
+        if self._held.get(row) != key:  # a voice may have 164 MB: it is written only if it is missing
+            self.forget(row)  # a failed write leaves neither voice there
             self._executor.write_voice(row, voice)
             self._held[row] = key
         return kept is not None
 
     def forget(self, row: int) -> None:
-        """The row's state was written: which voice it has is not known."""
+        """Mark the row's voice as unknown, after its state was written."""
         self._held.pop(row, None)
 
 
@@ -146,7 +146,7 @@ SCRIPT: Final = OWN + "script"
 
 
 class TtsBackend(RowHost[TextExecutor]):
-    """A tts model over rows of an executor: a script and a voice next to each row's state."""
+    """A tts model over rows of an executor: each row has a script and a voice in addition to its state."""
 
     tick_frames: ClassVar[int] = 1 + TEXT_STEPS
 
@@ -165,7 +165,7 @@ class TtsBackend(RowHost[TextExecutor]):
             self._start(row, None)
 
     def _start(self, row: int, prompt: Prompt | None) -> bool:
-        """A new script and a voice for a fresh row; returns whether the voice was known."""
+        """Set a new script and a voice for a fresh row; returns whether the voice was cached."""
         self._frames[row] = 0
         self._scripts.begin(row)
         return self._voices is not None and self._voices.give(row, prompt)
@@ -174,7 +174,7 @@ class TtsBackend(RowHost[TextExecutor]):
         super()._begin(rows)
         for row in rows:
             if self._voices is not None:
-                self._voices.forget(row)  # a reset bit for bit erases the voice too
+                self._voices.forget(row)  # a bit-for-bit reset also erases the voice
             self._start(row, None)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:

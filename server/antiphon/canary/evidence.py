@@ -1,15 +1,15 @@
 """Evidence that one version is worse than another: a sequential test by betting.
 
-Calls are compared as they end: the mean of the canary's since the last comparison less the mean of the
-stable version's, a difference between -1 and 1. If the canary is not worse by more than a tolerance, these
-differences are at most the tolerance on average, whatever their distribution, and bets on more do not gain on
-average. The capital of the bets starts at 1. It then ever reaches 1/a with a probability of at most a,
+Calls are compared as they end: the mean of the canary's since the last comparison less the mean of the stable
+version's, a difference between -1 and 1. If the canary is not worse by more than a tolerance, these
+differences are at most the tolerance on average, whatever their distribution, and bets on more have no
+expected gain. The capital of the bets starts at 1. It then ever reaches 1/a with a probability of at most a,
 however often the test is read (Ville's inequality; the bets are those of Waudby-Smith and Ramdas, "Estimating
 means of bounded random variables by betting", 2023).
 
 Capital lost while the canary had no fault would delay the detection of a later fault. The test therefore
-restarts after some comparisons, each time with a smaller part of the probability: a/(1*2), a/(2*3), ... which
-together are a.
+restarts after a number of comparisons, each time with a smaller part of the probability: a/(1*2), a/(2*3),
+... which sum to a.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final
 from antiphon.canary.signals import TrialArm
 
 STAKES: Final = (0.1, 0.3, 0.6, 0.95)
-"""The parts of the capital that are bet, each on a quarter of it: small ones find a small difference in
+"""The shares of the capital that are bet, each on a quarter of it: small ones find a small difference in
 hundreds of comparisons, large ones a large difference in ten."""
 
 ROUND_COMPARISONS: Final = 200
-"""Comparisons after which the test begins anew."""
+"""Comparisons after which the test restarts."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,8 @@ def _nothing() -> dict[TrialArm, RunningMean]:
 
 @dataclass(slots=True)
 class Evidence:
-    """The comparisons of one signal. ``error`` is the probability that equal versions ever differ."""
+    """The comparisons of one signal. ``error`` is the probability that a difference is ever found between
+    equal versions."""
 
     error: float
     tolerance: float

@@ -1,4 +1,4 @@
-"""The trial in the process that holds it: exported as metrics, phase changes logged."""
+"""The trial, in the process that owns it: metrics are exported, phase changes logged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from antiphon.log import Log
 
 
 def _unheard(_phase: Phase) -> None:
-    """Ignore the phase: no other process follows it."""
+    """Ignore the phase: no other process uses it."""
 
 
 class KeptTrial:
-    """The one trial of a server; ``on_phase`` is called at every change of the phase."""
+    """The trial of a server; ``on_phase`` is called at every change of the phase."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class KeptTrial:
         registry.register(TrialMetrics(self.trial))
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """Record the end of a call of a version; ``caller`` is "" where every call counts."""
+        """Record the end of a call of a version; ``caller`` is "" if every call counts."""
         if self.trial.add(arm, signals, caller):
             self._changed()
 

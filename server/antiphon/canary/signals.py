@@ -18,10 +18,10 @@ class TrialArm(StrEnum):
 class CallSignals:
     """The faults of one call, each from 0 (none) to 1 (worst); None if not measured.
 
-    ``late``: frames late or lost, in full at 5 %. ``silence``: too little is said, in full at nothing at all.
-    ``repetition``: the part of its text that repeats itself. ``disagreement``: how far a recogniser's
-    transcript of its audio differs from its text. ``hang_up``: the caller left within ten seconds.
-    ``failure``: an error of the server ended it.
+    ``late``: late or lost frames, 1 at 5 %. ``silence``: too little speech, 1 without any. ``repetition``:
+    the share of its text that repeats itself. ``disagreement``: the difference between a recogniser's
+    transcript of its audio and its text. ``hang_up``: the caller disconnected within ten seconds.
+    ``failure``: the call ended with a server error.
     """
 
     late: float | None = None
@@ -33,7 +33,7 @@ class CallSignals:
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """In the order of :data:`SIGNALS`."""
+        """The values in the order of :data:`SIGNALS`."""
         return astuple(self)
 
 

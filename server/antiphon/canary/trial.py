@@ -11,7 +11,7 @@ from antiphon.canary.evidence import Evidence
 from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 
 MAX_CALLERS: Final = 65_536
-"""Callers remembered as counted, 8 MB; beyond that, all are forgotten and count once more."""
+"""Callers remembered as counted, 8 MB; above it all are dropped, and their next calls count again."""
 
 
 class Phase(StrEnum):
@@ -48,7 +48,7 @@ class Trial:
     def add(self, arm: TrialArm, signals: CallSignals, caller: str = "") -> bool:
         """Add an ended call; returns whether the phase has changed.
 
-        Of a named ``caller`` the first call counts.
+        Only the first call of a named ``caller`` counts.
         """
         self.calls[arm] += 1
         if self.phase is not Phase.RUNNING or self._was_counted(caller):
@@ -80,11 +80,11 @@ class Trial:
 
     @property
     def evidence(self) -> Mapping[str, Evidence]:
-        """By signal."""
+        """The evidence by signal."""
         return self._evidence
 
     def _begin(self) -> dict[str, Evidence]:
-        # Each signal has its part of the probability, so that all together have no more than the whole.
+        # Each signal has its share of the probability, so that the total is not exceeded.
         error = self.rules.error / len(SIGNALS)
         return {name: Evidence(error, self.rules.tolerance) for name in SIGNALS}
 

@@ -1,1 +1,1 @@
-"""What a checkpoint is: spec, files, tokenizer, delays, sampling parameters."""
+"""The description of a checkpoint: spec, files, tokenizer, delays, sampling parameters."""

@@ -18,10 +18,10 @@ _TEMPORAL: Final = {"causal": True, "norm_emb": False, "skip_self_attn": False}
 class TransformerConfig:
     """Shape of a streaming transformer.
 
-    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is how many
-    positions one frame brings (1 for the language model, 2 for Mimi). ``cross_positions`` is the length
-    of the cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat"
-    (halves) or "none".
+    ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is the number of
+    positions per frame (1 for the language model, 2 for Mimi). ``cross_positions`` is the length of the
+    cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat" (halves) or
+    "none".
     """
 
     dim: int
@@ -45,7 +45,8 @@ class TransformerConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values; queries share them in groups (GQA) when fewer than ``heads``."""
+        """Number of heads of keys and values; with fewer than ``heads``, queries share them in groups
+        (GQA)."""
         return self.heads // self.kv_repeat
 
     @property
@@ -86,7 +87,7 @@ class TransformerConfig:
         """A language model's, from its published arguments.
 
         Raises:
-            UnsupportedError: an option no published model uses, or voices without cross-attention.
+            UnsupportedError: an option that no published model uses, or voices without cross-attention.
         """
         for key, wanted in _TEMPORAL.items():
             if config.get(key, wanted) != wanted:
@@ -119,9 +120,9 @@ class TransformerConfig:
 class DepformerConfig:
     """Shape of a depth transformer.
 
-    ``steps`` is how many codebooks are generated. ``schedule`` maps a step to its set of weights, and
+    ``steps`` is the number of generated codebooks. ``schedule`` maps a step to its set of weights, and
     ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer. ``demux``:
-    text tokens carry two.
+    text tokens combine two.
     """
 
     steps: int
@@ -145,7 +146,7 @@ class DepformerConfig:
 
     @property
     def sets(self) -> int:
-        """How many sets of weights the steps share."""
+        """Number of sets of weights that the steps share."""
         return max(self.schedule) + 1
 
     @property
@@ -198,14 +199,14 @@ class DepformerConfig:
 
 
 def weight_sets(config: Mapping[str, Any], steps: int) -> tuple[int, ...]:
-    """For each of ``steps`` depformer steps, the number of the set of weights it uses."""
+    """The set of weights of each of ``steps`` depformer steps."""
     if not config.get("depformer_weights_per_step", False):
         return (0,) * steps
     return tuple(config.get("depformer_weights_per_step_schedule") or range(steps))[:steps]
 
 
 def stored_sets(config: Mapping[str, Any]) -> int:
-    """How many sets of depformer weights a file in PyTorch's layout holds."""
+    """Number of sets of depformer weights in a file in PyTorch's layout."""
     return max(weight_sets(config, config["dep_q"]), default=0) + 1
 
 
@@ -217,8 +218,9 @@ def _demuxes(config: Mapping[str, Any]) -> bool:
 class LanguageConfig:
     """Shape of a Moshi-family language model that generates the first ``steps`` audio streams.
 
-    ``streams`` is how many audio streams it receives, ``text_out`` the text logits, ``pause_heads`` the extra
-    heads, ``pause_width`` wide. ``demux``: text tokens carry two. Without steps there is no depformer.
+    ``streams`` is the number of audio streams that it receives, ``text_out`` the number of text logits,
+    ``pause_heads`` that of extra heads, ``pause_width`` wide. ``demux``: text tokens combine two. Without
+    steps there is no depformer.
     """
 
     dim: int
@@ -240,7 +242,7 @@ class LanguageConfig:
     ) -> LanguageConfig:
         """Read published arguments.
 
-        ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps that no reply uses.
+        ``steps`` may be lower than ``dep_q``: PersonaPlex's weights contain steps that no reply uses.
 
         Raises:
             UnsupportedError: an option no published model uses.
@@ -262,7 +264,8 @@ class LanguageConfig:
 
 
 def gated_hidden(dim: int, feed_forward: int) -> int:
-    """Hidden width of a gated block: two thirds of the nominal one, but 21/8 of ``dim`` for 4 ``dim``."""
+    """Hidden width of a gated block: two thirds of the nominal one, or 21/8 of ``dim`` if that is 4
+    ``dim``."""
     return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
 
 
@@ -300,12 +303,13 @@ class ResidualShape:
 
 
 SeanetLayer: TypeAlias = ConvShape | ResidualShape | None
-"""None is an ELU. A layer's index in its list is the number that its weights' names have."""
+"""None is an ELU. A layer's index in its list is the number in its weights' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeanetConfig:
-    """The part of a published ``seanet`` table that shapes the network. ``ratios`` is in decoder order."""
+    """The part of a published ``seanet`` table that determines the network's shape. ``ratios`` is in decoder
+    order."""
 
     channels: int
     dimension: int

@@ -17,7 +17,7 @@ WEIGHTS_PACKAGE: Final = "antiphon_weights"
 
 
 def builtin_folder(name: str) -> Path:
-    """The folder of a built-in model. Raises CheckpointNotFoundError when this installation lacks it."""
+    """The folder of a built-in model. Raises CheckpointNotFoundError if it is not installed."""
     folder = Path(str(resources.files("antiphon"))) / "assets" / name
     if not folder.is_dir():
         raise CheckpointNotFoundError(f"this installation lacks the built-in model '{name}' at {folder}")
@@ -36,11 +36,11 @@ def weights_folder(name: str) -> Path | None:
 def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     """Find a model: a built-in name, a folder, ``hf://owner/repo[@revision]``, or a Pocket-TTS configuration.
 
-    The last is a YAML file, a folder with one in it, or ``pocket://NAME``, one that its package has. A
-    built-in name wins over a folder of the same name (``./echo`` is the folder). Raises
+    The last is a YAML file, a folder with one in it, or ``pocket://NAME``, which names one in its package. A
+    built-in name has priority over a folder of the same name (``./echo`` is the folder). Raises
     CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's client or the package.
 
-    With ``is_confined`` a folder may name no file outside of itself.
+    With ``is_confined`` a folder must not refer to files outside of itself.
     """
     if ref in BUILTIN:
         return read_checkpoint(Folder(builtin_folder(ref), beside=weights_folder(ref)), ref)

@@ -1,4 +1,4 @@
-"""A model's files, found and checked: everything a backend needs to load it."""
+"""The files of a model, located and checked: everything that a backend needs to load it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from antiphon.models.weights import MLX_NAMES, TensorInfo, read_header
 
 @contextmanager
 def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
-    """Turn exceptions of modules that are built and loaded into an error of the model called ``name``.
+    """Convert exceptions from building and loading modules to an error about the model called ``name``.
 
     The boundary is wide because a configuration has too many arguments to check each beforehand. Exceptions
     of the types ``unless`` pass.
@@ -55,8 +55,8 @@ def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
 
 
 SAMPLED_BYTES: Final = 1 << 20
-"""Bytes hashed at the start and the end of a large file, with its size: hashing 15 GB of weights
-takes longer than loading them. Files that differ only in the middle look the same."""
+"""Bytes hashed at the start and the end of a large file, in addition to its size: hashing 15 GB of weights
+takes longer than loading them. Files that differ only in the middle have the same hash."""
 
 
 def fingerprint(files: Mapping[str, Path]) -> str:
@@ -80,7 +80,7 @@ PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "mimi_name": "mimi.safetensors",
     "mimi_config_name": "mimi_config.json",
 }
-"""The configuration of a folder that holds only a Mimi."""
+"""The configuration of a folder that contains only a Mimi."""
 WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 """The files of published weights. A model with ONNX graphs runs without them."""
 
@@ -89,12 +89,12 @@ WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 class Checkpoint:
     """A model's spec, and the paths of its files.
 
-    ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` the
-    commit it was pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer",
-    "lora", "config", "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged.
-    ``absent`` maps the roles of published weights that are not here to their names: ONNX graphs run without.
-    ``mimi_config`` None means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which has those
-    of all files; "" without one.
+    ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` the commit it was
+    pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer", "lora", "config",
+    "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged. ``absent`` maps the
+    roles of published weights that are not here to their names: ONNX graphs run without them. ``mimi_config``
+    None means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which has those of all files; ""
+    without a manifest.
     """
 
     spec: ModelSpec
@@ -109,7 +109,7 @@ class Checkpoint:
 
     @property
     def generation(self) -> Mapping[str, Any]:
-        """The published ``lm_gen_config``, ``stt_config``, ``tts_config`` and ``model_id``, where present."""
+        """The published ``lm_gen_config``, ``stt_config``, ``tts_config`` and ``model_id``, if present."""
         return self.spec.generation
 
     @property
@@ -126,7 +126,7 @@ class Checkpoint:
         """The rounding of the weights that a backend reads, or None.
 
         The manifest's rounding applies to the backends that it lists, or to all if it lists none: a model may
-        have rounded graphs next to published weights that are not.
+        have rounded graphs and unrounded published weights.
         """
         if self.manifest is None or (self.backends and backend not in self.backends):
             return None
@@ -136,8 +136,8 @@ class Checkpoint:
         """The path of the file with this role.
 
         Raises:
-            CheckpointNotFoundError: published weights that are not here, with how to get them.
-            CheckpointFormatError: no such role, with the roles there are.
+            CheckpointNotFoundError: published weights that are not here, with the way to get them.
+            CheckpointFormatError: there is no such role; the message lists the roles.
         """
         if role in self.absent:
             raise CheckpointNotFoundError(
@@ -161,10 +161,10 @@ class Checkpoint:
     def verify(self, progress: Callable[[int, int, str], None] | None = None) -> int:
         """Read every listed file that is present, and compare its SHA-256.
 
-        Returns how many were compared.
+        Returns the number of compared files.
 
-        Without a manifest there is nothing to compare with, and the answer is 0. Raises
-        CheckpointDigestError with both digests for the first file that differs.
+        Without a manifest there is nothing to compare, and the result is 0. Raises CheckpointDigestError with
+        both digests for the first file that differs.
         """
         listed = {} if self.manifest is None else self.manifest.files
         entries = {role: entry for role, entry in listed.items() if role in self.files}
@@ -175,7 +175,7 @@ class Checkpoint:
         return len(entries)
 
     def _remedy(self, name: str) -> str:
-        """The advice on how to get the right file of this name."""
+        """Advice for getting the right file of this name."""
         if self.ref.startswith(HUB_PREFIX):
             repo = self.ref.removeprefix(HUB_PREFIX).partition("@")[0]
             return f"fetch it again: hf download {repo} {name} --force-download"
@@ -221,7 +221,7 @@ def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
 
 
 def _find_files(source: FileSource, manifest: Manifest) -> tuple[dict[str, Path], dict[str, str]]:
-    """The files of a manifest by role, each of the promised size, and the names of absent weights by role."""
+    """The files of a manifest by role, each of the stated size, and the names of absent weights by role."""
     files, absent = {}, {}
     for role, entry in manifest.files.items():
         try:

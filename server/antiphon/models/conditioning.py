@@ -3,15 +3,15 @@
 **Voices**: embeddings of a recording, as Kyutai publishes them. A file holds ``speaker_wavs`` float ``[1,
 width, T]``: T vectors of about ten seconds of one voice. Models were trained with up to five voices, all of
 the same T (``make_condition_attributes`` in ``moshi/models/tts.py`` of kyutai-labs/moshi); a learnt embedding
-takes the place of missing ones.
+replaces missing ones.
 
 **Conditions**: ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` are the rule: a voice is the
 source of cross-attention, a choice from a table is added to every input.
 
-**Guidance**, classifier-free: how closely a tts model follows its text and voice. Ho and Salimans 2022,
-"Classifier-free diffusion guidance". Some models were trained with a coefficient as input. Others were
-trained with text and voice sometimes left out. Those run twice, with and without them, and the difference
-guides them: ``cfg_coef`` of ``TTSModel``.
+**Guidance**, classifier-free: the strength with which a tts model follows its text and voice. Ho and Salimans
+2022, "Classifier-free diffusion guidance". Some models were trained with a coefficient as input. Others were
+trained with text and voice omitted at random. These run twice, with and without them, and the difference
+guides the output: ``cfg_coef`` of ``TTSModel``.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensors of a file by name, as float32, or int64 for whole numbers.
 
-    The format bounds the number of elements by the size of the file; the memory as float32 and int64 is
-    bounded too.
+    The format limits the number of elements by the size of the file; the memory as float32 and int64 is
+    limited, too.
 
     Raises:
         CheckpointFormatError: the file has another format, is too large, or holds tensors of another type.
@@ -81,7 +81,8 @@ def _read(file: Any, name: str, path: Path) -> NDArray[Any]:
 CONDITION: Final = "speaker_wavs"
 MAX_SPEAKERS: Final = 5
 SPEAKER_FRAMES: Final = 125
-"""Ten seconds at 12.5 Hz, what all published voices have; ``tts_config.speaker_frames`` is ours."""
+"""Vectors of a voice: ten seconds at 12.5 Hz, as in all published voices; ``tts_config.speaker_frames`` is
+our own key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class SpeakerShape:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> SpeakerShape | None:
-        """The shape a model needs; None for one that has a voice of its own.
+        """The shape that a model needs; None for one with a built-in voice.
 
         Raises:
             CheckpointFormatError: a configuration without the width.
@@ -117,7 +118,7 @@ class SpeakerShape:
         """The voices of a prompt, float32 ``[V, T, width]``.
 
         Raises:
-            UnsupportedError: it has none, or too many, or of another shape.
+            UnsupportedError: it has none, too many, or another shape.
         """
         speakers = prompt.speakers
         wanted = f"float32 [1 to {MAX_SPEAKERS}, {self.frames}, {self.width}]"
@@ -149,7 +150,7 @@ def read_speaker(path: Path) -> FloatArray:
     """The embeddings in a voice's file, float32 as published.
 
     Raises:
-        CheckpointFormatError: no safetensors file, or none of a voice, or too large.
+        CheckpointFormatError: no safetensors file, without a voice, or too large.
     """
     found = read_voice_file(path)
     if CONDITION not in found:
@@ -190,9 +191,9 @@ def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
 
 
 def description_entry(config: Mapping[str, Any], family: str) -> int | None:
-    """Which entry of its description's table Hibiki adds to every input: "very_good".
+    """The entry of its description's table that Hibiki adds to every input: "very_good".
 
-    None for a model without conditioners, and for tts, whose conditions are read apart.
+    None for a model without conditioners, and for tts, whose conditions are read separately.
 
     Raises:
         UnsupportedError: another family with conditioners.
@@ -228,7 +229,7 @@ _TOLD: Final = "cfg"
 
 
 def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
-    """The coefficient a tts model is guided by: ``asked``, else its ``tts_config.cfg_coef``, else 1 (not).
+    """The guidance coefficient of a tts model: ``asked``, else its ``tts_config.cfg_coef``, else 1 (none).
 
     Raises:
         CheckpointFormatError: a coefficient out of range in the configuration.

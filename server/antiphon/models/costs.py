@@ -1,9 +1,9 @@
 """Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
-Everything here is computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). The
+All results are computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). The
 time of a stage is its launches, with their kernels' instructions, plus the longer of its bytes and its
-arithmetic. The kernels (``backends/torch/kernels/rows.py``) take the tiles of their linear layers from here
-too, chosen by arithmetic and by instruction counts in machine code.
+arithmetic. The kernels (``backends/torch/kernels/rows.py``) also use the tiles of this module for their
+linear layers, chosen by arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ COMPUTED: Final = "computed, not measured"
 class GpuCard:
     """The constants of a GPU.
 
-    ``memory_bytes`` is the memory of a program, ``cache_bytes_per_s`` is of its second cache. Kernels run on
-    ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph: 1.2 us between kernels and
-    1.6 us of its own latency. ``host_s`` is the host's part of a tick. ``is_measured``: a run on this GPU has
-    confirmed them.
+    ``memory_bytes`` is the memory available to a program, ``cache_bytes_per_s`` the rate of the level 2
+    cache. Kernels run on ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph: 1.2
+    us between kernels and 1.6 us of its own latency. ``host_s`` is the host's part of a tick.
+    ``is_measured``: a run on this GPU has confirmed them.
     """
 
     name: str
@@ -47,8 +47,8 @@ A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 8.7e12, 108, 1.41e9)
 L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 41e12, 142, 2.52e9)
 RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 37e12, 128, 2.52e9)
 L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 13.6e12, 58, 2.04e9)
-"""From datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The
-rates of second caches are estimates.
+"""From datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The rates
+of level 2 caches are estimates.
 """
 
 DRIVER_NAMES: Final = {
@@ -59,19 +59,20 @@ DRIVER_NAMES: Final = {
     "NVIDIA GeForce RTX 4090": RTX_4090,
     "NVIDIA L4": L4,
 }
-"""By the driver's full name. An H100 PCIe, an H100 NVL, a GH200 or a slice of MIG has other rates."""
+"""GPU constants by the driver's full name. An H100 PCIe, an H100 NVL, a GH200 and MIG slices have other
+rates."""
 
 CARDS: Final = tuple(DRIVER_NAMES.values())
 """The GPUs with known constants, the largest first."""
 
 
 def card_called(name: str) -> GpuCard | None:
-    """The constants of the GPU with this name of the driver; None where they are not known."""
+    """The constants of the GPU with this driver name; None if unknown."""
     return DRIVER_NAMES.get(name)
 
 
 FEW_ROWS: Final = 4
-"""Most rows that a product norms and rounds itself, at any depth.
+"""Most rows that a product itself normalises and rounds, at any depth.
 
 For four rows its programs issue up to 32 instructions per KiB of weights; the full memory rate leaves time
 for 33.
@@ -79,9 +80,9 @@ for 33.
 
 SHORT_DEPTH: Final = 1024
 SHORT_ROWS: Final = 16
-"""A product norms and rounds up to ``SHORT_ROWS`` rows of at most ``SHORT_DEPTH`` elements (the
-depformer's) itself: its weights are few, and another launch costs more than rounding 16,384 elements in
-every program."""
+"""A product itself normalises and rounds up to ``SHORT_ROWS`` rows of at most ``SHORT_DEPTH`` elements (the
+depformer's): its weights are few, and another launch costs more than rounding 16,384 elements in every
+program."""
 
 LEAST_ROWS: Final = 16
 """Fewest rows of a tile, the minimum of the matrix units."""
@@ -90,8 +91,8 @@ MOST_ROWS: Final = 128
 """Most rows of a tile, up to which every weight is read once."""
 
 MANY_COLUMNS: Final = 2048
-"""Columns of a product above which a tile of few rows has 32 columns, else 16: 4096 then make 128
-programs, about one for each of an H100's 132 units, and 1024 make 64."""
+"""Columns of a product above which a tile of few rows has 32 columns instead of 16: 4096 columns then make
+128 programs, about one for each of an H100's 132 units, and 1024 make 64."""
 
 DEPTH_BYTES: Final = 256
 """Bytes of each weight row in a tile: 8 KiB of weights a stage, four stages at a time."""
@@ -116,7 +117,7 @@ def tile_of(rows: int, columns: int) -> Tile:
 
 
 def makes_rows(count: int, depth: int) -> bool:
-    """Whether a product of ``count`` rows of ``depth`` elements norms and rounds them itself."""
+    """Whether a product of ``count`` rows of ``depth`` elements itself normalises and rounds them."""
     return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
 
 
@@ -202,9 +203,9 @@ class TickWork:
     """The work of a model's tick on a GPU, all rows at full context.
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
-    row whatever its age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
-    ``cross_layers`` see a voice, and a depformer of ``steps`` of ``step_layers`` each. ``int8_weights`` is 1
-    or 0: a backend reports all of it as numbers (``BackendInfo.work``).
+    row of any age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
+    ``cross_layers`` attend to a voice, and a depformer of ``steps`` with ``step_layers`` each.
+    ``int8_weights`` is 1 or 0, since a backend reports all fields as numbers (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -266,7 +267,7 @@ def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
 
 
 def rows_computed(work: TickWork, card: GpuCard, limit_ms: float, at_most: int) -> int:
-    """The most ready rows, up to ``at_most``, whose tick is computed to take no longer; at least 1."""
+    """Most ready rows, up to ``at_most``, whose computed tick is within the limit; at least 1."""
     low, high = 1, max(1, at_most)
     while low < high:
         middle = (low + high + 1) // 2

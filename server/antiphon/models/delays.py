@@ -1,8 +1,8 @@
-"""The delay cache: which token of which stream enters a step, and which tokens it completes.
+"""The delay cache: the tokens of each stream that enter a step, and the tokens that the step completes.
 
-The streams of a Moshi-family model run with different delays: what is sampled at step t for a stream
-with delay d belongs to frame t - d. A short ring per row lines them up, as ``LMGen`` of kyutai-labs/moshi
-0.2.13 does (``moshi/models/lm.py``), here in numpy for rows that start and pause independently.
+The streams of a Moshi-family model have different delays: a token sampled at step t for a stream with delay d
+belongs to frame t - d. A short ring per row aligns them, as ``LMGen`` of kyutai-labs/moshi 0.2.13 does
+(``moshi/models/lm.py``), here in numpy for rows that start and pause independently.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
 ZERO: Final = -1
-"""Input token that stands for "nothing": its embedding is zero."""
+"""Input token for "nothing": its embedding is zero."""
 UNGENERATED: Final = -2
-"""Output token of a row that is still inside its first ``max_delay`` frames."""
+"""Output token of a row that is still within its first ``max_delay`` frames."""
 
 
 class DelayRings:
     """The delay rings of ``rows`` rows.
 
     A step is :meth:`inputs`, then the model, then :meth:`outputs`, both for the same rows, int32 ``[m]``,
-    each named once; all arrays are in their order. Until outputs is called nothing has advanced, so a step
-    that failed in between can be tried again.
+    each named once; all arrays are in their order. Nothing has advanced before outputs is called, so a step
+    that failed can be repeated.
 
     State, row first: ``tokens`` int32 ``[rows, n_q + 1, max_delay + 2]``, ring position of frame f is
     f modulo its length; ``offsets`` int64 ``[rows]``, steps taken since the row was reset.
@@ -55,8 +55,8 @@ class DelayRings:
     def inputs(self, rows: IntArray, heard: IntArray) -> IntArray:
         """Take received codes, int32 ``[m, >= n_q - dep_q]``, and return the model's input ``[m, n_q + 1]``.
 
-        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Further
-        codebooks than the model's are ignored.
+        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Codebooks
+        beyond the model's are ignored.
         """
         offsets = self.offsets[rows, None]
         listening = self._streams[self._spoken :]
@@ -69,8 +69,7 @@ class DelayRings:
         """Take sampled tokens and return the frame that is now complete in all streams.
 
         ``text`` is int32 ``[m]``, ``voice`` int32 ``[m, dep_q]``. Returns tokens int32 ``[m, dep_q + 1]``,
-        text first, and bool ``[m]``: whether the row has a frame at all (its tokens are ``UNGENERATED``
-        otherwise).
+        text first, and bool ``[m]``: whether the row has a frame (its tokens are ``UNGENERATED`` otherwise).
         """
         self.offsets[rows] += 1
         offsets, streams = self.offsets[rows, None], self._streams[: self._spoken]
@@ -85,7 +84,7 @@ class DelayRings:
         return {"tokens": self.tokens[row].copy(), "offset": self.offsets[row].copy()}
 
     def restore(self, row: int, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Put a copied state into a row. Raises ValueError when its shape is another model's."""
+        """Put a copied state into a row. Raises ValueError if the shape is another model's."""
         tokens = state["tokens"]
         if tokens.shape != self.tokens.shape[1:]:
             raise ValueError(f"a delay ring of shape {tokens.shape} does not fit {self.tokens.shape[1:]}")

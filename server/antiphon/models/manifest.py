@@ -36,7 +36,7 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorFormat:
-    """An input or output of a graph: ``shape`` leaves out the row axis, which comes first."""
+    """An input or output of a graph; ``shape`` excludes the row axis, which is first."""
 
     name: str
     dtype: str
@@ -44,12 +44,12 @@ class TensorFormat:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of an array that holds it."""
+        """The dtype of its arrays."""
         return np.dtype(DTYPES[self.dtype])
 
     @property
     def row_bytes(self) -> int:
-        """Bytes one row of it takes."""
+        """Bytes of one row."""
         return self.numpy_dtype.itemsize * int(np.prod(self.shape))
 
     def allocate(self, rows: int) -> Array:
@@ -65,10 +65,9 @@ class TensorFormat:
 class StateFormat:
     """A tensor that is passed from one run to the next.
 
-    ``name`` is that of the input, ``output`` the output that holds its next value, ``fill`` what fresh
-    rows hold. ``aliased`` promises that input and output may be the same memory: whatever else reads the
-    input has read it before the output is written. Without ``output`` no run changes it: it is an input fixed
-    for the row (a voice).
+    ``name`` is that of the input, ``output`` the output with its next value, ``fill`` the value of fresh
+    rows. ``aliased`` guarantees that input and output may be the same memory: all reads of the input precede
+    the write of the output. Without ``output`` no run changes it: it is an input fixed for the row (a voice).
     """
 
     name: str
@@ -88,11 +87,11 @@ class GraphFormat:
     state: tuple[StateFormat, ...] = ()
 
     def input(self, name: str) -> TensorFormat:
-        """The input of this name. Raises CheckpointFormatError naming the nearest."""
+        """The input of this name. Raises CheckpointFormatError with the nearest name."""
         return _named(name, self.inputs, f"graph {self.file}: inputs")
 
     def output(self, name: str) -> TensorFormat:
-        """The output of this name. Raises CheckpointFormatError naming the nearest."""
+        """The output of this name. Raises CheckpointFormatError with the nearest name."""
         return _named(name, self.outputs, f"graph {self.file}: outputs")
 
 
@@ -105,7 +104,7 @@ def _named(name: str, tensors: tuple[TensorFormat, ...], where: str) -> TensorFo
 
 
 def graph_from_json(values: Any, where: str) -> GraphFormat:
-    """The graph that JSON values describe. Raises CheckpointFormatError naming the faulty key."""
+    """The graph that JSON values describe. Raises CheckpointFormatError with the faulty key."""
     graph = read_record(GraphFormat, values, where)
     _check_graph(graph, where)
     return graph
@@ -144,13 +143,13 @@ class FileEntry:
     bytes: int
 
     def check_size(self, path: Path) -> None:
-        """Raise CheckpointFormatError unless ``path`` has the promised number of bytes."""
+        """Raise CheckpointFormatError if the size of ``path`` differs from the entry's."""
         found = path.stat().st_size
         if found != self.bytes:
             raise CheckpointFormatError(f"{path} has {found} bytes, the manifest says {self.bytes}")
 
     def check_hash(self, path: Path, remedy: str) -> None:
-        """Compare the content of ``path`` with the recorded digest; reads all of it.
+        """Compare the content of ``path`` with the recorded digest; reads the whole file.
 
         Raises:
             CheckpointFormatError: it has another size.
@@ -164,10 +163,10 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BackendFormat:
-    """A backend's entry: the roles of its files, the dtype it computes in, its other requirements.
+    """A backend's entry: the roles of its files, the dtype of its computation, its other requirements.
 
-    ``dtype`` None leaves it to the backend. ``requires`` maps Python modules to the least version ("" for
-    any). ``options`` are handed to the backend as they are.
+    With ``dtype`` None the backend chooses. ``requires`` maps Python modules to the minimum version ("" for
+    any). ``options`` are passed to the backend unchanged.
     """
 
     files: tuple[str, ...]
@@ -178,11 +177,11 @@ class BackendFormat:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationRecipe:
-    """The rounding of the weights, with all that is needed to judge and repeat it.
+    """The rounding of the weights, with all data for judging and repeating it.
 
-    ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its
-    shape, ``keep`` the glob patterns of the tensors left as they were, ``source_sha256`` the weights it
-    started from, ``tool`` the program that rounded them, ``options`` its other options.
+    ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its shape,
+    ``keep`` the glob patterns of unchanged tensors, ``source_sha256`` the original weights, ``tool`` the
+    program that rounded them, ``options`` its other options.
     """
 
     scheme: str
@@ -204,12 +203,12 @@ class CodecEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of an ``antiphon.json``, field by field in the order of the documentation.
+    """The content of an ``antiphon.json``; the fields are in the order of the documentation.
 
-    ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as
-    "onnx.encoder") to entries. ``lm`` are the published arguments. ``parameters`` None: count them.
-    ``examples`` are sample questions. ``voices`` maps the ids of voices to names that a page can show.
-    ``graphs`` maps stages ("encode", "lm", "depformer", "decode") to the ONNX files.
+    ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as "onnx.encoder") to
+    entries. ``lm`` are the published arguments. ``parameters`` None: they are counted. ``examples`` are
+    sample questions. ``voices`` maps the ids of voices to names that a page can show. ``graphs`` maps stages
+    ("encode", "lm", "depformer", "decode") to the ONNX files.
     """
 
     schema: int = SCHEMA
@@ -242,7 +241,7 @@ def file_entry(folder: Path, name: str) -> FileEntry:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read and check an ``antiphon.json``. Raises CheckpointFormatError naming the faulty key."""
+    """Read and check an ``antiphon.json``. Raises CheckpointFormatError with the faulty key."""
     return manifest_from_json(read_json_object(path), str(path))
 
 
@@ -253,7 +252,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 
 
 def manifest_from_json(values: Any, where: str) -> Manifest:
-    """The manifest that JSON values describe. Raises CheckpointFormatError naming the faulty key."""
+    """The manifest that JSON values describe. Raises CheckpointFormatError with the faulty key."""
     if isinstance(values, Mapping):
         if "schema" not in values:
             raise CheckpointFormatError(f"{where} lacks schema")

@@ -1,7 +1,7 @@
-"""The opset of an ONNX file, read from its protobuf without any library for it.
+"""Reads the opset of an ONNX file from its protobuf, without a library.
 
-A file is a ``ModelProto`` (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto): field 8 holds the
-operator sets, field 7 the graph with its weights, which is stepped over.
+A file is a ``ModelProto`` (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto): field 8 contains the
+operator sets, field 7 the graph with its weights, which is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FIELD_BYTES: Final = 2**31
 
 
 def read_opset(path: Path) -> int:
-    """The version of ONNX's own operators that a file is written in.
+    """The version of ONNX's own operators that a file uses.
 
     Raises:
         CheckpointFormatError: the file is no ONNX graph.
@@ -43,7 +43,7 @@ def read_opset(path: Path) -> int:
 
 
 def _opset_version(entry: BinaryIO, path: Path) -> int | None:
-    """The version in an ``OperatorSetIdProto`` if it is of ONNX's own domain."""
+    """The version in an ``OperatorSetIdProto`` if it is in ONNX's own domain."""
     version, domain = None, b""
     while (key := _varint(entry, path)) is not None:
         value = _varint(entry, path)
@@ -66,7 +66,7 @@ def _skip(file: BinaryIO, kind: int, path: Path) -> None:
 
 
 def _length(file: BinaryIO, path: Path, most: int = MAX_ENTRY_BYTES) -> int:
-    """The length of a field as the file states it, which the file need not hold."""
+    """The length of a field as stated in the file, which may be wrong."""
     length = _varint(file, path) or 0
     if length > most:
         raise CheckpointFormatError(

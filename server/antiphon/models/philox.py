@@ -1,4 +1,4 @@
-"""Noise that is a pure function of (seed, step, stream, token): the norm is docs/sampling.md, section 2.
+"""Noise that is a pure function of (seed, step, stream, token), defined in docs/sampling.md, section 2.
 
 Philox4x32-10 is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011. A counter-based generator has no state, so that a session draws the same noise in any row and any
@@ -26,7 +26,7 @@ _32: Final = np.uint64(32)
 def philox4x32(counter: Iterable[Words], key: Iterable[Words]) -> Words:
     """Ten rounds of Philox: four counters and two keys that broadcast give uint32 ``[4, ...]``.
 
-    A part that is equal along an axis has size 1 there, and the first rounds compute it once.
+    A part that is equal along an axis has size 1 there, so that the first rounds compute it once.
     """
     even, odd, other_even, other_odd = counter
     low_key, high_key = key
@@ -66,7 +66,7 @@ def gumbel(words: Words) -> NDArray[np.float32]:
     """Standard Gumbel noise ``-ln(-ln((word + 0.5) / 2**32))``, computed in float64, as float32."""
     noise = words + 0.5
     noise *= 2.0**-32
-    for _ in range(2):  # in place: of thousands of rows' tokens a copy costs as much as a logarithm
+    for _ in range(2):  # in place: for thousands of rows' tokens a copy costs as much as a logarithm
         np.log(noise, out=noise)
         np.negative(noise, out=noise)
     return noise.astype(np.float32)

@@ -51,8 +51,8 @@ _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|o
 class PocketShape:
     """Properties of a Pocket-TTS model for other modules: the shape of its voices.
 
-    ``layers``, ``heads`` and ``head_dim`` are of its keys and values; ``max_positions`` is the length of the
-    longest voice. ``clones``: its weights can make a voice of a recording.
+    ``layers``, ``heads`` and ``head_dim`` describe its keys and values; ``max_positions`` is the length of
+    the longest voice. ``clones``: its weights can make a voice from a recording.
     """
 
     layers: int
@@ -83,7 +83,7 @@ class PocketShape:
             layers,
             kv_heads,
             attention_dim // heads,
-            round(MAX_VOICE_S * spec.mimi.frame_rate) + 1,  # one more begins it
+            round(MAX_VOICE_S * spec.mimi.frame_rate) + 1,  # plus one at its start
             bool(spec.generation["clones_voices"]),
         )
 
@@ -108,7 +108,7 @@ class PocketShape:
         cache, offset, end = (parts.get(f"{stem}/{key}") for key in ("cache", "offset", "current_end"))
         if cache is None or (offset is None and end is None):
             raise CheckpointFormatError(f"{name} lacks {stem}/cache or offset; it has {sorted(parts)[:3]}")
-        if offset is not None:  # either of the two tensors may say how long the voice is
+        if offset is not None:  # either of the two tensors may contain the length of the voice
             count = int(offset.flat[0]) if offset.size and offset.dtype == np.int64 else 0
         else:
             count = len(end) if end is not None and end.ndim else 0
@@ -130,10 +130,10 @@ class PocketShape:
         return kept
 
     def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
-        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s count.
+        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s are used.
 
         Raises:
-            UnsupportedError: the weights cannot make a voice, or the recording has not even one frame.
+            UnsupportedError: the weights cannot make a voice, or the recording is shorter than a frame.
         """
         if not self.clones:
             raise UnsupportedError(f"{spec.name} has no weights for making a voice from a recording")
@@ -145,7 +145,7 @@ class PocketShape:
 
 
 def find_config(folder: Path) -> Path | None:
-    """The one configuration in a folder, None when there is none.
+    """The one configuration in a folder, None if there is none.
 
     Raises:
         CheckpointFormatError: there are several.
@@ -158,7 +158,7 @@ def find_config(folder: Path) -> Path | None:
 
 
 def packaged_config(ref: str) -> Path:
-    """The configuration ``pocket://NAME`` of the package. Nothing of it is imported.
+    """The configuration ``pocket://NAME`` of the package, which is not imported. Nothing of it is imported.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -184,7 +184,7 @@ def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: a file is missing or malformed.
-        MissingExtraError: what reads YAML is not installed.
+        MissingExtraError: the YAML parser is not installed.
     """
     raw = _read_yaml(path)
     flow, mimi = (_table(raw, key, str(path)) for key in ("flow_lm", "mimi"))
@@ -226,7 +226,7 @@ def _weights(raw: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _choose_weights(raw: dict[str, Any], path: Path) -> bool:
-    """Remove one of two ``weights_path``, and return whether the remaining one supports voice cloning."""
+    """Remove one of two ``weights_path``; returns whether the remaining one supports voice cloning."""
     full, bare = raw.get("weights_path"), raw.pop(_NO_CLONING, None)
     if full is None and bare is not None:
         raw["weights_path"] = bare
@@ -235,7 +235,7 @@ def _choose_weights(raw: dict[str, Any], path: Path) -> bool:
         return True
     try:
         _find(full, path)
-    except CheckpointNotFoundError:  # on the hub it is gated
+    except CheckpointNotFoundError:  # on the hub its access is restricted
         raw["weights_path"] = bare
         return False
     return True

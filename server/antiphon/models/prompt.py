@@ -3,7 +3,7 @@
 The persona of PersonaPlex is a voice, silence, a text, silence. Roy et al. 2026, "PersonaPlex: voice and role
 control for full duplex conversational speech models"; the order and the constants are those of
 NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``). During the prompt the caller's side is a
-quiet sine. The text enters at one token a frame while the model's own audio is silence; elsewhere the text is
+quiet sine. The text is fed one token a frame while the model's own audio is silence; elsewhere the text is
 padding.
 """
 
@@ -24,7 +24,7 @@ from antiphon.models.spec import LMSpec, ModelSpec
 IntArray: TypeAlias = NDArray[np.int32]
 
 SHORTEST_FRAMES = 2
-"""The least frames of a prompt: the model never sees the first frame's content."""
+"""Minimum frames of a prompt, since the model ignores the first frame's content."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +34,9 @@ class Prompt:
     ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. Two fields may replace part
     of them. ``voice`` is float32 ``[V, frame_samples]``: its codes are the own voice of the first V frames.
     ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded already. A tts model gets only
-    ``speakers``, float32 ``[V, T, width]``: the voices to speak with; or ``keys_values``, float32 ``[layers,
-    2, T, heads, head_dim]``: its state after a voice; or ``voice``, the recording. ``key`` is a hash of all
-    this: prompts of equal keys are equal.
+    ``speakers``, float32 ``[V, T, width]``: the voices; or ``keys_values``, float32 ``[layers, 2, T, heads,
+    head_dim]``: its state after a voice; or ``voice``, the recording. ``key`` is a hash of the content:
+    prompts with equal keys are equal.
     """
 
     frames: IntArray
@@ -75,8 +75,8 @@ def check_prompt(prompt: Prompt, lm: LMSpec) -> None:
     """Check that a prompt fits a model.
 
     Raises:
-        UnsupportedError: streams or tokens the model does not have, a length below ``SHORTEST_FRAMES`` or
-            above its context, or delays that would force more than the frame after the prompt.
+        UnsupportedError: streams or tokens that the model does not have, a length below ``SHORTEST_FRAMES``
+            or above its context, or delays that would force more than the frame after the prompt.
     """
     if lm.delays[0] != 0 or lm.max_delay > 1:
         raise UnsupportedError(
@@ -112,13 +112,13 @@ def check_prompt(prompt: Prompt, lm: LMSpec) -> None:
 
 PERSONA_FAMILY: Final = "personaplex"
 SILENCE_CODES: Final = (948, 243, 1178, 546, 1736, 1030, 1978, 2008)
-"""What Mimi makes of silence, once it has settled."""
+"""Mimi's codes for silence, once it has settled."""
 SINE_CODES: Final = (430, 1268, 381, 1611, 1095, 1495, 56, 472)
-"""What Mimi makes of a sine of 440 Hz: in training, a caller who is not there yet."""
+"""Mimi's codes for a sine of 440 Hz, which stands for an absent caller in training."""
 PAUSE_S: Final = 0.5
-"""Silence after the voice, and again after the text."""
+"""Seconds of silence after the voice, and again after the text."""
 SYSTEM_TAG: Final = "<system>"
-"""Before the text and, the same once more, behind it."""
+"""The tag before and after the text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,7 @@ class VoicePrompt:
     """The voice of a persona, as a recording or as embeddings.
 
     ``pcm`` is float32 ``[V, frame_samples]``. ``embedded`` is float32 ``[V - 1, dim]`` and ``codes`` int32
-    ``[2, 1 + n_q]``: the voice's last two frames, whose delayed tokens are still to be fed.
+    ``[2, 1 + n_q]``: the voice's last two frames, whose delayed tokens are fed later.
     """
 
     pcm: FloatArray | None = None
@@ -142,12 +142,12 @@ class VoicePrompt:
 
 
 def takes_persona(spec: ModelSpec) -> bool:
-    """Whether a model was trained to be prompted like this."""
+    """Whether a model was trained with such prompts."""
     return spec.family == PERSONA_FAMILY and spec.lm is not None
 
 
 def wrap_text(text: str) -> str:
-    """A text between the two tags it was trained with, unless it has them already."""
+    """A text between the two tags of its training, unless it has them already."""
     text = text.strip()
     if text.startswith(SYSTEM_TAG) and text.endswith(SYSTEM_TAG):
         return text
@@ -155,11 +155,11 @@ def wrap_text(text: str) -> str:
 
 
 def persona_prompt(spec: ModelSpec, text_tokens: Sequence[int], voice: VoicePrompt | None = None) -> Prompt:
-    """The prompt of a persona: ``text_tokens`` are those of the wrapped text, or none.
+    """The prompt of a persona; ``text_tokens`` are those of the wrapped text, or empty.
 
     Raises:
-        UnsupportedError: a model of another family, or whose codec has not PersonaPlex's codes, or a
-            prompt longer than the model's context.
+        UnsupportedError: a model of another family, a codec without PersonaPlex's codes, or a prompt longer
+            than the model's context.
     """
     lm = spec.lm
     streams = len(SILENCE_CODES)

@@ -1,9 +1,9 @@
 """The file layout of published Moshi-family repositories.
 
-A repository holds ``config.json`` (language model arguments, next to the names of the other files), a
-safetensors file for the language model, one for Mimi, and a SentencePiece model. The meaning of the
-keys follows ``moshi.models.loaders.CheckpointInfo`` of kyutai-labs/moshi 0.2.13. A repository without
-``config.json`` is Moshi 7B, or the full-size Mimi.
+A repository has a ``config.json`` (language model arguments, and the names of the other files), a safetensors
+file for the language model, one for Mimi, and a SentencePiece model. The meaning of the keys follows
+``moshi.models.loaders.CheckpointInfo`` of kyutai-labs/moshi 0.2.13. A repository without ``config.json`` is
+Moshi 7B, or the full-size Mimi.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ LM_KEYS: Final = frozenset(
 class PublishedConfig:
     """A parsed ``config.json``: file names by role, LM arguments (None: no LM), the rest.
 
-    ``lm`` is the published arguments unchanged. ``names`` holds, for roles the file does not name,
-    the names Moshi 7B was published under.
+    ``lm`` is the published arguments unchanged. ``names`` has, for roles missing in the file, the file names
+    of Moshi 7B.
     """
 
     names: Mapping[str, str]
@@ -159,8 +159,8 @@ class PublishedConfig:
 def parse_config(raw: Mapping[str, Any], where: str) -> PublishedConfig:
     """Parse a published ``config.json``; an empty one stands for a repository without it (Moshi 7B).
 
-    A config with no LM argument at all names a plain codec when ``model_type`` is "mimi", and a model
-    with Moshi 7B's arguments otherwise. Raises CheckpointFormatError for an unknown key or model type.
+    A config without LM arguments describes a plain codec if ``model_type`` is "mimi", otherwise a model with
+    Moshi 7B's arguments. Raises CheckpointFormatError for an unknown key or model type.
     """
     family = raw.get("model_type", "moshi")
     check_type(family, str, f"{where}: model_type")
@@ -184,7 +184,8 @@ def parse_config(raw: Mapping[str, Any], where: str) -> PublishedConfig:
 
 
 def check_lm_keys(values: Iterable[str], where: str, others: frozenset[str] = frozenset()) -> None:
-    """Raise CheckpointFormatError, naming the nearest, for a key that is neither an LM argument nor other."""
+    """Raise CheckpointFormatError, with the nearest name, for a key that is neither an LM argument nor one of
+    ``others``."""
     for key in values:
         if key not in LM_KEYS | others:
             raise CheckpointFormatError(f"{where} has an unknown key '{key}'{hint(key, LM_KEYS | others)}")

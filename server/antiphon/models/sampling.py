@@ -87,7 +87,7 @@ class SamplingParameters:
 
     @classmethod
     def from_generation(cls, generation: Mapping[str, Any]) -> SamplingParameters:
-        """The defaults a checkpoint requests in its ``lm_gen_config``, where it has one."""
+        """The defaults of a checkpoint's ``lm_gen_config``, if it has one."""
         given = generation.get("lm_gen_config", {})
         default = cls()
         is_greedy = given.get("use_sampling") is False
@@ -114,11 +114,11 @@ RULES: Mapping[str, ValueRule] = MappingProxyType(
         "max_steps": ValueRule((int, type(None)), 1, 2**31 - 1),
     }
 )
-"""The allowed values of a sampler. Protocols allow clients less."""
+"""The allowed values of a sampler. Protocols have narrower ranges for clients."""
 
 
 def check_parameters(parameters: SamplingParameters) -> None:
-    """Check every parameter against :data:`RULES`. Raises UnsupportedError for one that does not fit."""
+    """Check every parameter against :data:`RULES`. Raises UnsupportedError for an invalid one."""
     for name, rule in RULES.items():
         if fault := rule.fault(getattr(parameters, name)):
             raise UnsupportedError(f"{name} {fault.words}")
@@ -127,8 +127,8 @@ def check_parameters(parameters: SamplingParameters) -> None:
 def penalise(logits: FloatArray, recent: IntArray, penalty: FloatArray) -> FloatArray:
     """Lower the logits of recent tokens, each once: a copy of ``logits`` ``[B, V]``.
 
-    ``recent`` is int32 ``[B, C]``, -1 where there is nothing; ``penalty`` is float32 ``[B]``, 1 for none.
-    A positive logit is multiplied by float32(1) / penalty, any other by penalty.
+    ``recent`` is int32 ``[B, C]``, -1 for none; ``penalty`` is float32 ``[B]``, 1 for none. A positive logit
+    is multiplied by float32(1) / penalty, any other by penalty.
     """
     row, place = np.nonzero((recent >= 0) & (recent < logits.shape[1]))
     token = recent[row, place]
@@ -153,9 +153,9 @@ def sample(
 ) -> IntArray:
     """Choose one token a row: float32 ``[B, V]`` gives int32 ``[B]``. No row influences another.
 
-    ``temperature`` (float32, 0 is greedy), ``topk`` (0 is all), ``seed`` (uint64) and ``step`` (from 0
-    since the row began) are ``[B]`` or one for all. ``pad_mult`` is added to the logit of ``pad_id``
-    after the temperature. NaN counts as minus infinity. Ties select the lowest id.
+    ``temperature`` (float32, 0 is greedy), ``topk`` (0 is all), ``seed`` (uint64) and ``step`` (from 0 since
+    the row's start) are ``[B]`` or one for all. ``pad_mult`` is added to the logit of ``pad_id`` after the
+    temperature. NaN counts as minus infinity. Ties select the lowest id.
     """
     rows, vocabulary = logits.shape
     temperature = np.broadcast_to(np.asarray(temperature, dtype=np.float32), rows)
@@ -170,7 +170,7 @@ def sample(
 
     kept = np.broadcast_to(np.asarray(topk, dtype=np.int64), rows)
     kept = np.where((kept == 0) | (kept > vocabulary), vocabulary, kept)
-    kept = np.where(temperature == 0, 1, kept)  # greedy is a choice among one token
+    kept = np.where(temperature == 0, 1, kept)  # greedy is a choice of one token
     tokens = np.empty(rows, dtype=np.int32)
     for k in np.unique(kept):
         group = np.flatnonzero(kept == k)
@@ -214,8 +214,8 @@ class RowSampler:
 
     A call names its rows, int32 ``[m]``, each once; all arrays are in their order.
 
-    State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``, the newest last, -1 where there is
-    none yet: the text for the repetition penalty (docs/sampling.md, section 4).
+    State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``, the newest last, -1 for none yet: the text for
+    the repetition penalty (docs/sampling.md, section 4).
     """
 
     def __init__(self, spec: LMSpec, rows: int) -> None:
@@ -234,7 +234,7 @@ class RowSampler:
         self._words[list(rows)] = -1
 
     def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
-        """Choose a text token for each row, int32 ``[m]``, and remember the words.
+        """Choose a text token for each row, int32 ``[m]``, and store the words.
 
         ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` the rows' steps since their reset.
         """
@@ -269,11 +269,11 @@ class RowSampler:
     def voice_race(
         self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """All inputs of a frame's audio tokens except the logits, for a choice on the device.
+        """All inputs of a frame's audio tokens except the logits, for sampling on the device.
 
         ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
-        and top-k int64 from 1 to ``card``. The token is the one with the largest
-        ``logit / temperature + noise`` of the top k; a greedy row's is the top one, without noise.
+        and top-k int64 from 1 to ``card``. The token is the one with the largest ``logit / temperature +
+        noise`` of the top k; for a greedy row it is the top one, without noise.
         """
         _, codebooks, card = noise.shape
         topk = self._given.integers[0, AUDIO, rows]

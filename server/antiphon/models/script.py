@@ -23,16 +23,16 @@ from antiphon.models.spelling import Speller
 from antiphon.models.strict import check_type
 
 NEW_WORD: Final = 0
-"""The model's token that asks for the next word, and its input when it gets one."""
+"""The model's token that requests the next word, and its input when it gets one."""
 NOTHING: Final = -1
-"""In the second stream: no token."""
+"""Value of the second stream for no token."""
 
 MAX_DELAY_S: Final = 60.0
 MAX_LOOKAHEAD: Final = 16
-"""Limits of the delay and the look-ahead of a model, above those of any known one."""
+"""Limits on the delay and the look-ahead of a model, above those of any known one."""
 
 SPARE_WORDS: Final = 8
-"""Words that a row holds in addition to its look-ahead: more than it can start within one tick."""
+"""Words that a row buffers in addition to its look-ahead: more than it can start within one tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScriptRules:
-    """The form of the script that a model was trained with.
+    """The form of the script in a model's training.
 
-    ``entries`` is the size of its text table, by which two tokens are packed into one. Audio comes
-    ``audio_delay`` steps after its text, the last codebook ``acoustic_delay`` steps later still.
-    ``max_padding``: steps after which it gets a word without a request. ``initial_padding``: steps before the
-    first word, so that it is not cut. ``final_padding``: steps of sound after the end.
+    ``entries`` is the size of its text table, for packing two tokens into one. Audio comes ``audio_delay``
+    steps after its text, the last codebook ``acoustic_delay`` steps later still. ``max_padding``: steps after
+    which it gets a word without a request. ``initial_padding``: steps before the first word, so that it is
+    not cut. ``final_padding``: steps of sound after the end.
     """
 
     entries: int
@@ -112,7 +112,7 @@ class ScriptRules:
 
     @property
     def first_sound(self) -> int:
-        """The first step after which a frame is complete in all its codebooks."""
+        """The first step after which all codebooks of a frame are complete."""
         return self.audio_delay + self.acoustic_delay
 
 
@@ -120,7 +120,7 @@ class ScriptRules:
 class Script:
     """The position of one speaker in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
 
-    ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` holds (step, index) of
+    ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` has (step, index) of
     entries that were started and whose audio is not complete. ``end_step`` is the step of the model's first
     request after the last word.
     """
@@ -138,7 +138,7 @@ class Script:
     _must_pad: int = 0
 
     def __post_init__(self) -> None:
-        """A model begins with a pause."""
+        """Begin with a pause, as the model does."""
         if not self.step:
             self._may_pad = self._must_pad = self.rules.initial_padding
 
@@ -182,7 +182,7 @@ class Script:
 
     @property
     def has_room(self) -> bool:
-        """Whether more entries should be added; they are few, since all others wait elsewhere."""
+        """Whether more entries should be added; few are kept here, since the others wait elsewhere."""
         return len(self._entries) < self.rules.lookahead + SPARE_WORDS
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
@@ -196,7 +196,7 @@ class Script:
 
     @property
     def can_step(self) -> bool:
-        """Whether the next step is certain: later text cannot change its tokens.
+        """Whether the next step is determined: later text cannot change its tokens.
 
         The speech therefore does not depend on the arrival times of the text.
         """
@@ -220,7 +220,7 @@ class Script:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next step makes no audio token yet: the step only reads text."""
+        """Whether the next step makes no audio token yet, but only reads text."""
         return self.step < self.rules.audio_delay
 
     @property
@@ -253,14 +253,14 @@ class Script:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the end is still to be fed to a model with a second stream."""
+        """Whether a model with a second stream has still to be fed the end."""
         return bool(self.rules.lookahead) and self.end_step is None
 
     def _join(self, second: int, first: int) -> int:
         return (second + 1) * self.rules.entries + first
 
     def advance(self, token: int) -> None:
-        """Advance: the model output ``token`` and was fed the tokens of :attr:`choices`."""
+        """Advance after the model was fed the tokens of :attr:`choices` and output ``token``."""
         is_pad = True
         if self._gives_word(asked=token == NEW_WORD):
             is_pad = not (self._begin_entry() if self._entries else self._end())
@@ -312,7 +312,7 @@ PIECE_WORDS: Final = 64
 """Words tokenised at once: 1 ms of the event loop's time, or 4 ms if all are respelled."""
 
 SPEAKER: Final = 1
-"""The token before the first word of a model with several voices: the first voice speaks."""
+"""The token before the first word of a model with several voices, which selects the first voice."""
 
 PADDING_BETWEEN: Final = 1
 """Steps between the tokens of a word and the next word: articulation becomes a little clearer."""
@@ -327,7 +327,7 @@ _REPLACED: Final = str.maketrans({"\u2019": "'", ":": " ", "(": None, ")": None}
 class TextReader:
     """Reads the text of one session, in any portions that do not split words.
 
-    ``encode`` turns a word into token ids, in the spelling of ``speller`` if there is one.
+    ``encode`` converts a word to token ids, in the spelling of ``speller`` if there is one.
     """
 
     def __init__(
@@ -343,15 +343,15 @@ class TextReader:
         """The entries of a piece of text.
 
         Raises:
-            ProtocolError: a word too long to be one.
+            ProtocolError: a word is too long.
         """
         return [entry for piece in self.pieces(text) for entry in piece]
 
     def pieces(self, text: str) -> Iterator[list[TextEntry]]:
-        """The entries of a text, read as they are requested, of some ``PIECE_WORDS`` words at a time.
+        """The entries of a text, read on demand, about ``PIECE_WORDS`` words at a time.
 
         Raises:
-            ProtocolError: a word too long to be one.
+            ProtocolError: a word is too long.
         """
         entries: list[TextEntry] = []
         text, start = text.translate(self._replaced), 0

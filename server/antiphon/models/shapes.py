@@ -1,6 +1,6 @@
 """The spec of a model: its configuration, checked against the shapes of its weights.
 
-Some published configurations do not fit their weights, so this module reads the weights' headers.
+Some published configurations do not match their weights, so this module reads the weights' headers.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def build_spec(
 ) -> ModelSpec:
     """Make the spec of a model from its configuration and the headers of its weights.
 
-    ``headers`` maps the roles "mimi" and, where present, "lm" and "lora" to tensor infos. ``mimi_config``
-    None is the full-size Mimi. ``codebooks`` overrides how many RVQ levels are used, ``parameters``
-    the count (packed weights hold fewer numbers than the model has parameters). Raises
-    CheckpointFormatError, with both numbers, where the configuration and the weights disagree.
+    ``headers`` maps the role "mimi", and "lm" and "lora" if present, to tensor infos. ``mimi_config`` None is
+    the full-size Mimi. ``codebooks`` overrides the number of RVQ levels in use, ``parameters`` the count
+    (packed weights contain fewer numbers than the model has parameters). Raises CheckpointFormatError, with
+    both numbers, if the configuration and the weights disagree.
     """
     mimi_config = MIMI_CONFIG if mimi_config is None else mimi_config
     _check_generation(config.generation.get("lm_gen_config", {}), name)
@@ -89,11 +89,11 @@ def build_spec(
 def lm_spec(
     config: Mapping[str, Any], family: str, header: Mapping[str, TensorInfo] | None, where: str
 ) -> LMSpec:
-    """Make the spec of a language model, checked against its weights when their header is given.
+    """Make the spec of a language model, checked against its weights if their header is given.
 
-    Where the weights hold more depformer steps or extra heads than the configuration says, the weights
-    are right. A duplex model with a depformer step for every audio stream has PersonaPlex's arrangement:
-    the second half of its steps predicts its next input, which is unused.
+    If the weights have more depformer steps or extra heads than the configuration, the weights are right. A
+    duplex model with a depformer step for every audio stream has PersonaPlex's layout: the second half of its
+    steps predicts its next input, which is unused.
     """
     present = {key: config[key] for key in _REQUIRED if key in config}
     check_keys(present, f"{where}: config", required=_REQUIRED)
@@ -195,9 +195,9 @@ def _check_shapes(config: Mapping[str, Any], header: Mapping[str, TensorInfo], w
 def mimi_spec(
     config: Mapping[str, Any], codebooks: int | None, header: Mapping[str, TensorInfo] | None, where: str
 ) -> MimiSpec:
-    """Make the spec of a Mimi of which ``codebooks`` RVQ levels are used (None: upstream's 8, or all).
+    """Make the spec of a Mimi with ``codebooks`` RVQ levels in use (None: upstream's 8, or all).
 
-    Raises CheckpointFormatError when there are fewer levels than that, or the weights have others.
+    Raises CheckpointFormatError if there are fewer levels, or the weights have others.
     """
     where = f"{where}: Mimi config"
     check_keys(config, where, required=_MIMI_KEYS)

@@ -1,8 +1,8 @@
 """The names of models, and the source of a checkpoint's files: a local folder, or a hub repository.
 
-From the hub only the needed files are fetched, at one commit; cached ones work offline.
-``huggingface_hub`` is imported only when it is needed. Its cache, and
-its environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``), are used as they are.
+From the hub only the needed files are fetched, at one commit; cached files work offline. ``huggingface_hub``
+is imported only when it is needed. Its cache and its environment variables (``HF_HOME``, ``HF_HUB_OFFLINE``,
+``HF_TOKEN``) apply unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONFIGURATION: Final = ("config.json", "antiphon.json")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One commit of a repository on the hub, in the local cache as far as it was fetched.
+    """One commit of a repository on the hub, and its files in the local cache.
 
     ``revision`` is the full commit hash, ``snapshot`` the cache's folder for it.
     """
@@ -43,15 +43,15 @@ class Repository:
         return self.repo.rpartition("/")[2]
 
     def find(self, name: str) -> Path | None:
-        """The file's path in the cache, fetched if necessary; None when the repository has no such file.
+        """The file's path in the cache, fetched if necessary; None if the repository has no such file.
 
-        When the hub cannot be reached, a file that is not cached counts as missing.
+        If the hub cannot be reached, a file that is not cached counts as missing.
         """
         if name in _CONFIGURATION and not (self.snapshot / name).is_file():
             return None  # it was requested when the repository was opened
         try:
             return self._fetch(name)
-        except _errors().EntryNotFoundError:  # covers "not cached, and offline" too
+        except _errors().EntryNotFoundError:  # also raised for "not cached, and offline"
             return None
 
     def get(self, name: str) -> Path:
@@ -84,7 +84,7 @@ def open_repository(ref: str) -> Repository:
     """Find ``hf://owner/repo[@revision]``, fetch its configuration, and pin it to its commit.
 
     Raises CheckpointFormatError for a malformed name, MissingExtraError without the hub's client, and
-    CheckpointNotFoundError when there is no such repository or it cannot be reached.
+    CheckpointNotFoundError if there is no such repository or it cannot be reached.
     """
     repo, _, revision = ref.removeprefix(HUB_PREFIX).partition("@")
     if repo.count("/") != 1 or not all(repo.split("/")):
@@ -105,7 +105,7 @@ def open_repository(ref: str) -> Repository:
 
 
 def get_reference(name: str) -> Path:
-    """The file that ``hf://owner/repo/path[@revision]`` names in another repository's configuration."""
+    """The file that ``hf://owner/repo/path[@revision]`` refers to, in another repository's configuration."""
     owner, _, rest = name.removeprefix(HUB_PREFIX).partition("/")
     repo, _, path = rest.partition("/")
     path, at, revision = path.partition("@")
@@ -116,7 +116,7 @@ def get_reference(name: str) -> Path:
 
 @contextmanager
 def _explained(repo: str, revision: str) -> Iterator[None]:
-    """Turn the client's errors about whole repositories into CheckpointNotFoundError."""
+    """Convert the client's errors about whole repositories to CheckpointNotFoundError."""
     errors = _errors()
     try:
         yield
@@ -134,7 +134,7 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         ) from error
     except errors.HFValidationError as error:
         raise CheckpointFormatError(f"'{repo}' cannot be a repository: {_reason(error)}") from error
-    except Exception as error:  # whatever its transport raises: requests or httpx, by version
+    except Exception as error:  # errors of its transport: requests or httpx, by version
         raise CheckpointNotFoundError(f"fetching from {repo} failed: {_reason(error)}") from error
 
 
@@ -164,18 +164,18 @@ FILE_PREFIX: Final = "file://"
 
 
 class FileSource(Protocol):
-    """Finds the files of one checkpoint by the names its configuration gives them."""
+    """Finds the files of one checkpoint by their names in its configuration."""
 
     @property
     def name(self) -> str:
-        """The name of a checkpoint without its own name."""
+        """The default name of a checkpoint."""
 
     @property
     def revision(self) -> str | None:
         """The commit of all files, if there is one."""
 
     def find(self, name: str) -> Path | None:
-        """The local path of the file, or None when the checkpoint has no such file."""
+        """The local path of the file, or None if the checkpoint has no such file."""
 
     def get(self, name: str) -> Path:
         """The local path of the file. Raises CheckpointNotFoundError, with advice."""
@@ -185,8 +185,9 @@ class FileSource(Protocol):
 class Folder:
     """A local folder.
 
-    Names may lead out of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder in which
-    every file has to lie, links followed. ``beside`` is a second folder, read for what this one lacks.
+    Names may point outside of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder that
+    must contain every file, with links followed. ``beside`` is a second folder, for files that this one
+    lacks.
     """
 
     root: Path
@@ -200,14 +201,14 @@ class Folder:
 
     @property
     def revision(self) -> str | None:
-        """A folder has none."""
+        """None, since a folder has no revision."""
         return None
 
     def find(self, name: str) -> Path | None:
-        """The file's path, or None when there is no such file. ``file://`` in front is tolerated.
+        """The file's path, or None if there is no such file. A prefix ``file://`` is ignored.
 
         Raises:
-            CheckpointFormatError: it lies outside of the bound.
+            CheckpointFormatError: it is outside of the bound.
         """
         name = name.removeprefix(FILE_PREFIX)
         path = self.root / name
@@ -218,7 +219,7 @@ class Folder:
         return path if path.is_file() else None
 
     def get(self, name: str) -> Path:
-        """The file's path. Raises CheckpointNotFoundError when there is no such file."""
+        """The file's path. Raises CheckpointNotFoundError if there is no such file."""
         path = self.find(name)
         if path is None:
             raise CheckpointNotFoundError(
@@ -236,10 +237,10 @@ def outside(folder: str, name: str) -> CheckpointFormatError:
 
 
 def resolve(source: FileSource, name: str) -> Path:
-    """The path of a file the checkpoint must have; ``hf://owner/repo/file`` is one of another repository.
+    """The path of a required file; ``hf://owner/repo/file`` is one of another repository.
 
-    Raises CheckpointNotFoundError when it is not there, or the hub cannot be reached, and
-    CheckpointFormatError when it lies outside of a confined folder.
+    Raises CheckpointNotFoundError if it does not exist or the hub cannot be reached, and
+    CheckpointFormatError if it is outside of a confined folder.
     """
     if name.startswith(HUB_PREFIX):
         if isinstance(source, Folder) and source.bound is not None:

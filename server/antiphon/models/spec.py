@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 
 
 class PipelineKind(StrEnum):
-    """The table of kinds: the inputs and outputs of one row, once a frame.
+    """The table of kinds: the inputs and outputs of one row in each frame.
 
-    ``takes_audio``: the input is PCM, not text; ``gives_audio``: PCM comes out. ``is_live``: late audio is
-    useless, so that full queues drop their oldest entry, in and out. Other kinds drop no audio: a full input
-    queue refuses (the caller stops reading its socket), and a full output queue keeps the session out of the
-    tick. ``has_deadlines``: a frame has to be answered before the next one is due. ``has_heads``: pause
-    probabilities come out.
+    ``takes_audio``: the input is PCM, not text; ``gives_audio``: the output has PCM. ``is_live``: late audio
+    is useless, so full queues drop their oldest entry, in both directions. Other kinds drop no audio: a full
+    input queue rejects audio (the caller stops reading its socket), and a full output queue excludes the
+    session from the tick. ``has_deadlines``: a frame must be answered before the next one is due.
+    ``has_heads``: the output has pause probabilities.
     """
 
     takes_audio: bool
@@ -25,8 +25,8 @@ class PipelineKind(StrEnum):
     has_heads: bool
 
     CODEC = "codec", True, True, True, True, False  # an echo through Mimi
-    DUPLEX = "duplex", True, True, True, True, False  # text tokens out, too
-    STT = "stt", True, False, False, True, True  # text tokens out
+    DUPLEX = "duplex", True, True, True, True, False  # the output has text tokens, too
+    STT = "stt", True, False, False, True, True  # the output has text tokens
     TTS = "tts", False, True, False, False, False
 
     def __new__(cls, name: str, *traits: bool) -> Self:
@@ -50,8 +50,8 @@ LIVE_KINDS: Final = tuple(kind for kind in reversed(PipelineKind) if kind.is_liv
 class MimiSpec:
     """Shape of a Mimi codec.
 
-    ``codebooks`` is how many of its RVQ levels are used; ``config`` is the whole Mimi configuration
-    in upstream's own layout (``seanet``, ``quantizer``, ``transformer``).
+    ``codebooks`` is the number of its RVQ levels in use; ``config`` is the whole Mimi configuration in
+    upstream's own layout (``seanet``, ``quantizer``, ``transformer``).
     """
 
     sample_rate: int
@@ -71,8 +71,8 @@ class LMSpec:
     """Shape of a Moshi-family language model.
 
     Stream 0 is text, streams ``1 .. dep_q`` are the model's own voice, the remaining ``n_q - dep_q`` are its
-    input. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` holds the published LM arguments,
-    corrected where the weights differ from them; backends build the model from them.
+    input. ``delays`` has ``n_q + 1`` entries, in frames. ``config`` has the published LM arguments, corrected
+    if the weights differ from them; backends build the model from it.
     """
 
     dim: int
@@ -95,7 +95,7 @@ class LMSpec:
 
     @property
     def depformer_steps(self) -> int:
-        """Depformer steps the weights hold: ``dep_q``, or more (PersonaPlex: 16, of which 8 are used)."""
+        """Depformer steps in the weights: ``dep_q``, or more (PersonaPlex: 16, of which 8 are used)."""
         return int(self.config.get("dep_q", self.dep_q))
 
     @property
@@ -106,7 +106,7 @@ class LMSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as the engine and its callers use it. ``lm`` is None for a plain codec."""
+    """A model from the view of the engine and its callers. ``lm`` is None for a plain codec."""
 
     name: str
     kind: PipelineKind
@@ -138,7 +138,7 @@ class ModelSpec:
 
     @property
     def heads(self) -> int:
-        """Pause probabilities that come with each frame."""
+        """Number of pause probabilities of each frame."""
         return self.lm.extra_heads if self.kind.has_heads and self.lm is not None else 0
 
     @property

@@ -1,8 +1,9 @@
-"""A caller's word in the letters that a synthesiser knows, and the rest that it cannot speak.
+"""Spells a caller's word in the letters of a synthesiser's vocabulary, and finds the rest that it cannot
+speak.
 
-A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), quotes and dashes
-made plain, invisible characters left out, figures as English words, accents dropped. The model would speak
-other unknown characters as silence, so the server reports them.
+A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), plain quotes and
+dashes, no invisible characters, figures as English words, no accents. The model would speak other unknown
+characters as silence, so the server reports them.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from antiphon.errors import ProtocolError
 
 if TYPE_CHECKING:
-    # The module loads sentencepiece, which a card's benches have not.
+    # The module loads sentencepiece, which some benchmarks do not have.
     from antiphon.models.tokenizer import Tokenizer
 
 MAX_NAMED: Final = 16
 MAX_NAMED_CHARS: Final = 40
-"""Limits of the unspoken words that are named, and of their length; all are counted."""
+"""Limits on the number of unspoken words that are named, and on their length; all are counted."""
 
 MAX_SPELLED: Final = 64
-"""Letters of a respelled word, before and after: a longer one would block the event loop."""
+"""Most letters of a respelled word, before and after: a longer one would block the event loop."""
 
 MAX_IN_WORDS: Final = 4
-"""Digits of a number that is spoken as a word; a longer one is spoken digit by digit."""
+"""Most digits of a number that is spoken as a word; a longer one is spoken digit by digit."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -51,12 +52,13 @@ _OPERATOR: Final = re.compile(
     r"|(?<![^\W\d_])[-\u2012-\u2015](?=[0-9])"  # -5, 5\u201310
     r"|(?<=[0-9])[:_]+(?=[0-9])"  # 3:1, 1_000
 )
-"""Characters whose removal would change the meaning of digits: no thousands separator, no word hyphen."""
+"""Characters whose removal would change the meaning of digits, except for thousands separators and word
+hyphens."""
 _RANGE: Final = re.compile(
     r"([(\['\"]*)(0|[1-9][0-9]{0,3})[-\u2012-\u2015](0|[1-9][0-9]{0,3})([)\]'\".,;:!?%]*)"
 )
-"""A word of two numbers and a dash is a range where it ascends, as 5-10 does. A difference is written with
-spaces, in a formula, or descends, as 10-5 does."""
+"""A word of two numbers and a dash is a range if it ascends, as in 5-10. A difference is written with spaces,
+in a formula, or descends, as in 10-5."""
 _TIME: Final = re.compile(r"(?<![0-9:_.,])([01]?[0-9]|2[0-3]):([0-5][0-9])(?![0-9:_]|[.,][0-9])")
 """A time of day, in hours and minutes."""
 _NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0-9]+))?")
@@ -67,7 +69,7 @@ _SMALL: Final = ("<super>", "<sub>", "<fraction>")
 _UNNAMED: Final = frozenset("CMPZ")
 """Unicode's categories that can be removed: marks, punctuation, blanks and control characters."""
 _NAMED: Final = frozenset("&%@#/\\")
-"""Punctuation that is spoken as a word; a separate ``*`` is one, next to a word it is emphasis."""
+"""Punctuation that is spoken as a word; a separate ``*`` is such a word, next to a word it is emphasis."""
 
 
 class Spelling(NamedTuple):
@@ -78,10 +80,10 @@ class Spelling(NamedTuple):
 
 
 class Unspoken:
-    """The unspoken part of a text: ``count`` words, the first of which are kept as ``names``."""
+    """The unspoken part of a text: ``count`` words, of which the first are kept as ``names``."""
 
     def __init__(self) -> None:
-        """Begin without words."""
+        """Start without words."""
         self.count = 0
         self.names: list[str] = []
 
@@ -94,7 +96,7 @@ class Unspoken:
                 self.names.append(name)
 
     def error(self) -> ProtocolError:
-        """The error for a text of which no word can be spoken."""
+        """The error for a text without any word that can be spoken."""
         return ProtocolError(f"this model can say nothing of this text: {', '.join(map(repr, self.names))}")
 
 
@@ -116,7 +118,7 @@ class Speller:
             return False
         if not self._has_figures and self._range(word) != word:
             return False
-        return all(map(self._is_heard, _OPERATOR.findall(word)))  # a "-" that has no token is not said
+        return all(map(self._is_heard, _OPERATOR.findall(word)))  # a "-" without a token is not spoken
 
     def spell(self, word: str) -> Spelling:
         """The spoken words for a word as the caller wrote it, and its unspoken rest."""
@@ -147,7 +149,7 @@ class Speller:
         return self._unsayable.isdisjoint(self._encode(word))
 
     def _is_heard(self, word: str) -> bool:
-        """Whether the word can be spoken and has tokens: a vocabulary may leave out a comma or a hyphen."""
+        """Whether the word can be spoken and has tokens: a vocabulary may lack a comma or a hyphen."""
         return bool(self._encode(word)) and self._is_sayable(word)
 
     def _apart(self, operator: re.Match[str]) -> str:
@@ -164,7 +166,7 @@ class Speller:
         return f"{found[1]}{found[2]} to {found[3]}{found[4]}"
 
     def _time(self, found: re.Match[str]) -> str:
-        """A time of day as it is read: 10:30 is "10 30", 10:05 "10 oh 5" and 10:00 "10"."""
+        """A time of day in its spoken form: 10:30 is "10 30", 10:05 "10 oh 5" and 10:00 "10"."""
         hours, minutes = found.groups()
         if self._has_figures:
             return found[0] if self._is_heard(":") else f"{hours} {minutes}"

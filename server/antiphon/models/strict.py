@@ -1,4 +1,4 @@
-"""Reading JSON objects strictly: every key is known, present where required, and of its type."""
+"""Reads JSON objects strictly: every key must be known, present if required, and of its type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object. Raises CheckpointFormatError with the file's name."""
+    """Read a file with one JSON object. Raises CheckpointFormatError with the file's name."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -33,9 +33,9 @@ def check_keys(
 ) -> dict[str, Any]:
     """Check an object's keys and the types of their values, and return it as a dict.
 
-    ``where`` names the object in messages. A bool never passes for a number, and an int passes for a
-    float. Raises CheckpointFormatError: not an object, unknown key (naming the nearest known one),
-    missing key, wrong type.
+    ``where`` names the object in messages. A bool is never accepted as a number; an int is accepted as a
+    float. Raises CheckpointFormatError: not an object, unknown key (with the nearest known one), missing key,
+    wrong type.
     """
     if not isinstance(values, Mapping):
         raise CheckpointFormatError(f"{where} is a {type(values).__name__}, expected an object")
@@ -51,16 +51,16 @@ def check_keys(
 
 
 def check_type(value: Any, types: Types, where: str) -> None:
-    """Raise CheckpointFormatError unless ``value`` is of one of ``types``."""
+    """Raise CheckpointFormatError if ``value`` is of none of ``types``."""
     if fault := ValueRule(types).fault(value):
         raise CheckpointFormatError(f"{where} {fault.words}")
 
 
 def read_record(kind: type[T], values: Any, where: str, joint: str = ".") -> T:
-    """The dataclass ``kind`` from an object with a key for each field; those with a default may be left out.
+    """The dataclass ``kind`` from an object with a key for each field; those with a default may be absent.
 
-    Fields are values of JSON, dataclasses, or tuples and mappings of either. ``joint`` stands in messages
-    between ``where`` and the keys of inner objects. Raises CheckpointFormatError as :func:`check_keys`.
+    Fields are JSON values, dataclasses, or tuples and mappings of either. Messages have ``joint`` between
+    ``where`` and the keys of inner objects. Raises CheckpointFormatError as :func:`check_keys`.
     """
     hints, required, optional = get_type_hints(kind), dict[str, Types](), dict[str, Types]()
     for item in fields(kind):  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """Reads the tensors of a ``torch.save`` file without torch, and without executing its pickle.
 
 Such a file is a zip archive: a pickle that describes a dictionary of tensors, and one file of raw values for
-each storage. Every size is checked before memory is taken for it, so that a voice from an untrusted source
-can be opened. Python's own unpickler calls the functions and takes the memory that a pickle names. This one
-supports a dozen opcodes, refuses all others, calls no function, and keeps only values from the bytes
+each storage. Every size is checked before memory is allocated for it, so that a voice from an untrusted
+source can be opened. Python's own unpickler calls the functions and allocates the memory that a pickle names.
+This one supports a dozen opcodes, rejects all others, calls no function, and keeps only values from the bytes
 themselves.
 """
 
@@ -27,7 +27,7 @@ MAX_DIMENSIONS: Final = 8
 """Most dimensions of a tensor: a voice has four, numpy allows 64."""
 
 MAX_QUOTED: Final = 80
-"""Letters of a name that an error quotes."""
+"""Most characters of a name that an error quotes."""
 
 _MARK: Final = object()
 _REBUILD: Final = "torch._utils _rebuild_tensor_v2"
@@ -36,7 +36,7 @@ _ORDERED: Final = "collections OrderedDict"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A view of storage ``key``, in elements: where it begins, its shape and its strides, none negative."""
+    """A view of storage ``key``, in elements: its offset, its shape and its strides, none negative."""
 
     storage_type: str
     key: str
@@ -61,7 +61,7 @@ class _Storage:
 def read_pickle(data: bytes) -> Any:
     """The values in a pickle: dictionaries, tuples, numbers, text and :class:`StoredTensor`.
 
-    Raises:
+    ValueError: it is damaged, or has an opcode that a dictionary of tensors does not need.
         ValueError: it is damaged, or has an opcode that no dictionary of tensors needs.
     """
     machine = _Machine()
@@ -74,7 +74,7 @@ def read_pickle(data: bytes) -> Any:
 
 @dataclass(slots=True)
 class _Machine:
-    """The stack and the memory of a pickle."""
+    """The stack and the memo of a pickle."""
 
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
@@ -111,14 +111,14 @@ class _Machine:
         return value
 
     def pop_to_mark(self) -> list[Any]:
-        """Take the values since the last mark."""
+        """Remove and return the values since the last mark."""
         values: list[Any] = []
         while (value := self.pop()) is not _MARK:
             values.append(value)
         return values[::-1]
 
     def tuple_of(self, count: int) -> None:
-        """The last values, as a tuple."""
+        """Replace the last values by a tuple of them."""
         values = [self.pop() for _ in range(count)]
         self.stack.append(tuple(values[::-1]))
 
@@ -133,14 +133,14 @@ class _Machine:
             target[key] = value
 
     def name(self) -> None:
-        """Return a name whose two halves are the last values."""
+        """Replace the last two values by the name of which they are the halves."""
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
             raise ValueError("its pickle has a name that is no text")
         self.stack.append(_name(f"{module} {name}"))
 
     def reduce(self) -> None:
-        """A call: only a tensor and an empty dictionary are allowed."""
+        """Execute a call: only a tensor and an empty dictionary are allowed."""
         arguments, function = self.pop(), self.pop()
         if function == _Name(_ORDERED) and arguments == ():
             self.stack.append({})
@@ -150,7 +150,7 @@ class _Machine:
             raise ValueError("its pickle calls a function that no tensor needs")
 
     def refer(self) -> None:
-        """A storage, from torch's tuple: the word, its type, its key, the device and its length."""
+        """Replace torch's tuple (the word, its type, its key, the device and its length) by a storage."""
         pid = self.pop()
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
             raise ValueError("its pickle refers to a value that is no storage")
@@ -205,10 +205,10 @@ _STEPS: Final[Mapping[str, Callable[[_Machine], None]]] = {
 
 
 MAX_BYTES: Final = 1 << 28
-"""Limit of a file, of its storages and of its tensors; a voice takes far less than 256 MiB."""
+"""Limit on a file, on its storages and on its tensors; a voice takes far less than 256 MiB."""
 
 MAX_PICKLE_BYTES: Final = 65_536
-"""Limit of the pickle: a tensor takes about a hundred bytes of it, and a voice has two tensors."""
+"""Limit on the pickle: a tensor takes about a hundred bytes of it, and a voice has two tensors."""
 
 _STORAGES: Final = {
     "FloatStorage": "<f4",
@@ -221,11 +221,11 @@ _STORAGES: Final = {
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a saved dictionary, by name; floating point ones come as float32.
+    """The tensors of a saved dictionary, by name; floating point ones are returned as float32.
 
     Raises:
         CheckpointNotFoundError: the file does not exist.
-        CheckpointFormatError: the file has another format, holds other values than tensors, or exceeds a
+        CheckpointFormatError: the file has another format, contains other values than tensors, or exceeds a
             limit.
     """
     if not path.is_file():
@@ -234,7 +234,7 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
         file_bytes = path.stat().st_size
         if file_bytes > MAX_BYTES:
             raise CheckpointFormatError(f"{path} has {file_bytes} bytes, more than {MAX_BYTES}")
-        # In memory, since zipfile asks a file for as many bytes as a damaged directory says.
+        # In memory, since zipfile would read as many bytes from a file as a damaged directory states.
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
             items = archive.infolist()
             size = sum(item.file_size for item in items)
@@ -268,7 +268,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, NDArray[Any]]:
 
 @dataclass(slots=True)
 class _Storages:
-    """Reads tensors from an archive, all of them together within ``MAX_BYTES``."""
+    """Reads tensors from an archive, within ``MAX_BYTES`` in total."""
 
     archive: zipfile.ZipFile
     folder: str
@@ -289,7 +289,7 @@ class _Storages:
         last = tensor.offset + sum(
             (n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True)
         )
-        # A stride of 0 makes any number of elements of one value: no tensor is larger than its storage.
+        # A stride of 0 makes any number of elements from one value: no tensor is larger than its storage.
         if size > count or (size and last >= count):
             raise ValueError(f"a tensor {list(tensor.shape)} does not fit its storage of {count}")
         self.taken_bytes += count * dtype.itemsize + size * max(4, dtype.itemsize)

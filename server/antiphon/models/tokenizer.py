@@ -18,7 +18,8 @@ _UNSAYABLE: Final = re.compile(r"<unk>|\[UNK\]|<0x[0-9A-F]{2}>")
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back; ``vocabulary`` is the number of pieces, which consist of ``letters``.
+    """Converts text to token ids and back; ``vocabulary`` is the number of pieces, which consist of
+    ``letters``.
 
     ``unsayable`` tokens stand for text without a piece: the unknown token, and single bytes.
     """
@@ -38,11 +39,11 @@ class Tokenizer(Protocol):
 
 
 def open_tokenizer(path: Path, *, padding_id: int = 3) -> Tokenizer:
-    """The tokenizer in a file: a SentencePiece model, or a ``tokenizer.json`` of Hugging Face's.
+    """The tokenizer in a file: a SentencePiece model, or Hugging Face's ``tokenizer.json``.
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: the file does not exist, or has another format.
-        MissingExtraError: what reads the second is not installed.
+        MissingExtraError: the reader of the second is not installed.
     """
     if path.is_file():
         with path.open("rb") as file:
@@ -73,7 +74,7 @@ class TextTokenizer:
     def piece(self, token_id: int) -> str:
         """The text of one token, with spaces; "" for padding and for ids outside the vocabulary.
 
-        Special pieces are spelled out ("<s>"), and bytes too ("<0x0A>"), as upstream's servers do.
+        Special pieces ("<s>") and bytes ("<0x0A>") are written out, as upstream's servers do.
         """
         if token_id in self._unspoken or not 0 <= token_id < self.vocabulary:
             return ""
@@ -81,7 +82,7 @@ class TextTokenizer:
         return piece.replace("▁", " ")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of several tokens, without the space before the first; ids no piece has are left out."""
+        """The text of several tokens, without the space before the first; ids without a piece are ignored."""
         text: str = self._processor.DecodeIds([token for token in ids if 0 <= token < self.vocabulary])
         return text
 
@@ -92,14 +93,14 @@ class TextTokenizer:
 
 
 class JsonTokenizer:
-    """A ``tokenizer.json``, as Pocket-TTS has it. ``vocabulary`` is its number of pieces."""
+    """A ``tokenizer.json``, as in Pocket-TTS. ``vocabulary`` is its number of pieces."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
             CheckpointFormatError: it is no tokenizer.
-            MissingExtraError: what reads it is not installed.
+            MissingExtraError: its reader is not installed.
         """
         try:
             from tokenizers import Tokenizer as Reader

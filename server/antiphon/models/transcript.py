@@ -1,14 +1,14 @@
-"""One caller's transcript: the recogniser's replies in, words, steps and markers out.
+"""One caller's transcript: converts the recogniser's replies to words, steps and markers.
 
 A Kyutai STT model outputs one text token a frame. Padding (3) stands for no text; the end of padding (0) is a
-boundary between words; every other token is a piece of a word. Text lags the audio by a delay the model was
-trained with. The rules for word boundaries follow ``moshi::asr::State`` (rust/moshi-core/src/asr.rs of
+boundary between words; every other token is a piece of a word. Text lags behind the audio by the delay of the
+model's training. The rules for word boundaries follow ``moshi::asr::State`` (rust/moshi-core/src/asr.rs of
 kyutai-labs/moshi); the delay and the silence before the audio are ``stt_config`` of the checkpoint.
 
-A marker is a place in the caller's audio. It is returned when the words before it are transcribed: after the
-frames up to it, plus the text's delay, and not within a word. If the caller sends no more audio, silence
-takes its place. This *flush padding* runs on a copy of the row's state and of the started words, so that the
-caller's audio later continues without it.
+A marker is a position in the caller's audio. It is returned when the words before it are transcribed: after
+the frames up to it, plus the text's delay, and not within a word. If the caller sends no more audio, silence
+replaces it. This *flush padding* runs on a copy of the row's state and of the started words, so that the
+caller's later audio continues without it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from antiphon.models.spec import LMSpec, ModelSpec
 from antiphon.models.strict import check_type
 
 MAX_DELAY_S: Final = 60.0
-"""Limit of the delay and of the silence before the audio: a larger number is a mistake."""
+"""Limit on the delay and on the silence before the audio: a larger number is a mistake."""
 
 PREFIX_FRAMES: Final = 2
-"""Frames of silence before the audio of a checkpoint that states none: the model reads the second of them.
+"""Frames of silence before the audio if the checkpoint states none: the model reads the second of them.
 
-Without that one, ``tiny-stt`` wrote nothing of 51 of 120 questions that began with the audio; with it, of 3.
+Without that one, ``tiny-stt`` transcribed nothing of 51 of 120 questions that began with the audio; with it,
+of 3.
 """
 
 MAX_WORD_TOKENS: Final = 256
-"""Longest word in tokens, twenty seconds without a boundary: the word is cut there."""
+"""Longest word in tokens, twenty seconds without a boundary; it is cut there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that began at ``start_s`` of the caller's audio; its first token came at ``step``.
+    """A word that began at ``start_s`` of the caller's audio; its first token was output at ``step``.
 
     It was complete at ``end_s`` of the audio, a frame after its last token.
     """
@@ -63,9 +64,9 @@ WordEvent: TypeAlias = Word | WordEnd
 class SpeechTiming:
     """The times of a recogniser's tokens.
 
-    A session begins with ``prefix_frames`` of silence that no caller sent. There is at least one: the model
-    ignores the first frame of a session (its input is the initial tokens, as in upstream's ``LMGen``), so it
-    must not be the caller's. ``delay_s`` is the delay of text against audio.
+    A session begins with ``prefix_frames`` of silence that the caller has not sent. There is at least one,
+    since the model ignores the first frame of a session (its input is the initial tokens, as in upstream's
+    ``LMGen``), which must not be the caller's. ``delay_s`` is the delay of text against audio.
     """
 
     frame_s: float
@@ -74,7 +75,7 @@ class SpeechTiming:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> SpeechTiming:
-        """The timing that a checkpoint's ``stt_config`` states, or no delay and ``PREFIX_FRAMES`` of silence.
+        """The timing in a checkpoint's ``stt_config``, or no delay and ``PREFIX_FRAMES`` of silence.
 
         Raises:
             CheckpointFormatError: a time that is no number from 0 to ``MAX_DELAY_S``.
@@ -103,11 +104,11 @@ class SpeechTiming:
         return self.prefix_frames - 2 + math.floor(self.delay_s / self.frame_s + 1e-6)
 
     def time_s(self, step: int) -> float:
-        """The place in the caller's audio of a boundary written at ``step``, to the millisecond.
+        """The time in the caller's audio of a boundary output at ``step``, to the millisecond.
 
         The model was trained to output at position p the text of frame p, given the audio before frame p. At
         step s it has the caller's frame s - prefix, so it is at position s - prefix + 1, and a boundary there
-        lies at the end of that frame.
+        is at the end of that frame.
         """
         return max(0.0, round((step - self.prefix_frames + 2) * self.frame_s - self.delay_s, 3))
 
@@ -187,10 +188,10 @@ class WordAssembler:
 
 
 MAX_PATIENCE_FRAMES: Final = 12
-"""Frames, about a second, that a marker waits for the end of a word beyond the delay."""
+"""Frames, about a second, that a marker waits for the end of a word, in addition to the delay."""
 
 MAX_MARKERS: Final = 1024
-"""Most waiting markers of a caller: each costs a few bytes, and one a frame is enough."""
+"""Most waiting markers of a caller: each costs a few bytes, and one per frame is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ Event: TypeAlias = WordEvent | FrameHeard | Marked
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A marker after a number of samples of the caller's audio, and the frames that hold them."""
+    """A marker after a number of samples of the caller's audio, and the frames that contain them."""
 
     id: int
     samples: int
@@ -238,19 +239,19 @@ class Transcript:
     def __init__(
         self, timing: SpeechTiming, lm: LMSpec, frame_samples: int, decode: Callable[[Sequence[int]], str]
     ) -> None:
-        """Begin a transcript; ``decode`` turns token ids into text."""
+        """Begin a transcript; ``decode`` converts token ids to text."""
         self.timing = timing
         self._frame_samples = frame_samples
         self._live = _Telling(WordAssembler(timing, decode, lm.text_padding_id, lm.text_end_padding_id))
         self._padding: _Telling | None = None
         self._marks: deque[_Mark] = deque()
         self._samples = 0  # of the caller's audio that the engine has taken
-        self._flushed_samples = 0  # up to here all words were sent
-        self._told_until = -1  # words whose first token came by this step were sent during padding
+        self._flushed_samples = 0  # all words before this sample were sent
+        self._told_until = -1  # words with first tokens up to this step were sent during padding
 
     @property
     def steps(self) -> int:
-        """Replies so far, those to the silence before the caller's audio included."""
+        """Replies so far, including those to the silence before the caller's audio."""
         return self._live.words.step
 
     @property
@@ -269,19 +270,21 @@ class Transcript:
         return len(self._marks) >= MAX_MARKERS
 
     def received(self, samples: int) -> None:
-        """The engine took ``samples`` more of the caller's audio; silence begins anew after them."""
+        """Count ``samples`` more of the caller's audio, which the engine has taken; silence restarts after
+        them."""
         self._samples += samples
         self._padding = None
 
     def mark(self, marker_id: int) -> list[Event]:
-        """Add a marker after all audio so far; it returns at once if no audio came since the last."""
+        """Add a marker after all audio so far; it returns at once if there is no new audio since the last
+        one."""
         if not self._marks and self._samples <= self._flushed_samples:
             return [Marked(marker_id)]
         self._marks.append(_Mark(marker_id, self._samples, -(-self._samples // self._frame_samples)))
         return []
 
     def hear(self, token: int, pauses: tuple[float, ...]) -> list[Event]:
-        """Process the reply to one frame of the caller's, or of the silence before."""
+        """Process the reply to one frame of the caller's audio, or of the silence before it."""
         self._padding = None
         told = [event for event in self._live.words.feed(token) if self._is_news(event, self._live)]
         heard = self.frames_heard
@@ -289,7 +292,7 @@ class Transcript:
         return [*steps, *told, *self._complete(self._live.words)]
 
     def padding_frames_wanted(self) -> int:
-        """Frames of silence that the markers need after all audio was answered; 0: none.
+        """Frames of silence that the markers need after all audio was answered; 0 for none.
 
         The first of them completes an unfinished frame of the audio.
         """
@@ -312,7 +315,7 @@ class Transcript:
         return [*news, *self._complete(padded.words)]
 
     def _is_news(self, event: WordEvent, telling: _Telling) -> bool:
-        """Whether an event is new, given the output of the flush padding so far."""
+        """Whether an event is new, compared with the output of the flush padding so far."""
         if isinstance(event, WordEnd):
             return not telling.is_repeating
         if event.step <= self._told_until:

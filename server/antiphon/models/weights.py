@@ -3,11 +3,11 @@
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object of name
 -> dtype, shape, data_offsets, then the data).
 
-Published language models for mlx have their own tensor names, those of kyutai-labs/moshi's ``moshi_mlx``
+Published language models for mlx have other tensor names, those of kyutai-labs/moshi's ``moshi_mlx``
 (``models/lm.py``, ``scripts/import_mlx.py``, ``scripts/quantize_mlx.py``): audio embeddings are
 ``audio_embs.N``, a norm's ``alpha`` is ``weight``, and each depformer step is a slice with all its weights,
-those it shares with other steps included. A rounded matrix ``X.weight`` is uint32 with ``X.scales`` and
-``X.biases`` next to it: mlx's affine groups.
+including those that it shares with other steps. A rounded matrix ``X.weight`` is uint32, with ``X.scales``
+and ``X.biases``: mlx's affine groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        """How many numbers the tensor holds."""
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
     @property
@@ -49,8 +49,8 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Names, dtypes and shapes of the tensors in a safetensors file, without reading their data.
 
-    Raises CheckpointFormatError: not such a file, or its size is not what its header says (a download
-    that broke off).
+    Raises CheckpointFormatError: not such a file, or its size differs from its header's (an interrupted
+    download).
     """
     try:
         with path.open("rb") as file:
@@ -85,7 +85,7 @@ def _size(value: object) -> int:
 
 
 def count_parameters(tensors: Mapping[str, TensorInfo]) -> int:
-    """Learned numbers of a model: all but the RVQ's usage counts (Mimi: 96.1 million)."""
+    """Number of learned parameters of a model, without the RVQ's usage counts (Mimi: 96.1 million)."""
     return sum(info.elements for name, info in tensors.items() if not _BOOKKEEPING.search(name))
 
 
@@ -97,7 +97,7 @@ def count_modules(tensors: Mapping[str, TensorInfo], prefix: str) -> int:
 
 
 USAGE_FLOOR: Final = 1e-5
-"""Least usage of a codebook before its averages are divided by it."""
+"""Minimum usage of a codebook before its averages are divided by it."""
 
 _CODEBOOK: Final = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")
 _PROJECTION: Final = re.compile(r"quantizer\.\w+\.(in|out)put_proj\.weight")
@@ -117,7 +117,7 @@ _LINEAR: Final = re.compile(r"\.(linear[12])\.")
 
 @dataclass(frozen=True, slots=True)
 class Codebook:
-    """One level of "rvq_first" or "rvq_rest": its entries are the tensor ``total`` over ``usage``."""
+    """One level of "rvq_first" or "rvq_rest": its entries are the tensor ``total`` divided by ``usage``."""
 
     part: str
     level: int
@@ -129,7 +129,7 @@ def find_codebooks(names: Iterable[str]) -> list[Codebook]:
     """All codebooks of a file, by part and level.
 
     Raises:
-        CheckpointFormatError: one lacks its averages, or how often they were used.
+        CheckpointFormatError: one lacks its averages, or its usage counts.
     """
     books: dict[tuple[str, int], dict[str, str]] = {}
     for name in names:
@@ -177,7 +177,7 @@ _PER_SLICE_ALWAYS: Final = ("emb.", "linear_out.", "norm.")
 class Source:
     """The source of a tensor in a file: rows ``part`` of ``parts`` of the tensor called ``name``.
 
-    ``is_flat``: only its numbers are used, since its shape is ``[1, 1, dim]`` for ``[dim]``.
+    ``is_flat``: only its numbers are used, since its shape is ``[1, 1, dim]`` instead of ``[dim]``.
     """
 
     name: str
@@ -198,10 +198,10 @@ def is_mlx_layout(header: Mapping[str, TensorInfo]) -> bool:
 
 
 def unrounded_parameters(header: Mapping[str, TensorInfo], dim: object) -> int:
-    """The number of weights that a rounded language model stands for; 0 for a file that is not rounded.
+    """Number of weights that a rounded language model represents; 0 for a file that is not rounded.
 
-    The bits are those of its first layer, whose rows have ``dim`` numbers, as in the published files, where
-    all matrices have the same. Files with exceptions have a manifest, which knows the count.
+    The bits are those of its first layer, whose rows have ``dim`` numbers: in the published files all
+    matrices have the same. Files with exceptions have a manifest with the count.
     """
     first = header.get("transformer.layers.0.self_attn.in_proj.weight")
     if first is None or first.is_floating or not isinstance(dim, int) or not is_mlx_layout(header):
@@ -220,7 +220,7 @@ def find_sources(
 ) -> dict[str, Source]:
     """The source of each tensor of mlx's layout in a file of either layout, for the first ``steps`` slices.
 
-    Slices that share their weights (``depformer_weights_per_step_schedule``) point to the same source.
+    Slices that share their weights (``depformer_weights_per_step_schedule``) have the same source.
     """
     if is_mlx_layout(header):
         return dict(_from_mlx(header, config, steps))

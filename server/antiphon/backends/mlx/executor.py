@@ -39,7 +39,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The modules of a model; ``conditions`` are a tts model's.
+    """The modules of a model; ``conditions`` are those of a tts model.
 
     ``bits`` are the widths of its quantised matrices, ascending, without duplicates.
     """
@@ -79,7 +79,8 @@ class MlxRows:
     """Loaded modules and rows of their state; see :class:`antiphon.backends.base.DeviceRows`."""
 
     def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
-        """Take over loaded modules; ``compiles`` has mlx fuse their operations, once for each size."""
+        """Take ownership of loaded modules; with ``compiles`` mlx fuses their operations, once for each
+        size."""
         self.spec, self.mimi, self.generator = spec, loaded.mimi, loaded.generator
         self._device, self._compiles = device, compiles
         if compiles:
@@ -98,11 +99,12 @@ class MlxRows:
         )
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Each thread has its own default device, and the engine's thread may not be the maker's."""
+        """Select the device: each thread has its own default, and the engine's thread may not be the
+        maker's."""
         return mx.stream(self._device)
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self.sampler = None if self.spec.lm is None else Sampler(self.spec.lm, slots)
         self.state = State((), 0)
         with self.on_device():
@@ -113,7 +115,7 @@ class MlxRows:
             self.state = State(specs, slots)
 
     def age(self, frames: int) -> None:
-        """Let every row appear to have received ``frames`` frames."""
+        """Make every row appear to have received ``frames`` frames."""
         with self.on_device():
             for name in self.state.specs:
                 if name.endswith(".position"):
@@ -123,18 +125,18 @@ class MlxRows:
                     self.state.tensors[name] = mx.full_like(self.state.tensors[name], positions)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """As many as are named; for compiled operations the next power of two."""
+        """The number of named rows; for compiled operations the next power of two."""
         if is_fixed:
             return self.state.rows
         return tick_size(len(rows), self.state.rows) if self._compiles else len(rows)
 
     def tick_sizes(self) -> list[int]:
-        """Every size that a tick can have and for which mlx compiles."""
+        """Every size of a tick for which mlx compiles."""
         slots = self.state.rows
         return sorted({tick_size(rows, slots) for rows in range(1, slots + 1)}) if self._compiles else [slots]
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones, bit for bit."""
+        """Reset rows to fresh ones, bit for bit."""
         with self.on_device():
             self.state.reset(rows)
             evaluate(self.state.tensors)
@@ -143,7 +145,7 @@ class MlxRows:
         """No effect: there is one way to use threads."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; without effect for a codec."""
+        """Give a row its sampling parameters; no effect for a codec."""
         if self.sampler is not None:
             self.sampler.set(row, parameters)
 
@@ -168,7 +170,7 @@ class MlxRows:
             return self.state.to_host(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """The reverse."""
+        """Reverse :meth:`to_host`."""
         with self.on_device():
             return self.state.from_host(arrays)
 
@@ -194,8 +196,7 @@ class MlxRows:
         *,
         is_fixed: bool = False,
     ) -> tuple[list[NDArray[Any]], float]:
-        """Run a stage over some rows; returns its results, ``[m, ...]`` each, and the milliseconds it
-        took.
+        """Run a stage over some rows; returns its results, ``[m, ...]`` each, and its milliseconds.
 
         ``frames`` are the rows' frames before this one.
         """
@@ -221,11 +222,11 @@ class MlxRows:
 
 
 def evaluate(*arrays: object) -> None:
-    """Have the device compute arrays, or trees of them.
+    """Compute arrays, or trees of them, on the device.
 
     Raises:
-        DeviceLostError: it failed. Inputs that gave their memory to a result may be lost with it, other
-            rows' included, so no state can be trusted any more.
+        DeviceLostError: the computation failed. Inputs that gave their memory to a result may be lost with
+            it, including those of other rows, so no state is reliable.
     """
     try:
         mx.eval(*arrays)
@@ -237,7 +238,7 @@ PASS_FRAMES = 8
 """Frames of a prompt read in one pass."""
 
 ANY_FRAMES = np.array([1 << 30])
-"""The age of a codec that belongs to no row: its ring is read whole."""
+"""The age of a codec that belongs to no row: its ring is read as a whole."""
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -297,8 +298,8 @@ class MlxFrames(MlxRows):
     ) -> tuple[IntArray, FloatArray | None, float]:
         """Input codes to the tokens int32 ``[m, 1 + dep_q]`` of the complete frame, text first.
 
-        Also the probabilities of a pause ``[m, heads]``, where the model has such heads, and the
-        milliseconds. ``chooser`` chooses the tokens; without it the rows' parameters do.
+        Also the probabilities of a pause ``[m, heads]``, if the model has such heads, and the milliseconds.
+        ``chooser`` chooses the tokens; without it the rows' parameters do.
         """
         generator, sampler = self.generator, self.sampler
         assert generator is not None
@@ -334,7 +335,8 @@ class MlxFrames(MlxRows):
             return codec, np.array(mx.concatenate(codes))
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
-        """Let a row's language model see tokens int32 ``[1 + n_q, T]``, up to its frame number ``frames``."""
+        """Process tokens int32 ``[1 + n_q, T]`` with a row's language model, up to its frame number
+        ``frames``."""
         assert self.generator is not None
         with self.on_device():
             self._read(row, self.generator.model.embed(mx.array(tokens.T)), frames)
@@ -365,16 +367,17 @@ class MlxFrames(MlxRows):
             evaluate(self.state.tensors)
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        """The language model's stage for one row, with the input codes ``[heard]`` as frame ``frames``."""
         with self.on_device():
             self.run_lm(np.array([row], np.int32), np.array([frames - 1]), codes[None])
 
 
 class ScriptedChooser:
-    """Samples as usual, but the text input is prescribed: ``choices`` int32 ``[n, 2]``.
+    """Samples as usual, but with prescribed text input: ``choices`` int32 ``[n, 2]``.
 
-    The first column is for a model that asks for a word, the second for one that does not. So the host, which
-    has the script, is not asked between a step's text and its audio. ``asked`` is the sampled token.
+    The first column is for a model that requests a word, the second for one that does not. The host, which
+    has the script, is therefore not needed between a step's text and its audio. ``asked`` is the sampled
+    token.
     """
 
     def __init__(self, sampler: Sampler, choices: mx.array) -> None:
@@ -395,7 +398,7 @@ class MlxTts(MlxRows):
     """Runs tts models, which have no audio input; see :class:`antiphon.backends.base.TextExecutor`."""
 
     def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
-        """Take over loaded modules, whose conditions make cross-attention sources of voices."""
+        """Take ownership of loaded modules, whose conditions make cross-attention sources of voices."""
         super().__init__(spec, loaded, device=device, compiles=compiles)
         assert loaded.conditions is not None
         self._conditions = loaded.conditions
@@ -411,7 +414,7 @@ class MlxTts(MlxRows):
         progress(len(sizes), len(sizes), "ready")
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh except for their voices."""
+        """Reset rows, except for their voices."""
         with self.on_device():
             self.state.reset(rows.tolist(), keeps_voice=True)
 

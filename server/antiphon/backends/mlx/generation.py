@@ -1,7 +1,7 @@
 """One step of a language model: delay cache, temporal transformer, sampling, depformer.
 
-Stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token before
-it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
+Stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token before it).
+The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DelayCache:
     """State ``lm.tokens`` int32 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
 
     def __init__(self, spec: LMSpec) -> None:
-        """Keep the constants on the device. The model's own streams come first, text before all."""
+        """Keep the constants on the device. The model's own streams are first, text before all others."""
         self.generated, self.max_delay = spec.dep_q + 1, spec.max_delay
         self.capacity = self.max_delay + 2
         self.delays = mx.array(spec.delays)
@@ -34,7 +34,7 @@ class DelayCache:
         yield TensorSpec("lm.tokens", (self.delays.shape[0], self.capacity), mx.int32, fill=UNGENERATED)
 
     def heard(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
-        """Store the rows' input of step ``offsets [n]``, and return every stream's input of the model.
+        """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
         ``tokens`` int32 ``[n, n_q + 1 - generated]``, to int32 ``[n, 1 + n_q]``.
         """
@@ -52,7 +52,7 @@ class DelayCache:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
         ``tokens`` int32 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
-        undefined: no frame of theirs is complete.
+        undefined: they have no complete frame.
         """
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
@@ -77,7 +77,7 @@ class Generator:
     """A language model that maps ``n_q - dep_q`` codes a frame to a text token and ``dep_q`` codes."""
 
     def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
-        """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""
+        """Combine a loaded model with its delays; audio tokens begin ``audio_delay`` steps after text."""
         self.model, self.spec = model, spec
         self._audio_delay = audio_delay
         self._first_audio = mx.array(spec.delays[1 : 1 + spec.dep_q]) + audio_delay
@@ -106,9 +106,9 @@ class Generator:
     ) -> mx.array:
         """Choose the output after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the complete frame.
 
-        They are valid once a row has seen more than ``max_delay`` frames. ``draw`` makes the noise, while the
-        device computes the logits. ``is_silent``: every row is within its audio delay, so no audio token is
-        computed.
+        They are valid once a row has processed more than ``max_delay`` frames. ``draw`` makes the noise while
+        the device computes the logits. ``is_silent``: every row is within its audio delay, so no audio token
+        is computed.
         """
         mx.async_eval(hidden, logits)
         drawn = draw()

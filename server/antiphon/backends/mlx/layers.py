@@ -1,7 +1,7 @@
 """Layers without state, and the reader that gives them a file's tensors.
 
 Affine groups: along each row, ``group_size`` numbers share a scale and a bias, value = scale * q + bias with
-``q`` of ``bits`` bits, packed into uint32. This is ``mx.quantize``, and the format that ``moshi_mlx``
+``q`` of ``bits`` bits, packed into uint32. The format is that of ``mx.quantize``, in which ``moshi_mlx``
 publishes.
 """
 
@@ -109,7 +109,7 @@ class Linear:
 
 
 class Weights:
-    """A file's tensors under our names, in the dtype to compute in; each may be taken several times.
+    """A file's tensors under our names, in the dtype of the computation; each may be used several times.
 
     ``where`` names the file in errors.
     """
@@ -137,7 +137,8 @@ class Weights:
         return found.astype(self.dtype)
 
     def matrix(self, name: str, rows: int | None, columns: int) -> Matrix:
-        """The matrix ``{name}.weight``, quantised or not; ``rows`` None takes their number from the file.
+        """The matrix ``{name}.weight``, quantised or not; with ``rows`` None the file determines their
+        number.
 
         Raises:
             CheckpointFormatError: as :meth:`array`.
@@ -189,7 +190,8 @@ _EPS: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Layer normalisation, or with ``bias`` None root-mean-square; mlx computes both in float32."""
+    """Layer normalisation, or root-mean-square normalisation if ``bias`` is None; mlx computes both in
+    float32."""
 
     weight: mx.array
     bias: mx.array | None
@@ -203,7 +205,7 @@ class Norm:
 
 
 def load_norm(kind: str, weights: Weights, name: str, dim: int) -> Norm:
-    """The layer a configuration's ``norm`` names.
+    """The layer for a configuration's ``norm``.
 
     Raises:
         UnsupportedError: no published model uses that name.
@@ -239,8 +241,8 @@ def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> m
 class TokenEmbedding:
     """One stream's table ``[entries, width]``, projected to ``dim`` where the width is lower.
 
-    With ``pair`` a token carries two: ``first + entries * (second + 1)``; both use the table, each its own
-    projection, and a second of -1 adds nothing (tts-1.6b's text of two voices).
+    With ``pair`` a token combines two: ``first + entries * (second + 1)``; both use the table, each with its
+    own projection, and a second of -1 adds nothing (tts-1.6b's text of two voices).
     """
 
     table: Matrix
@@ -265,7 +267,7 @@ class TokenEmbedding:
 def load_embedding(
     weights: Weights, name: str, entries: int, dim: int, low_rank: int | None = None, *, demux: bool = False
 ) -> TokenEmbedding:
-    """The embedding ``name``; with ``demux`` of tokens that carry two.
+    """The embedding ``name``; with ``demux``, of tokens that combine two.
 
     Raises:
         CheckpointFormatError: the file has another shape.
@@ -279,7 +281,7 @@ def load_embedding(
 
 
 class StreamEmbeddings:
-    """The tables of all audio streams in one; their entries add up."""
+    """The tables of all audio streams in one array; their entries are added up."""
 
     def __init__(self, weights: Weights, prefix: str, streams: int, entries: int, dim: int) -> None:
         """Take the tables ``{prefix}.0`` and so on."""
@@ -296,7 +298,8 @@ Activation: TypeAlias = Callable[[mx.array], mx.array]
 
 
 def gelu(x: mx.array) -> mx.array:
-    """The exact one, with the error function; ``moshi_mlx`` approximates it, and its Mimi differs by that."""
+    """The exact GELU, with the error function; ``moshi_mlx`` approximates it, and its Mimi differs by
+    that."""
     return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
 
@@ -339,7 +342,7 @@ FeedForward: TypeAlias = PlainFeedForward | GatedFeedForward
 
 
 def load_feed_forward(gating: str, weights: Weights, name: str, dim: int, feed_forward: int) -> FeedForward:
-    """The block a configuration's ``gating`` names.
+    """The block for a configuration's ``gating``.
 
     Raises:
         UnsupportedError: no published model uses that name.

@@ -2,8 +2,8 @@
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
 sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
-live within one call and are no part of the state. Each step is a slice with its own weights; slices that
-share weights share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model
+exist only within one call and are not part of the state. Each step is a slice with its own weights; slices
+that share weights share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model
 apart from its text are computed once in float32: a constant, and sources of voices.
 """
 
@@ -146,7 +146,7 @@ class DepformerLayer:
 
 
 class DepformerSlice:
-    """The whole of one step: from the main transformer's output and the previous token to logits."""
+    """One complete step: from the main transformer's output and the previous token to logits."""
 
     def __init__(self, config: DepformerConfig, step: int, weights: Weights, prefix: str) -> None:
         """Take the slice's weights."""
@@ -167,7 +167,7 @@ class DepformerSlice:
     def __call__(self, hidden: mx.array, token: mx.array, pasts: list[Past]) -> tuple[mx.array, list[Past]]:
         """Hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and earlier steps, to logits ``[n, card]``.
 
-        ``pasts`` has each layer's keys and values, and is empty in the first step.
+        ``pasts`` has each layer's keys and values; it is empty in the first step.
         """
         x = self.linear_in(hidden) + self.emb(token)[:, None]
         seen: list[Past] = []
@@ -210,8 +210,8 @@ class Depformer:
 class LanguageModel:
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
-    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps without audible output, and these
-    are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights contain steps without audible output, which
+    are neither loaded nor run. ``condition [1, dim]``, if given, is added to every input.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class LanguageModel:
         return self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
 
     def read(self, inputs: mx.array, step: Step) -> mx.array:
-        """Let the transformer process inputs ``[n, T, dim]``; enough where no token is sampled."""
+        """Process inputs ``[n, T, dim]`` with the transformer only, for steps without sampling."""
         return self.transformer(inputs if self.condition is None else inputs + self.condition, step)
 
     def pause_heads(self, hidden: mx.array) -> mx.array:
@@ -301,7 +301,7 @@ def load_lm(
         config, steps=steps, weights=weights, int8_kv=int8_kv, cross_positions=cross_positions
     )
     if family == "hibiki":
-        # As upstream: the model gets padding in place of an end of text that is sampled too early.
+        # As upstream: padding replaces an end of text that is sampled too early.
         model.text_emb = replace(model.text_emb, table=model.text_emb.table.with_row(2, 3))
     entry = description_entry(config, family)
     if entry is not None:
@@ -311,7 +311,7 @@ def load_lm(
 
 
 def cut(whole: mx.array, source: Source) -> mx.array:
-    """The part of a file's tensor that a source names."""
+    """The part of a file's tensor for a source."""
     if source.is_flat:
         return whole.reshape(-1)
     if source.parts == 1:

@@ -45,7 +45,7 @@ def pick_dtype(name: str | None, device: mx.Device) -> mx.Dtype:
 
 
 def pick_device(name: str | None) -> mx.Device:
-    """A device by name; None is the GPU where there is one.
+    """A device by name; None is the GPU if there is one.
 
     Raises:
         ConfigError: an unknown device, or a machine without a GPU for mlx.
@@ -61,11 +61,11 @@ def pick_device(name: str | None) -> mx.Device:
 
 
 def load_modules(checkpoint: Checkpoint, dtype: mx.Dtype, *, int8_kv: bool) -> Loaded:
-    """Load Mimi, always in float32, and the language model where there is one.
+    """Load Mimi, always in float32, and the language model if there is one.
 
     Raises:
-        CheckpointFormatError: the weights and the configuration do not fit each other.
-        UnsupportedError: a part of it that this backend does not run.
+        CheckpointFormatError: the weights do not match the configuration.
+        UnsupportedError: the checkpoint has a part that this backend does not run.
     """
     spec = checkpoint.spec
     if "lora" in checkpoint.files:
@@ -135,15 +135,15 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint into the modules of this package.
 
-    ``device`` is "gpu" or "cpu" (None: the GPU where there is one). ``dtype`` is the language model's compute
+    ``device`` is "gpu" or "cpu" (None: the GPU if there is one). ``dtype`` is the language model's compute
     dtype (None: bfloat16 on a GPU, float32 on a CPU); matrices that the checkpoint quantises in groups remain
-    so. ``kv`` is the format of its keys and values: "compute" (that dtype) or "int8". ``compile`` "on" has
-    mlx fuse operations, which on a CPU takes a C++ compiler and minutes; "auto" does so on a GPU.
+    so. ``kv`` is the format of its keys and values: "compute" (that dtype) or "int8". With ``compile`` "on"
+    mlx fuses operations, which on a CPU needs a C++ compiler and minutes; "auto" does so on a GPU.
 
     Raises:
-        UnsupportedError: a pipeline or an option that cannot be run.
+        UnsupportedError: an unsupported pipeline or option.
         ConfigError: an unknown device, dtype or other option, or fewer than one slot.
-        CheckpointFormatError: the weights and the configuration do not fit each other.
+        CheckpointFormatError: the weights do not match the configuration.
     """
     spec = checkpoint.spec
     if spec.kind is PipelineKind.TTS and (guidance := guidance_of(spec)) != UNGUIDED:

@@ -28,7 +28,7 @@ class CausalConv1d:
     """Causal convolution. State ``{name}.past`` ``[kernel - stride, inputs]``: the last inputs.
 
     With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
-    ``{name}.started`` tells whether that frame was processed.
+    ``{name}.started`` is set after that frame.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class Seanet:
 class ResidualQuantizer:
     """A chain of codebooks ``tables [levels, cardinality, width]`` between two projections.
 
-    Each level picks the entry nearest to the rest of the earlier levels (Zeghidour et al. 2021). The nearest
-    entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
+    Each level selects the entry nearest to the remainder of the earlier levels (Zeghidour et al. 2021). The
+    nearest entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
     """
 
     def __init__(self, weights: Weights, prefix: str, shape: tuple[int, int, int], dimension: int) -> None:

@@ -4,8 +4,8 @@ The noise does not depend on logits, so the host makes it while the device compu
 noise is also exact to the last bit: its logarithms need float64, which Apple's GPUs lack.
 
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty. A row's draw depends only
-on its parameters, its step and its logits. None of this is compiled: the rules require every operation to be
-rounded on its own, and a compiler may fuse a product into a sum.
+on its parameters, its step and its logits. None of this is compiled: the rules require separate rounding of
+every operation, and a compiler may fuse a product into a sum.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def choose(
     threshold = mx.take_along_axis(ascending, width - topk[:, None], axis=-1)
     above, equal = scaled > threshold, scaled == threshold
     spare = topk[:, None] - above.sum(axis=-1, keepdims=True)
-    # Of equal logits at the bound, the lowest ids stay.
+    # Of equal logits at the threshold, the lowest ids are kept.
     kept = above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= spare))
     drawn = mx.where(kept, scaled + noise, -mx.inf)
     return mx.where(temperature == 0, best, mx.argmax(drawn, axis=-1)).astype(mx.int32)
@@ -65,7 +65,7 @@ def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.
 class Draw:
     """The sampling values of one tick: its n rows' parameters as columns, and the frame's noise.
 
-    ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None where every
+    ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None if every
     row is greedy.
     """
 
@@ -77,8 +77,8 @@ class Draw:
 class Sampler:
     """The sampling parameters of S rows.
 
-    State ``lm.recent`` int32 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last,
-    -1 where there is none. Padding, the end of padding and the initial token are no words.
+    State ``lm.recent`` int32 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last; -1 for
+    none. Padding, the end of padding and the initial token are not words.
     """
 
     def __init__(self, spec: LMSpec, rows: int) -> None:

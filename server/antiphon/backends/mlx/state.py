@@ -4,9 +4,9 @@ A :class:`State` owns S rows. A :class:`Step` is one stage's pass over some of t
 gathered into the order of the pass and scattered back, rings are written and read in place. ``docs/state.md``
 lists every tensor.
 
-mlx's arrays are values, but an operation writes into its input's memory if it holds the only reference to
-that input. So a ring is updated in place while the state is the only owner of its arrays when a tick is
-evaluated; and it is written before it is read: mlx copies a ring whose old content is still to be read
+mlx arrays are values, but an operation writes into its input's memory if it holds the only reference to that
+input. Therefore a ring is updated in place if the state is the only owner of its arrays when a tick is
+evaluated; it is written before it is read, since mlx copies a ring whose old content is still needed
 (``tests/backends/mlx/test_state.py``).
 """
 
@@ -38,9 +38,10 @@ class State:
         mx.eval(self.tensors)
 
     def reset(self, rows: Sequence[int], prefix: str = "", *, keeps_voice: bool = False) -> None:
-        """Make rows like fresh ones, bit for bit (old content is erased, not only hidden).
+        """Reset rows to fresh ones, bit for bit (old content is erased, not only hidden).
 
-        With ``prefix`` only the tensors whose names begin with it; ``keeps_voice`` spares the voices.
+        With ``prefix`` only the tensors whose names begin with it are reset; ``keeps_voice`` excludes the
+        voices.
         """
         for row in rows:
             for name, spec in self.specs.items():
@@ -59,11 +60,11 @@ class State:
         return copies
 
     def check(self, snapshot: Mapping[str, mx.array]) -> None:
-        """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept a snapshot."""
         check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, mx.array]) -> None:
-        """Put a checked snapshot into a fresh row, which then continues bit-identically."""
+        """Write a checked snapshot into a fresh row, which then continues bit-identically."""
         for name, spec in self.specs.items():
             if spec.position is None:
                 self.tensors[name][row] = snapshot[name]
@@ -79,7 +80,7 @@ class State:
         }
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, mx.array]:
-        """The reverse."""
+        """Reverse :meth:`to_host`."""
         narrow = {name for name, spec in self.specs.items() if spec.dtype == mx.bfloat16}
         found = {name: mx.array(array) for name, array in arrays.items()}
         return {
@@ -93,7 +94,7 @@ class State:
 
 
 class Packing:
-    """The places of the m rows of a stage among the n that are computed.
+    """The places of the m named rows of a stage among the n that are computed.
 
     ``rows`` int32 ``[n]`` is the row at each place; ``places`` int64 ``[m]`` the places of the named rows.
     Results at other places are discarded. ``runs`` are ``(start, stop, row)``: places ``start .. stop-1``
@@ -109,7 +110,7 @@ class Packing:
         self.rows: IntArray = np.arange(total, dtype=np.int32)
         if is_fixed:
             self.places = named.astype(np.int64)
-            # Each separately: a row's result must not depend on its neighbours.
+            # Each separately, since a row's result must not depend on its neighbours.
             self.runs = [(row, row + 1, row) for row in np.sort(named).tolist()]
             return
         ordered = np.sort(named)
@@ -158,7 +159,7 @@ class Step(Packed):
     """
 
     def __init__(self, state: State, packing: Packing, frames: NDArray[np.int64]) -> None:
-        """Look at ``state``."""
+        """Start a pass over ``state``."""
         super().__init__({})
         self.state, self.packing, self.frames = state, packing, frames
         self._rows = mx.array(packing.rows)

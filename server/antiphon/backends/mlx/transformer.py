@@ -271,7 +271,7 @@ def load_layer_scales(
 
 
 def scaled(x: mx.array, scale: mx.array | None) -> mx.array:
-    """``x`` times a layer scale, where there is one."""
+    """``x`` times a layer scale, if there is one."""
     return x if scale is None else x * scale
 
 
@@ -307,7 +307,7 @@ class StreamingTransformer:
     def __call__(self, x: mx.array, step: Step) -> mx.array:
         """Map ``[n, T, dim]`` to the same shape; T is one frame's positions, or those of several.
 
-        Several must not wrap around the ring: the overwritten slots are still to be read.
+        Several frames must not wrap around the ring, since the overwritten slots are still needed.
         """
         position = step.read(f"{self.name}.position")
         count, config = x.shape[1], self.config
@@ -316,7 +316,7 @@ class StreamingTransformer:
         positions = position[:, None] + mx.arange(count)
         last = positions[:, -1:]
         turn = () if config.rope == "none" else rotation(positions, config.head_dim, config.max_period)
-        keys = last - (last - mx.arange(max(lengths))) % config.context  # the position each slot holds
+        keys = last - (last - mx.arange(max(lengths))) % config.context  # the position in each slot
         mask = (keys[:, None] >= 0) & (keys[:, None] <= positions[:, :, None])
         window = Window(positions % config.context, mask[:, None], turn, lengths)
         for layer in self.layers:

@@ -1,1 +1,1 @@
-"""The onnx backend: exported graphs on ONNX Runtime, with explicit state. It needs no torch."""
+"""The onnx backend: exported graphs on ONNX Runtime, with explicit state. It does not need torch."""

@@ -57,7 +57,7 @@ def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
 
 
 def split(rows: Sequence[int], cost: RunCost) -> list[range]:
-    """The cheapest windows that hold all of the ascending ``rows``.
+    """The cheapest windows that contain all of the ascending ``rows``.
 
     The cost is linear, so each gap between two rows is decided separately.
     """
@@ -71,17 +71,16 @@ def split(rows: Sequence[int], cost: RunCost) -> list[range]:
 
 
 BURST_BYTES: Final = 1 << 20
-"""Bytes that one burst of work reads: a fraction of a millisecond, like handling a call's message."""
+"""Bytes that one burst of work reads: a fraction of a millisecond, like the handling of a call's message."""
 PAUSE: Final = 3.0
-"""The pause after a burst, in multiples of its CPU time: the thread takes a quarter of a core."""
+"""The pause after a burst, in multiples of its CPU time: the thread uses a quarter of a core."""
 
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Run a thread that takes a quarter of a core, where ``threads`` leave none free; returns whether it
-    runs.
+    """Run a thread that uses a quarter of a core, unless ``threads`` leave one free; returns whether it runs.
 
-    A free core is enough for sockets; then nothing is simulated.
+    A free core is enough for sockets, so nothing is simulated then.
     """
     if threads < max(2, usable_cores()):
         yield False
@@ -107,7 +106,7 @@ def load(threads: int) -> Iterator[bool]:
 LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
-"""Seconds of measurement for a graph, unless that gives fewer turns than the minimum."""
+"""Seconds of measurement for a graph, unless that gives fewer rounds than the minimum."""
 SPIN_GAIN: Final = 0.95
 """The fraction of the time with sleeping threads below which threads spin. Spinning takes CPU time from
 all other work, so a gain within the noise of a measurement is not enough.
@@ -131,7 +130,8 @@ Prepare: TypeAlias = Callable[[range], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether threads spin, from how many rows on parts run at the same time, and the cost of a whole run."""
+    """Whether threads spin, the number of rows from which parts run at the same time, and the cost of a whole
+    run."""
 
     is_spinning: bool
     split_from: int | None
@@ -153,7 +153,7 @@ class Choice:
 
 
 def _split_from(whole: Mapping[int, Sequence[float]], parts: Mapping[int, Sequence[float]]) -> int | None:
-    """Return the number of rows from which parts save most time, or None; all counts weigh equally."""
+    """The number of rows from which parts save most time, or None; all counts weigh equally."""
     found, saved, most = None, 0.0, 0.0
     for count in sorted(parts, reverse=True):
         saved += math.log(median(whole[count]) / median(parts[count]))
@@ -167,7 +167,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     equally.
 
     Modes run one after the other over different rows, as far as possible, so that rings come from memory, as
-    in a call. Each turn begins with another mode. Rows are bound before the timing.
+    in a call. Each round begins with another mode. Rows are bound before the timing.
     """
     modes = list(runs)
     times: Times = {mode: {count: [] for count in counts} for mode in modes}

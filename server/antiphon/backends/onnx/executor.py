@@ -1,4 +1,4 @@
-"""The onnx backend: exported graphs over the rows that are named, state in numpy arrays."""
+"""The onnx backend: exported graphs over the named rows, with state in numpy arrays."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Language:
     """
 
     def __init__(self, spec: LMSpec, lm: Stage, depformer: Stage | None) -> None:
-        """Take over the graphs; ``depformer`` is None for a model without audio output."""
+        """Take ownership of the graphs; ``depformer`` is None for a model without audio output."""
         self._lm, self._depformer = lm, depformer
         self.spec = spec
         self.allocate(lm.slots)
 
     def allocate(self, rows: int) -> None:
-        """Have ``rows`` fresh rows with default parameters in addition to the graphs' own."""
+        """Allocate ``rows`` fresh rows with default parameters, in addition to the graphs' own."""
         self.delays = DelayRings(self.spec, rows)
         self.sampler = RowSampler(self.spec, rows)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Make rows fresh, except for the graphs' own state."""
+        """Reset rows, except for the graphs' own state."""
         self.delays.reset(rows)
         self.sampler.reset(rows)
 
@@ -123,7 +123,7 @@ class OnnxRows:
     """
 
     def __init__(self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo) -> None:
-        """Take over the stages of loaded graphs."""
+        """Take ownership of the stages of loaded graphs."""
         self.facts, self.stages = facts, dict(stages)
         self._most_weight_bytes = facts.memory["weights"]
         self._spec = spec
@@ -245,14 +245,14 @@ class OnnxTexts(OnnxRows, HostArrays):
     def __init__(
         self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo, voice: Stage | None = None
     ) -> None:
-        """Take over the stages of loaded graphs; ``voice`` turns voices into state of "lm"."""
+        """Take ownership of the stages of loaded graphs; ``voice`` makes state of "lm" from voices."""
         super().__init__(spec, stages, facts)
         self._voice = voice
         assert spec.lm is not None
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
 
     def reset_rows(self, rows: IntArray) -> None:
-        """The graphs read nothing that a mask hides, so rings are erased."""
+        """Reset rows, erasing their rings, since the graphs may not read hidden content."""
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:
@@ -292,7 +292,7 @@ class OnnxTexts(OnnxRows, HostArrays):
 
 
 def thread_words(stages: Mapping[str, Stage]) -> str:
-    """The threads of a step, how they wait for one another, and the stages of which they run parts."""
+    """Text about the threads of a step: their number, how they wait, and the stages that run in parts."""
     count = max((stage.threads for stage in stages.values()), default=1)
     if count == 1:
         return "1 thread"
@@ -308,7 +308,7 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
 
 
 VOICE: Final = "voice"
-"""The graph that turns voices into state of a tts row."""
+"""The graph that makes state of a tts row from voices."""
 
 SPLIT_BYTES: Final = 150_000_000
 """The largest graph that is loaded twice, for parts of a tick at the same time: Mimi's, also with a
@@ -327,9 +327,9 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint's graphs.
 
-    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
-    CPU (None: all usable cores but one), and ``spin`` whether they keep their cores while a step runs (None:
-    where that is measured to be faster).
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml". ``threads`` is the number for a step on a
+    CPU (None: all usable cores but one). ``spin`` is whether they keep their cores during a step (None: if
+    that is measured to be faster).
 
     Raises:
         CheckpointFormatError: a graph is missing, or differs from the manifest.

@@ -21,7 +21,7 @@ from antiphon.models.onnx_file import read_opset
 SLOT_AXES: Final[Mapping[str, int]] = {
     "k": 1, "v": 1, "k_scale": 1, "v_scale": 1, "k_offset": 1, "k_across": 2,
 }  # fmt: skip
-"""The last part of a ring's name, ``MODULE.LAYER.PART``, and which axis of a row's tensor are the slots.
+"""The last part of a ring's name, ``MODULE.LAYER.PART``, and the slot axis of a row's tensor.
 
 ``MODULE.position`` counts the written positions.
 """
@@ -30,8 +30,8 @@ SLOT_AXES: Final[Mapping[str, int]] = {
 class RowState:
     """S rows of a graph's state, each tensor ``[S, *shape]``.
 
-    A tensor that no run changes (``StateFormat.output`` None) survives a reset too: it is large, and is
-    written when the row gets another (a voice).
+    A tensor that no run changes (``StateFormat.output`` None) is kept by a reset, too: it is large, and is
+    overwritten when the row gets another voice.
     """
 
     def __init__(self, form: GraphFormat, rows: int) -> None:
@@ -43,7 +43,7 @@ class RowState:
                 self.arrays[entry.name][:] = entry.fill
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Make rows like fresh ones, bit for bit: old content is erased, not only hidden.
+        """Reset rows to fresh ones, bit for bit: old content is erased, not only hidden.
 
         A ring is fresh beyond its position.
         """
@@ -101,8 +101,8 @@ def _spec_of(form: GraphFormat, entry: StateFormat) -> TensorSpec:
 
 
 BINDINGS: Final = 256
-"""Windows whose bindings are kept. One takes 0.1 ms to make where a run takes 0.5 ms or more; 32 rows have
-528 windows, most of which never occur.
+"""Most windows whose bindings are kept. A binding takes 0.1 ms, a run 0.5 ms or more; 32 rows have 528
+windows, most of which never occur.
 """
 
 
@@ -110,9 +110,9 @@ class Graph:
     """A session and its buffers, each tensor ``[S, *shape]`` and always in one place.
 
     ``inputs`` and ``outputs`` are the caller's, ``state`` persists from run to run. A run over a window of
-    rows is bound to those rows of every buffer by address. State that the graph's table calls aliased is
+    rows is bound to those rows of every buffer by address. State marked as aliased in the graph's table is
     updated in place; the next value of other state is written elsewhere and copied back, since the runtime
-    may write an output while the input is still to be read. State without a next value is only read.
+    may write an output before it has read the input. State without a next value is read-only.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Graph:
         self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
     def use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
-        """Run by these sessions from now on, and free the former ones."""
+        """Use these sessions from now on, and free the former ones."""
         self._session, self._split = session, split
         self._bindings.clear()
 
@@ -150,7 +150,7 @@ class Graph:
         return partial(self._run, session, self._binding(window, session), window)
 
     def prepare_split(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
-        """As :meth:`prepare`, for parts that run at the same time, each one window after the other."""
+        """Like :meth:`prepare`, for parts that run at the same time, each one window after the other."""
         assert self._split is not None
         session, pool = self._split.session, self._split.pool
         bound = [[self.prepare(window, session) for window in part] for part in parts]

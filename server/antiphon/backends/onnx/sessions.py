@@ -1,7 +1,7 @@
-"""ONNX Runtime sessions: the device of a graph, the number of threads, and how these wait.
+"""ONNX Runtime sessions: the device of a graph, the number of threads, and how they wait.
 
-Only this module imports ONNX Runtime. From release 1.29 on the library sends usage data unless the
-environment forbids it when it is loaded.
+Only this module imports ONNX Runtime. From release 1.29 on the library sends usage data unless an environment
+variable disables it before the import.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
 class SplitSession:
     """Runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
 
-    ``threads`` counts all of them, the caller's included.
+    ``threads`` counts all of them, including the caller's.
     """
 
     session: onnxruntime.InferenceSession
@@ -51,8 +51,8 @@ class Opener:
     """A graph's file, and the options of its sessions on a CPU with several threads.
 
     ``threads`` of a step include the calling one. ``spin``: they keep their cores while they wait
-    (:func:`open_session`); None leaves it to a measurement. ``pool`` has the other threads, for parts of a
-    tick at the same time; None: no parts. ``file_bytes`` is the size of a session's weights.
+    (:func:`open_session`); None decides by a measurement. ``pool`` has the other threads, for parts of a tick
+    at the same time; None: no parts. ``file_bytes`` is the size of a session's weights.
     """
 
     path: Path
@@ -107,7 +107,7 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
 
 
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU's flags promise sums of byte products in 32 bits; other x86 CPUs saturate in 16."""
+    """Whether the CPU's flags guarantee sums of byte products in 32 bits; other x86 CPUs saturate in 16."""
     if not cpuinfo.is_file():
         return False
     flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
@@ -119,7 +119,7 @@ def session_options(
 ) -> onnxruntime.SessionOptions:
     """The options of a session; see :func:`open_session`. ``vnni`` None: by the CPU's flags.
 
-    Without VNNI the runtime turns signed weights into bytes, whose products it adds in 32 bits: slower, and
+    Without VNNI the runtime converts signed weights to bytes, whose products it adds in 32 bits: slower, and
     exact.
     """
     options = onnxruntime.SessionOptions()
@@ -136,10 +136,10 @@ def session_options(
 def open_session(
     path: Path, providers: list[tuple[str, dict[str, Any]]], threads: int, *, spin: bool = False
 ) -> onnxruntime.InferenceSession:
-    """Load a graph to run on ``threads`` threads, the calling one included.
+    """Load a graph to run on ``threads`` threads, including the calling one.
 
-    A thread that waits for its next part of a step sleeps, or, with ``spin``, keeps its core for the length
-    of the step. Between steps all sleep: the cores are then for sockets and codecs.
+    A thread that waits for its next part of a step sleeps, or, with ``spin``, keeps its core during the step.
+    Between steps all threads sleep, which leaves the cores to sockets and codecs.
 
     Raises:
         CheckpointFormatError: this ONNX Runtime cannot run the file.

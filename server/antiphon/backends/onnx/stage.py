@@ -16,11 +16,11 @@ from antiphon.backends.onnx.sessions import Opener, SplitSession, onnxruntime
 from antiphon.models.manifest import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
-"""The largest state of a row that is copied for a run: 0.01 ms in and out, where one more run of the
-smallest graph costs 0.3 ms (docs/adr/0021-ready-rows.md).
+"""The largest state of a row that is copied for a run: 0.01 ms in and out, compared with 0.3 ms for one more
+run of the smallest graph (docs/adr/0021-ready-rows.md).
 """
 TRIED_BYTES: Final = 2_000_000_000
-"""The largest graph that is opened twice at the start, to measure whether its threads should spin: in a
+"""The largest graph that is opened twice at the start, to measure whether its threads should spin; in a
 larger one they sleep, since memory may hold its weights only once.
 """
 
@@ -34,10 +34,9 @@ class Stage:
     If a row has little state or none, the named rows are packed: their state is copied together, run and
     copied back. If it has more, state remains in place and the graph runs over windows of neighbouring rows;
     idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From ``split_from``
-    rows on the windows are cut into as many parts as there are threads, which run at the same time, each on
-    one thread; one row is one part. ``is_spinning``: threads keep their cores while they wait within a run.
-    All three are measured, the last two where there is an ``opener``; whether threads spin, and whether parts
-    run, is decided once.
+    rows on the windows are cut into one part per thread; parts run at the same time, and one row is one part.
+    ``is_spinning``: threads keep their cores while they wait within a run. All three are measured, the last
+    two only with an ``opener``; the use of spinning and of parts is decided once.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Stage:
         self.allocate(rows)
 
     def allocate(self, rows: int) -> None:
-        """Have ``rows`` fresh rows in place of the former ones, which may remain in memory meanwhile."""
+        """Allocate ``rows`` fresh rows in place of the former ones, which may remain in memory for a time."""
         self.slots = rows
         self.graph = Graph(self._session, self._form, rows, self._split)
         self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
@@ -110,10 +109,11 @@ class Stage:
         Each time is measured over rows that were not just run: their rings come from memory, as in a call. If
         sockets share the threads' cores, the best run is one without their work. The cost of a run is that of
         the best one; the mode is chosen by medians, the first time. Later calls measure only the chosen mode:
-        if it has parts, it keeps them, and if these lose, also the former number of rows from which they run.
+        if it has parts, it keeps them, and if parts are slower, also the former number of rows from which
+        they run.
         """
         for array in self.graph.inputs.values():
-            array[:] = 1  # a token, a truth, a top-1: an input that every graph takes
+            array[:] = 1  # a token, a flag, a top-1: valid input for every graph
         sessions = self._open_modes()
         runs: dict[ThreadMode, Prepare] = {
             mode: partial(self.graph.prepare, session=session) for mode, session in sessions.items()
@@ -131,7 +131,7 @@ class Stage:
         self._is_chosen = True
 
     def _open_modes(self) -> dict[ThreadMode, onnxruntime.InferenceSession]:
-        """The sessions to be compared: the current one, and one of the other mode, if it opens."""
+        """The sessions to be compared: the current one, and one of the other mode, if it can be opened."""
         modes = (ThreadMode.SLEEPING, ThreadMode.SPINNING)
         sessions = {modes[self.is_spinning]: self._session}
         opener = self._opener
@@ -170,13 +170,13 @@ class Stage:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights, those of a second copy for parts included."""
+        """Bytes of the weights, including a second copy for parts."""
         opener = self._opener
         return 0 if opener is None else opener.file_bytes * (1 if opener.pool is None else 2)
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the second copy of the weights that is not in memory while no parts run."""
+        """Bytes of the second copy of the weights that is not loaded while no parts run."""
         opener = self._opener
         return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
 

@@ -1,1 +1,1 @@
-"""Pocket-TTS through its own package: one utterance a row, a frame a tick (``antiphon[pocket]``)."""
+"""Pocket-TTS through its own package: one utterance per row, one frame per tick (``antiphon[pocket]``)."""

@@ -36,19 +36,19 @@ from antiphon.models.spec import ModelSpec
 
 
 def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
-    """``threads`` threads, started, each with one core for an operation."""
+    """Start ``threads`` threads, each with one core for an operation."""
     before = torch.get_num_threads()
     started = threading.Barrier(threads)
     pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
     list(pool.map(lambda _: started.wait(), range(threads)))
-    torch.set_num_threads(before)  # a new thread elsewhere would have started with one
+    torch.set_num_threads(before)  # otherwise a new thread elsewhere would start with one
     return pool
 
 
 def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
     """The indices of ``costs`` in at most ``threads`` groups of about equal cost, none empty.
 
-    The most expensive goes first, each to the cheapest group so far.
+    The most expensive is assigned first, each to the cheapest group so far.
     """
     groups: list[list[int]] = [[] for _ in range(threads)]
     totals = [0.0] * threads
@@ -60,14 +60,15 @@ def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
 
 
 KEPT_BYTES: Final = 128 * 2**20
-"""Kept voices of recordings, the least recently used dropped first: some twenty of the full model."""
+"""Limit on kept voices of recordings, about twenty of the full model; the least recently used is dropped
+first."""
 
 WAIT_S: Final = 0.005
-"""Seconds that a call waits for a recording: speaking callers wait no longer between two ticks."""
+"""Seconds that a call waits for a recording between two ticks, which delays active callers."""
 
 
 class Voices:
-    """Makes the voices of rows. ``executor`` processes recordings, which takes up to a second or two."""
+    """Makes the voices of rows. ``executor`` processes recordings, which takes a second or two."""
 
     def __init__(
         self, model: PocketModel, shape: PocketShape, frame_samples: int, executor: Executor
@@ -158,7 +159,7 @@ class PocketRows(HostArrays):
         quantization: str = "none",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Take over a loaded model, and time a few spoken words."""
+        """Take ownership of a loaded model, and time a few spoken words."""
         self.model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
         self.clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
@@ -188,7 +189,7 @@ class PocketRows(HostArrays):
         return PocketRow(self.model, chunker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """As many as are named: rows are independent."""
+        """The number of named rows: rows are independent."""
         return len(self.speakers) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
@@ -201,7 +202,7 @@ class PocketRows(HostArrays):
             self.begin(row, None)
 
     def begin(self, row: int, voice: State | None) -> None:
-        """Make a row fresh, with a voice or without."""
+        """Reset a row, with a voice or without."""
         self.failed.pop(row, None)
         self.speakers[row] = self._fresh(voice)
 
@@ -212,10 +213,10 @@ class PocketRows(HostArrays):
     def advance(
         self, rows: Sequence[int], offered: Sequence[tuple[TextEntry, ...]]
     ) -> list[tuple[bool, Frame | None]]:
-        """Let rows take the offered words and compute a frame, on a worker's thread.
+        """Let rows take the offered words and compute a frame, on a worker thread.
 
-        Rows within an utterance run the language model together first. If that fails each runs it separately,
-        which shows the failed one.
+        Rows within an utterance first run the language model together. If that fails, each runs it
+        separately, which identifies the failed one.
         """
         going = [said for row in rows if (said := self.speakers[row].going_on) is not None]
         if len(going) > 1:
@@ -235,12 +236,12 @@ class PocketRows(HostArrays):
                 if has_taken:
                     speaker.add(offered)
                 return has_taken or (not offered and speaker.is_busy), speaker.speak(self.parameters[row])
-        except Exception as error:  # any error concerns this row only: its neighbours have their frames
+        except Exception as error:  # any error concerns this row only: the others have their frames
             self.failed[row] = error
             return has_taken, None
 
     def cost(self, row: int, offered: tuple[TextEntry, ...]) -> float:
-        """The cost of a row's next frame, in frames of an utterance; silence costs next to nothing."""
+        """The cost of a row's next frame, in frames of an utterance; silence has almost none."""
         speaker = self.speakers[row]
         if speaker.going_on is not None:
             return 1.0
@@ -270,8 +271,9 @@ class PocketRows(HostArrays):
             pool.shutdown(cancel_futures=True)
 
     def _row_ms(self, frame_ms: float) -> float:
-        """A row's addition to a frame of a thread: its share of several where several fit well, or all."""
-        rows = (1, 1, TRIAL_ROWS)  # the first run warms up; later rows need not
+        """The time that a row adds to a frame of a thread: its share of several if several fit well, or
+        all."""
+        rows = (1, 1, TRIAL_ROWS)  # the first run warms up; later rows need no warm-up
         _, alone_ms, together_ms = (self.workers.submit(self._trial_ms, n).result() for n in rows)
         return together_ms / TRIAL_ROWS if together_ms <= TRIAL_SHARE * frame_ms else alone_ms
 
@@ -289,7 +291,7 @@ class PocketRows(HostArrays):
             raise next(iter(self.failed.values()))
         if rows == 1:
             self.opening_frames = max(1.0, times_s[0] / min(times_s))
-        return 1000.0 * min(times_s[1:] or times_s)  # the least: without disturbances
+        return 1000.0 * min(times_s[1:] or times_s)  # the minimum: without disturbances
 
     def _longest_bytes(self, shape: PocketShape) -> int:
         """Bytes of the longest chunk after the longest voice: keys, values, and the codec's state."""
@@ -304,13 +306,13 @@ class PocketRows(HostArrays):
 class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
-    Rows are dealt to threads by their cost, so that one that begins an utterance delays few others; the rows
-    of a thread share its reads of the language model's weights. A row that fails does so only: the next tick
-    that names it raises its error, before any row is advanced.
+    Rows are assigned to threads by their cost, so that one that begins an utterance delays few others; the
+    rows of a thread share its reads of the language model's weights. A failing row does not affect others:
+    the next tick that names it raises its error, before any row is advanced.
     """
 
     def __init__(self, rows: PocketRows, *, slots: int) -> None:
-        """Have fresh rows."""
+        """Allocate fresh rows."""
         super().__init__(rows.facts.spec, rows, slots=slots, can_prime=True)
 
     def step(self, inputs: StepInputs) -> StepOutputs:

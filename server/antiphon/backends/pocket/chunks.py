@@ -1,9 +1,9 @@
 """Collects words into the chunks of text that Pocket-TTS takes one at a time.
 
-The model was trained on single sentences and takes whole ones, several together while they are short: the
-rule is that of ``split_into_best_sentences`` of the package, which sees the whole text at once. Here words
-arrive in any portions, and a chunk is passed on when no later word could change it; so the speech never
-depends on how fast the text arrives.
+The model was trained on single sentences and takes whole ones, several together if they are short: the rule
+is that of ``split_into_best_sentences`` of the package, which has the whole text at once. Here words arrive
+in any portions, and a chunk is passed on when no later word could change it; so the speech never depends on
+how fast the text arrives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Chunk(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A sentence, or a part of one, that stays together."""
+    """A sentence, or a part of one, that is not split."""
 
     text: str
     tokens: int
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Chunker:
-    """Collects one speaker's words. ``count`` returns a text's tokens; up to ``chunk_tokens`` go together."""
+    """Collects one speaker's words. ``count`` returns a text's tokens; a chunk has up to ``chunk_tokens``."""
 
     count: Callable[[str], int]
     chunk_tokens: int
@@ -63,7 +63,7 @@ class Chunker:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """The text ends, or a pause follows: returns the chunks of all kept words."""
+        """End the text, also at a pause; returns the chunks of all kept words."""
         return self._end_sentence() + self._close()
 
     def to_json(self) -> dict[str, list[Any]]:
@@ -74,7 +74,7 @@ class Chunker:
     def from_json(
         cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
     ) -> Chunker:
-        """Chunks that continue from a :meth:`to_json`."""
+        """A chunker that continues from :meth:`to_json`."""
         words, parts = (ChunkWord(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
         return cls(count, chunk_tokens, list(words), list(parts))
 

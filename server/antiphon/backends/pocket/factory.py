@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Undo side effects of importing the package: torch with one thread, and logging that prints."""
+    """Undo side effects of importing the package: one thread for torch, and logging that prints."""
     threads, root = torch.get_num_threads(), logging.getLogger()
     quiet = logging.NullHandler()
     root.addHandler(quiet)
@@ -35,7 +35,7 @@ def undisturbed() -> Iterator[None]:
 
 WEIGHTS: Final = ("float32", "int8")
 CHUNK_TOKENS: Final = 50
-"""The package's length of a text for the model, which it speaks best."""
+"""The package's length of a text for the model, with the best quality."""
 
 MAX_CHUNK_TOKENS: Final = 200
 
@@ -52,8 +52,8 @@ def make(
 ) -> PocketBackend:
     """Load a checkpoint with the package ``pocket-tts``.
 
-    ``threads`` rows are stepped at once (None: all usable cores but one), each on one core. ``weights``
-    "int8" has the package quantise the language model's matrices. Up to ``chunk_tokens`` tokens of whole
+    ``threads`` rows are stepped at once (None: all usable cores but one), each on one core. With ``weights``
+    "int8" the package quantises the language model's matrices. Up to ``chunk_tokens`` tokens of whole
     sentences are spoken as one chunk: with fewer, text that arrives slowly is spoken sooner.
     ``sampler_steps`` per frame are for models that were trained for more than one.
 
@@ -98,6 +98,6 @@ def _load(checkpoint: Checkpoint, *, is_int8: bool) -> Any:
         path.write_text(yaml.safe_dump(dict(checkpoint.raw_config), allow_unicode=True), encoding="utf-8")
         try:
             return TTSModel.load_model(config=path, quantize=is_int8)
-        except Exception as error:  # it has many for files that do not fit
+        except Exception as error:  # it raises many types for files that do not match
             reason = " ".join(str(error).split())
             raise CheckpointFormatError(f"pocket-tts cannot load {checkpoint.ref}: {reason}") from error

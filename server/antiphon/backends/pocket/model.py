@@ -1,13 +1,13 @@
-"""The modules of Pocket-TTS, as its package makes them, driven a frame at a time, for one row or several.
+"""The modules of Pocket-TTS, as its package makes them, run a frame at a time, for one row or several.
 
-The package generates one utterance in threads of its own and draws noise from torch's one generator. Here a
+The package generates one utterance in its own threads and draws noise from torch's global generator. Here a
 row requests each step, with its own noise: the package's loops (``_generate_audio_stream_short_text``,
 ``_autoregressive_generation`` and ``_decode_audio_worker`` of ``TTSModel`` 4.0.1, ``FlowLMModel.forward``)
 are replaced, its modules are used unchanged.
 
 A single row reads all weights from memory for one vector. With several, each block of a matrix is read once
 and multiplied by every row's vector while a cache holds it. Each product is computed for one row, so its
-numbers do not depend on the number of rows.
+result does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from antiphon.backends.base import FloatArray
 from antiphon.models.prompt import Prompt
 
 BLOCK_NUMBERS: Final = 1 << 17
-"""Weights of a block: half a megabyte in float32, which fits into a core's second cache."""
+"""Weights of a block: half a megabyte in float32, which fits into a core's level 2 cache."""
 BLOCK_ROWS: Final = 16
-"""The outputs of a block are a multiple of this, so that products use no other routine at its edges."""
+"""The number of outputs of a block is a multiple of this, so that products use the same routine at its
+edges."""
 
 
 class Together:
-    """The package's transformer for several rows at once; its modules compute, and remain unchanged."""
+    """The package's transformer for several rows at once; its modules are used unchanged."""
 
     def __init__(self, transformer: Any) -> None:
-        """Take a loaded transformer of the package."""
+        """Take ownership of a loaded transformer of the package."""
         self._layers: list[tuple[Any, Any]] = []
         for layer in transformer.layers:
             twin = copy.copy(layer.self_attn)  # from the projected input to the next one
@@ -63,7 +64,7 @@ class Together:
 
 
 def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
-    """``linear`` of each row; a linear of another type than torch's own gets the rows one at a time."""
+    """``linear`` of each row; a linear of another type than torch's own processes the rows one at a time."""
     if type(linear) is not nn.Linear or linear.bias is not None or len(rows) == 1:
         return [linear(x) for x in rows]
     outputs = max(BLOCK_ROWS, BLOCK_NUMBERS // linear.in_features // BLOCK_ROWS * BLOCK_ROWS)
@@ -76,7 +77,7 @@ State: TypeAlias = dict[str, dict[str, Tensor]]
 """The package's state of an utterance: tensors of each module, by the module's name."""
 
 FADE_S: Final = 0.005
-"""The first step of a fresh decoder is short and faded in."""
+"""Seconds of the fade-in: the first step of a fresh decoder is short."""
 
 _SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -105,7 +106,7 @@ class PocketModel:
     """One loaded model without state, so threads may use it at the same time."""
 
     def __init__(self, loaded: TTSModel, *, sampler_steps: int) -> None:
-        """Take over a model of the package."""
+        """Take ownership of a model of the package."""
         self._model, self._flow, self._mimi = loaded, loaded.flow_lm, loaded.mimi
         self._sampler_steps = sampler_steps
         self._together = Together(loaded.flow_lm.transformer)
@@ -143,7 +144,7 @@ class PocketModel:
         return 0 if prepared is None else len(self._flow.conditioner.tokenizer.encode(prepared[0].strip()))
 
     def _prepare(self, text: str, **changes: bool) -> tuple[str, int] | None:
-        """A text in the form of the model's training, and the frames after its end; None for no text."""
+        """A text in the form of the model's training, and the frames after its end; None if it is empty."""
         model = self._model
         rules = {
             "pad_with_spaces_for_short_inputs": model.pad_with_spaces_for_short_inputs,
@@ -158,7 +159,7 @@ class PocketModel:
     # Voices.
 
     def voice(self, prompt: Prompt | None) -> State:
-        """The language model's state of a voice; None is no voice."""
+        """The language model's state for a voice; None is no voice."""
         if prompt is None:
             state: State = init_states(self._flow, batch_size=1, sequence_length=0)
             return state
@@ -203,7 +204,7 @@ class PocketModel:
         return {name: module.init_state(1, sequence_length=length) for name, module in self._sounding.items()}
 
     def first_latent(self) -> Tensor:
-        """The input before the first frame: NaN, which the model takes for the beginning."""
+        """The input before the first frame: NaN, the model's marker of the start."""
         return torch.full((1, 1, self.latent_width), float("nan"))
 
     def think_together(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
@@ -250,7 +251,7 @@ class PocketModel:
         return pcm
 
     def _think(self, state: State, text: Tensor, latents: Tensor) -> Tensor:
-        """The language model over its next input: text embeddings ``[1, T, dim]``, then latents."""
+        """Run the language model over its next input: text embeddings ``[1, T, dim]``, then latents."""
         heard = torch.where(torch.isnan(latents), self._flow.bos_emb, latents)
         out: Tensor = self._flow.backbone(self._flow.input_linear(heard), text, heard, model_state=state)
         self._pass(state, text.shape[1] + latents.shape[1])

@@ -41,7 +41,7 @@ def normal(seed: int, step: int, width: int) -> FloatArray:
 
 
 SPARE_CHUNKS: Final = 2
-"""Chunks a row holds before it takes more words; the rest waits in the session."""
+"""Chunks that a row buffers before it takes more words; the rest waits in the session."""
 
 
 _STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
@@ -65,9 +65,9 @@ class Pause(NamedTuple):
 
 @dataclass(slots=True)
 class Utterance:
-    """A chunk of text in progress: ``step`` frames of it are made.
+    """``step`` is the number of its frames that were made.
 
-    ``thought``: the language model's output for ``latent``, where several rows were computed together.
+    ``thought``: the language model's output for ``latent``, if several rows were computed together.
     """
 
     state: State
@@ -115,7 +115,7 @@ class PocketRow:
     def from_arrays(
         cls, fresh: PocketRow, arrays: Mapping[str, NDArray[Any]], longest_frames: int
     ) -> PocketRow:
-        """A speaker that continues from :meth:`to_arrays`, with the model and the limits of a fresh one.
+        """A row that continues from :meth:`to_arrays`, with the model and the limits of a fresh one.
 
         Raises:
             UnsupportedError: the arrays are of another model, or damaged.
@@ -130,7 +130,7 @@ class PocketRow:
         return speaker
 
     def _read(self, arrays: Mapping[str, NDArray[Any]]) -> PocketRow:
-        """The arrays' speaker, as far as its text can be parsed."""
+        """The row of the arrays, if its text can be parsed."""
         values = json.loads(arrays[_TEXT].tobytes())
         said = None
         if "utterance" in values:
@@ -153,7 +153,7 @@ class PocketRow:
         )
 
     def _check_utterance(self, arrays: Mapping[str, NDArray[Any]], longest_frames: int) -> None:
-        """Raise UnsupportedError unless the utterance has the shapes of this model."""
+        """Raise UnsupportedError if the utterance's shapes differ from this model's."""
         said = self._utterance
         states = (_VOICE,) if said is None else (_VOICE, _STATE)
         wanted: dict[str, Form] = {_TEXT: (arrays[_TEXT].shape, np.dtype(np.uint8))}
@@ -176,7 +176,7 @@ class PocketRow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the row can speak without another word."""
+        """Whether the row has work without another word."""
         return bool(self._waiting) or self._utterance is not None or self._pause is not None
 
     @property
@@ -216,7 +216,7 @@ class PocketRow:
                 self.is_complete = True
 
     def speak(self, parameters: SamplingParameters) -> Frame | None:
-        """The next frame, None when there is none for now."""
+        """The next frame, None if there is none now."""
         while self.is_busy:
             frame = self._go_on(parameters)
             if frame is not None:
@@ -268,9 +268,10 @@ class PocketRow:
 
 
 def _check_state(prefix: str, own: State, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise UnsupportedError unless arrays have the shapes of a language model's state, of any length.
+    """Raise UnsupportedError if the arrays' shapes differ from those of a language model's state, of any
+    length.
 
-    A voice may lack tensors that the model does not need; no layer lacks its keys and values.
+    A voice may lack tensors that the model does not need, but no keys and values of a layer.
     """
     wanted = _to_arrays(prefix, own)
     caches = {name for name in wanted if name.endswith("/cache")}
@@ -299,7 +300,7 @@ def _to_arrays(prefix: str, state: State) -> dict[str, NDArray[Any]]:
 
 
 def _to_state(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> State:
-    """The reverse, in memory of its own."""
+    """Reverse :func:`_to_arrays`, with copies."""
     state: State = {}
     for name, array in arrays.items():
         if name.startswith(prefix):

@@ -59,7 +59,7 @@ def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
 
 
 def _read_bytes(model: LanguageModel) -> int:
-    """Bytes of all weights except tables; the depformer's count as often as steps share them."""
+    """Bytes of all weights except tables; the depformer's count once for each step that shares them."""
     tables = [child for child in model.modules() if isinstance(child, StreamEmbeddings | TokenEmbedding)]
     read = weight_bytes(model) - sum(table.weight.nbytes for table in tables)
     if model.depformer is None:
@@ -106,7 +106,8 @@ class TorchRows:
     def __init__(
         self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, overcommit: float = 1.0
     ) -> None:
-        """Take over loaded modules; :meth:`allocate` makes rows, which share pages (:class:`State`)."""
+        """Take ownership of loaded modules; :meth:`allocate` makes rows, which share pages
+        (:class:`State`)."""
         self._spec, self._mimi, self._generator = spec, mimi, generator
         self._overcommit = overcommit
         self._runner = StageRunner(mimi.device)
@@ -114,7 +115,7 @@ class TorchRows:
 
     @property
     def facts(self) -> BackendInfo:
-        """The properties that do not change while it exists."""
+        """The properties that do not change while the executor exists."""
         generator = self._generator
         model = None if generator is None else generator.model
         modules = [self._mimi] if model is None else [self._mimi, model]
@@ -135,7 +136,7 @@ class TorchRows:
         )
 
     def _promised_bytes(self) -> dict[str, int]:
-        """Where rows share pages: the pages promised to a row, and its most."""
+        """With shared pages: the pages promised to a row, and its most."""
         if self._allocation is None or self._overcommit <= 1:
             return {}
         whole = row_bytes(self._state.specs.values())
@@ -161,7 +162,7 @@ class TorchRows:
         return self.pipeline.state
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters; the former rows are freed first."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self._release()
         pipeline = Pipeline(self._spec, self._mimi, self._generator, rows=slots, overcommit=self._overcommit)
         buffers = pipeline.buffers
@@ -185,11 +186,10 @@ class TorchRows:
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape that ticks can have until it is captured; without kernels one row and all of
-        them.
+        """Run every shape of a tick until it is captured; without kernels, one row and all of them.
 
         Raises:
-            MemoryError: the device has no room for ticks of this number of rows.
+            MemoryError: the device has too little memory for ticks of this number of rows.
         """
         slots = self._state.rows
         sizes = row_buckets(slots) if self._rows.layout is LayoutKind.PADDED else sorted({1, slots})
@@ -199,7 +199,7 @@ class TorchRows:
                 self._warm_up_rows(size)
             if self._runner.on_cuda:
                 self._warm_up_prompts()
-        except RuntimeError as error:  # of torch's allocator, or of CUDA where a graph is made
+        except RuntimeError as error:  # from torch's allocator, or from CUDA when a graph is made
             if "out of memory" in str(error):
                 raise MemoryError(str(error)) from error
             raise
@@ -220,15 +220,15 @@ class TorchRows:
         raise NotImplementedError
 
     def _warm_up_prompts(self) -> None:
-        """Run once what a prompt or a state runs between ticks: a GPU loads a kernel when it first runs."""
+        """Run once the work of a prompt or a state between ticks: a GPU loads a kernel when it first runs."""
         self.restore(0, self.snapshot(0))
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones, bit for bit: rings are erased too, parameters stay."""
+        """Reset rows to fresh ones, bit for bit: rings are erased too, parameters are kept."""
         self._state.reset(rows)
 
     def age(self, frames: int) -> None:
-        """Let every row appear to have received ``frames`` frames."""
+        """Make every row appear to have received ``frames`` frames."""
         self._state.share_pages()
         with torch.inference_mode():
             for name in self._state.specs:
@@ -240,7 +240,7 @@ class TorchRows:
         """No effect: there is one way to use threads."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Give a row its sampling parameters; without effect for a codec."""
+        """Give a row its sampling parameters; no effect for a codec."""
         if self.pipeline.sampler is not None:
             self.pipeline.sampler.set(row, parameters)
 
@@ -249,7 +249,7 @@ class TorchRows:
         return self._state.snapshot(row)
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise UnsupportedError unless :meth:`restore` can take these tensors."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
         self._state.check(tensors)
 
     def restore(self, row: int, tensors: Mapping[str, Tensor]) -> None:
@@ -261,7 +261,7 @@ class TorchRows:
         return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """The reverse of :meth:`to_host`."""
+        """Reverse :meth:`to_host`."""
         found = {}
         for name, array in arrays.items():
             tensor, spec = torch.from_numpy(array.copy()), self._state.specs.get(name)
@@ -275,7 +275,7 @@ class TorchRows:
         return self._state.bytes()
 
     def probe(self) -> None:
-        """Do a little work on the device; raises when it no longer works."""
+        """Do a little work on the device; raises if it fails."""
         device_probe(self._mimi.device)()
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class TorchRows:
     def _arrive(
         self, places: BatchLayout, pcm: FloatArray | None = None, decoded: BatchLayout | None = None
     ) -> None:
-        """One transfer to the device: the rows of each place."""
+        """Copy the inputs to the device in one transfer: the rows of each place."""
         arriving, samples = self._rows.arriving[: places.count], self._spec.frame_samples
         lists = arriving.numpy()[:, -ROW_COLUMNS:].view(np.int32)
         lists[:, ROW] = places.rows
@@ -305,7 +305,7 @@ class TorchRows:
         self.pipeline.buffers.arrived[: places.count].copy_(arriving, non_blocking=True)
 
     def _choose(self, name: str, line: int, rows: IntArray, stage: Callable[[], None]) -> None:
-        """Run a stage over rows that the host has chosen, unless there are none."""
+        """Run a stage over rows chosen by the host, unless there are none."""
         if not rows.size:
             return
         self._rows.choosing[line] = torch.from_numpy(np.isin(np.arange(self._state.rows), rows))
@@ -318,7 +318,7 @@ class TorchRows:
         self._runner.run(name, key, lambda: stage(places))
 
     def _leave(self, places: BatchLayout) -> dict[str, float]:
-        """One transfer back, and the end of the tick: the stages' milliseconds."""
+        """Copy the results back in one transfer, and end the tick; returns the stages' milliseconds."""
         leaving = self.pipeline.buffers.leaving[: places.count]
         self._rows.leaving[: places.count].copy_(leaving, non_blocking=True)
         return self._runner.finish()

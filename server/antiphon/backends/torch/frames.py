@@ -69,7 +69,7 @@ class TorchFrames(TorchRows):
             self._run("decode", self.pipeline.decode, places)
 
     def _warm_up_prompts(self) -> None:
-        """See the base class; for a model that takes voices and texts, one pass of each."""
+        """See the base class; for a model with voices and texts, one pass of each."""
         if self._spec.lm is not None and self._spec.kind.gives_audio:
             frames, streams = self.pass_frames, self._state.tensors["lm.tokens"].shape[1]
             self.encode_piece(None, np.zeros((frames, self._spec.frame_samples), np.float32))
@@ -121,7 +121,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """The language model's stage for one row, which hears codes ``[heard]`` as frame ``frames``."""
+        """Run the language model's stage for one row, with input codes ``[heard]``, as frame ``frames``."""
         self._state.hold(np.array([row], np.int32), np.array([frames]))
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
         self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))

@@ -3,11 +3,11 @@
 **Delays**: stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token
 before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
 
-**Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not.
-``LMGen`` is the rule, as upstream's ``TTSModel`` uses it: the second sequence has the same audio, without
-text and without a voice. Audio logits move away from the second's; text logits are those of the
-first. The transformer's state has one more axis, ``[2, ...]``, conditioned first, so an operation on a row
-applies to both.
+**Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not. The
+rule is that of ``LMGen``, as upstream's ``TTSModel`` uses it: the second sequence has the same audio, without
+text and without a voice. Audio logits move away from the second's; text logits are those of the first. The
+transformer's state has one more axis, ``[2, ...]``, conditioned first, so an operation on a row applies to
+both.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DelayCache:
         yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
 
     def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
-        """Store the rows' input of step ``offsets [n]``, and return every stream's input of the model.
+        """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
@@ -79,7 +79,7 @@ class DelayCache:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
         ``tokens`` int64 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
-        undefined: no frame of theirs is complete.
+        undefined: they have no complete frame.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
             done: Tensor = self._kernels.spoken_tokens(self._kept(step), offsets, tokens, self.max_delay)
@@ -115,7 +115,7 @@ class TokenChooser(Protocol):
 class Generated:
     """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the complete frame, ``hidden [n, 1, dim]``.
 
-    Where a row has several sequences, ``hidden`` has each.
+    If a row has several sequences, ``hidden`` has each of them.
     """
 
     tokens: Tensor
@@ -123,7 +123,7 @@ class Generated:
 
 
 class Generator:
-    """A language model that hears ``n_q - dep_q`` codes a frame and says a text token and ``dep_q`` codes.
+    """A language model that maps ``n_q - dep_q`` input codes a frame to a text token and ``dep_q`` codes.
 
     ``sequences`` is the number of the transformer's sequences per row.
     """
@@ -131,7 +131,7 @@ class Generator:
     sequences: ClassVar[int] = 1
 
     def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
-        """Join a loaded model and its delays; audio tokens begin ``audio_delay`` steps after text."""
+        """Combine a loaded model with its delays; audio tokens begin ``audio_delay`` steps after text."""
         self.model = model
         self.dep_q = spec.dep_q
         self._audio_delay = audio_delay
@@ -154,8 +154,8 @@ class Generator:
     ) -> Generated:
         """Process codes int64 ``[n, n_q - dep_q]`` and generate.
 
-        A row's tokens are valid once it has seen more than ``max_delay`` frames. ``is_silent``: every row is
-        within its audio delay, so no audio token is computed.
+        A row's tokens are valid once it has processed more than ``max_delay`` frames. ``is_silent``: every
+        row is within its audio delay, so no audio token is computed.
         """
         frames = self._frames(step)
         inputs = self.cache.heard(step, frames, codes)
@@ -246,5 +246,5 @@ class GuidedGenerator(Generator):
 
 
 def _twice(values: Tensor) -> Tensor:
-    """Map ``[n]`` to ``[2 * n]``, with each element twice in a row."""
+    """Map ``[n]`` to ``[2 * n]``, with each element twice in succession."""
     return values[:, None].expand(-1, PAIR).flatten()

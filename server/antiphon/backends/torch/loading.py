@@ -46,7 +46,7 @@ def attention_dtype(device: torch.device) -> torch.dtype | None:
 
 
 def load_codec(checkpoint: Checkpoint, device: torch.device, attention: str = "auto") -> Mimi:
-    """Load Mimi, always in float32, with as many codebooks as the model uses.
+    """Load Mimi, always in float32, with the codebooks that the model uses.
 
     ``attention`` is as in :func:`load_generator`; kernels requested by name are for the language model only.
     """
@@ -82,8 +82,8 @@ def load_generator(
     model.
 
     Raises:
-        UnsupportedError: the checkpoint has none, the requested attention cannot run, or its weights are for
-            CPUs only.
+        UnsupportedError: the checkpoint has no language model, the requested attention cannot run, or its
+            weights are for CPUs only.
     """
     spec = checkpoint.spec
     if spec.lm is None:
@@ -134,19 +134,19 @@ def make(
     """Load a checkpoint into our own modules.
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
-    the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 where the
-    checkpoint is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the
-    inputs of INT8 linears unrounded, which is nearer to the original and slower. ``threads`` is the
-    number of torch's threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses
-    the implementation of the language model's frame: "triton", our kernels for attention and around it, or
-    "torch"; "auto" is the kernels where they can run.
-    ``guidance`` is the strength with which a tts model without a trained coefficient follows its text and
-    voice (None: its configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit``
-    divides the memory of keys and values that all rows together could fill: rows take pages as they grow, and
-    where none is left the youngest ends (1: each row has its own).
+    the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 if the checkpoint
+    is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the inputs of INT8
+    linears unrounded, which is closer to the original and slower. ``threads`` is the number of torch's
+    threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses the implementation
+    of the language model's frame: "triton", our kernels for attention and around it, or "torch"; "auto" is
+    the kernels if they can run. ``guidance`` is the strength with which a tts model without a trained
+    coefficient follows its text and voice (None: its configuration's), see
+    :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
+    that all rows together could fill: rows take pages as they grow, and if none is free the youngest row ends
+    (1: each row has its own pages).
 
     Raises:
-        UnsupportedError: an option that cannot be run.
+        UnsupportedError: an option that this device does not support.
         ConfigError: no such device, dtype or other option, or fewer than one slot or thread.
     """
     spec = checkpoint.spec
@@ -162,7 +162,7 @@ def make(
     if spec.lm is None and overcommit > 1:
         raise ConfigError(f"overcommit is {overcommit:g}, but a {spec.kind} model has no keys and values")
     if spec.kind is PipelineKind.TTS and overcommit > 1:
-        # A row starts anew for every text, so its pages would not show the age of its call.
+        # A row restarts for every text, so its pages would not show the age of its call.
         raise ConfigError(f"overcommit is {overcommit:g}, but rows of a {spec.kind} model are not shared")
     if attention not in ATTENTION:
         raise ConfigError(f"attention is '{attention}'; it can be {', '.join(ATTENTION)}")

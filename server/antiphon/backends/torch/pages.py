@@ -1,7 +1,7 @@
 """Rings in pages: a row's memory is in pages of one pool, not contiguous.
 
 A page holds PAGE_SLOTS slots of every pooled ring, so one table of pages per row serves all layers. Snapshots
-are by slots, in the same form as for a row whose rings are in one piece.
+are by slots, in the same form as for a row with contiguous rings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def by_slots(spec: TensorSpec, pages: Tensor) -> Tensor:
 
 
 def by_pages(spec: TensorSpec, ring: Tensor) -> Tensor:
-    """The reverse of :func:`by_slots`, for a ring cut to any length; zeros fill the last page."""
+    """Reverse :func:`by_slots`, for a ring cut to any length; zeros fill the last page."""
     if spec.page_slots == 1:
         axis, slots = spec.slot_axis, ring.shape[spec.slot_axis]
         shape = list(ring.shape)

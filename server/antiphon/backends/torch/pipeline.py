@@ -1,10 +1,10 @@
 """One tick on the device: the places of its rows, and its stages over static buffers, as CUDA graphs or
 not.
 
-Stages encode, run the language model, decode. The kinds differ only in which stages they have: codec encodes
-and decodes, stt encodes and runs the model, duplex does all three, tts has no encoder. A stage reads and
-writes only buffers at fixed addresses, so the same function runs eagerly and as a graph, captured once per
-shape. Rows are computed packed, or each in its own place.
+Stages encode, run the language model, decode. The kinds differ only in their stages: codec encodes and
+decodes, stt encodes and runs the model, duplex has all three, tts has no encoder. A stage reads and writes
+only buffers at fixed addresses, so the same function runs eagerly and as a graph, captured once per shape.
+Rows are computed packed, or each in its own place.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Stage = Callable[[], None]
 class StageRunner:
     """Runs stages on one device and times them.
 
-    On CUDA a stage is captured as a graph the second time its key is seen (the first run loads kernels and
-    workspaces, which capture forbids) and replayed from then on. All graphs share one memory pool: they never
-    run at the same time, and their only results are in the buffers. A stage has no host sync, draws from no
-    generator of torch's, and allocates only what it discards.
+    On CUDA a stage is captured as a graph the second time its key occurs (the first run loads kernels and
+    workspaces, which is forbidden during a capture) and replayed from then on. All graphs share one memory
+    pool: they never run at the same time, and their only results are in the buffers. A stage has no host
+    sync, uses no random generator of torch, and allocates only temporary data.
 
-    After :meth:`settle` nothing is captured: a capture waits for the whole device, which makes every call's
-    frame late, and it fails while another model of the process captures. A stage with a new key then runs
-    eagerly; ``late_runs`` counts these runs, and the first one is logged.
+    After :meth:`settle` nothing is captured: a capture waits for the whole device, which delays every call's
+    frame, and it fails while another model of the process captures. A stage with a new key then runs eagerly;
+    ``late_runs`` counts these runs, and the first one is logged.
 
     Ticks have a stream of their own, so that two models of one process do not wait for each other's.
 
-    On CUDA this turns cuDNN's TF32 off for convolutions of the process: with its ten bits of mantissa Mimi's
-    codes would differ from those on a CPU. torch refuses a process that sets TF32 by both of its interfaces;
+    On CUDA this turns off cuDNN's TF32 for convolutions of the process: with its ten bits of mantissa Mimi's
+    codes would differ from those on a CPU. torch rejects a process that sets TF32 by both of its interfaces;
     this is the newer one.
 
-    Not measured: the graphs have been run on no GPU yet.
+    Not measured: the graphs have not been run on a GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,8 +61,8 @@ class StageRunner:
         if self.on_cuda:
             cudnn: Any = torch.backends.cudnn
             cudnn.conv.fp32_precision = "ieee"
-        # A pool of its own: torch's default one for captures belongs to the process, on the device that
-        # captured first.
+        # A separate pool: torch's default pool for captures belongs to the process, on the device of the
+        # first capture.
         self._stream = torch.cuda.Stream(device) if self.on_cuda else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._is_settled = False
@@ -83,7 +83,7 @@ class StageRunner:
 
     @contextmanager
     def tick(self) -> Iterator[None]:
-        """A tick: its clock starts, and its copies and stages follow the device's earlier work."""
+        """Run a tick: its clock starts, and its copies and stages follow the device's earlier work."""
         if self._stream is None:
             self._marks = [("", self._now())]
             yield
@@ -99,7 +99,8 @@ class StageRunner:
                     outside.wait_stream(self._stream)
 
     def run(self, name: str, key: Hashable | None, stage: Stage) -> None:
-        """Run a stage. ``key`` holds everything its captured form depends on; None: it is not captured."""
+        """Run a stage. ``key`` contains everything that its captured form depends on; None: it is not
+        captured."""
         if self.on_cuda and key is not None:
             self._run_on_cuda((name, key), stage)
         else:
@@ -121,7 +122,7 @@ class StageRunner:
         else:
             graph = torch.cuda.CUDAGraph()
             # The outer block makes the current stream current again even if ending a capture raises.
-            # "thread_local": another thread's calls to CUDA meanwhile do not disturb this capture.
+            # "thread_local": another thread's calls to CUDA do not disturb this capture.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
                 torch.cuda.graph(
@@ -141,17 +142,18 @@ class StageRunner:
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
     def settle(self) -> None:
-        """Capture no more: every shape that ticks have was run."""
+        """Stop capturing: every shape of a tick has been run."""
         self._is_settled = True
 
     def forget(self) -> None:
         """Drop every captured graph, after a change of values that were captured.
 
-        All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any.
+        All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any of
+        them.
         """
         self._graphs.clear()
         self._is_settled = False
-        self._pool = self._new_pool()  # torch refuses a pool that no graph uses any more
+        self._pool = self._new_pool()  # torch rejects a pool that no graph uses any more
 
     def _new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle() if self.on_cuda else None
@@ -228,7 +230,7 @@ class BatchLayout:
 def place_rows(
     layout: LayoutKind, slots: int, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False
 ) -> BatchLayout:
-    """Lay out rows int32 ``[m]`` that have seen ``frames [m]`` frames, without this one.
+    """Lay out rows int32 ``[m]`` that have received ``frames [m]`` frames, without this one.
 
     ``is_fixed``: each in its own place among all, and separately in attention without kernels.
     """
@@ -276,9 +278,10 @@ class Buffers:
 
     By place: ``arrived`` float32 ``[S, frame_samples + 2]``: PCM, then, as the bits of int32, the row that is
     encoded and advances there, and the row that is decoded there. ``codes`` int64 ``[S, K]``, input.
-    ``leaving`` float32 ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32 (a
-    float32 would round a token that carries two texts), pause probabilities. One transfer each way. By row:
-    ``voice`` int64 ``[S + 1, L]``, output codes, ``chosen`` bool ``[2, S]``, rows to be made fresh.
+    ``leaving`` float32 ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32
+    (float32 would round a token that combines two texts), pause probabilities. There is one transfer in each
+    direction. By row: ``voice`` int64 ``[S + 1, L]``, output codes; ``chosen`` bool ``[2, S]``, rows to be
+    reset.
     """
 
     arrived: Tensor
@@ -289,7 +292,7 @@ class Buffers:
 
     @classmethod
     def make(cls, spec: ModelSpec, rows: int, device: torch.device) -> Buffers:
-        """Allocate them for ``rows`` rows."""
+        """Allocate the buffers for ``rows`` rows."""
         heads, voice = 0, spec.mimi.codebooks
         if spec.lm is not None:
             heads = spec.heads
@@ -316,9 +319,9 @@ class Pipeline:
         rows: int,
         overcommit: float = 1.0,
     ) -> None:
-        """Take over loaded modules and allocate ``rows`` fresh rows for them.
+        """Take ownership of loaded modules and allocate ``rows`` fresh rows for them.
 
-        With ``overcommit`` above 1 rows share the pages of keys and values of a number of rows divided by it.
+        With ``overcommit`` above 1 the rows share the pages of keys and values of ``rows / overcommit`` rows.
         """
         self._is_paged = overcommit > 1
         self.spec, self.mimi, self.generator = spec, mimi, generator
@@ -340,7 +343,7 @@ class Pipeline:
 
     @property
     def layout(self) -> LayoutKind:
-        """The layout of a tick's rows; on a GPU without kernels a tick has some 20,000 launches."""
+        """The layout of a tick's rows; on a GPU without kernels a tick has about 20,000 launches."""
         is_captured = self.device.type == "cuda" and self.is_fused
         return LayoutKind.PADDED if is_captured else LayoutKind.EAGER
 
@@ -367,11 +370,11 @@ class Pipeline:
         )
 
     def reset_rows(self) -> None:
-        """Make the rows fresh that the tick chooses; rings are hidden, not erased."""
+        """Reset the rows that the tick chooses; rings are hidden, not erased."""
         self.state.reset_rows(self.buffers.chosen[FRESH])
 
     def reset_encoders(self) -> None:
-        """Make the encoders of rows fresh that the tick chooses."""
+        """Reset the encoders of the rows that the tick chooses."""
         self.state.reset_rows(self.buffers.chosen[FORGOTTEN], ENCODER)
 
     def encode(self, places: BatchLayout) -> None:
@@ -389,7 +392,8 @@ class Pipeline:
         self.write_text(self.generate(places, self.sampler)[:, 0])
 
     def generate(self, places: BatchLayout, chooser: TokenChooser, *, is_silent: bool = False) -> Tensor:
-        """A step of the language model: tokens int64 ``[n, 1 + dep_q]``; the buffer gets the audio tokens."""
+        """A step of the language model: tokens int64 ``[n, 1 + dep_q]``; the audio tokens are written to the
+        buffer."""
         assert self.generator is not None
         step, heard = self.step(places), self.buffers.codes[: places.count, : self.heard]
         out = self.generator.step(heard, step, chooser, is_silent=is_silent)

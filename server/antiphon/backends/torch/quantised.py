@@ -1,22 +1,22 @@
-"""Linears whose weights are kept in fewer bits: INT8, INT4 and FP8, distinguished by dtype.
+"""Linears with weights of fewer bits: INT8, INT4 and FP8, distinguished by dtype.
 
 **Files**: a weight ``X`` has its scales in ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``; if its
 input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step, ``X_step``
-``[sets, 1]``. ``sets`` is 1, but where a tensor stacks the weights of several steps of the depformer.
+``[sets, 1]``. ``sets`` is 1, except for a tensor that stacks the weights of several steps of the depformer.
 
-**FP8**: weights as float8_e4m3 with a scale for each output channel, a format of files only. When a model is
-loaded they become weights of the compute dtype, so the only gain is a shorter file. On GPUs with FP8
-products these are no faster than INT8's, and less exact.
+**FP8**: weights as float8_e4m3 with a scale for each output channel, only in files. When a model is loaded
+they become weights of the compute dtype, so the only gain is a smaller file. On GPUs with FP8 products these
+are not faster than INT8's, and less exact.
 
-**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product
-is torch's own for INT4, whose fast form takes bfloat16: rounding inputs and results to it changes each by
-0.2 %, INT4 changes the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that
-form expands the weight in every call; a GPU refuses the form (:func:`check_forms`).
+**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product is
+torch's own for INT4, whose fast form takes bfloat16: rounding inputs and results to it changes each by 0.2 %,
+INT4 changes the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form
+expands the weight in every call; a GPU rejects the form (:func:`check_forms`).
 
 **INT8**: weights with a scale per output channel, inputs rounded per row. A scale per row keeps rows
-independent: a loud row does not change the rounding of others. The product is one of integers, int8 x int8
-to int32, and is scaled back in float32: on ``torch._int_mm``, or on oneDNN with the weight laid out for it
-once (docs/adr/0007-int8-on-integer-products.md).
+independent: a loud row does not change the rounding of others. The product is computed in integers, int8 x
+int8 to int32, and scaled back in float32: by ``torch._int_mm``, or by oneDNN with a weight converted once to
+its layout (docs/adr/0007-int8-on-integer-products.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Fp8Linear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """Hold a quantised weight; ``dtype`` is the dtype of the expanded weight."""
+        """Store a quantised weight; ``dtype`` is the dtype of the expanded weight."""
         super().__init__()
         self.dtype = dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
@@ -80,7 +80,7 @@ def pack_nibbles(integers: Tensor) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor) -> Tensor:
-    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: the reverse of :func:`pack_nibbles`."""
+    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: reverses :func:`pack_nibbles`."""
     pairs = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
     return pairs.to(torch.int8) - NIBBLE_ZERO
 
@@ -103,7 +103,7 @@ def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
 class Int4Linear(nn.Module):
     """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs keep the dtype.
 
-    ``prescale`` float32 ``[in]``, where there is one, multiplies the input first (AWQ).
+    ``prescale`` float32 ``[in]``, if given, multiplies the input first (AWQ).
     """
 
     bias: Tensor | None
@@ -112,7 +112,7 @@ class Int4Linear(nn.Module):
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, prescale: Tensor | None = None
     ) -> None:
-        """Take over a quantised weight."""
+        """Store a quantised weight."""
         super().__init__()
         self.out_features, self.in_features = weight.shape[0], 2 * weight.shape[1]
         self.block = self.in_features // scale.shape[1]
@@ -158,17 +158,17 @@ an error is audible: embeddings, the depformer's inputs, and every head (text, c
 
 
 def has_integer_units() -> bool:
-    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older ones saturate on the way."""
+    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older ones saturate."""
     return bool(torch._C._has_mkldnn and torch.cpu._is_vnni_supported())
 
 
 class Int8Linear(nn.Module):
     """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
 
-    With ``rounds_input`` false only the weight is INT8: no rounding of inputs, no integer product, and no
-    gain in speed, since every call converts the weight to the input's dtype. ``prescale`` float32 ``[in]``,
-    where there is one, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is the unit of the
-    rounded input, instead of a scale for each row.
+    Without ``rounds_input`` only the weight is INT8: no rounding of inputs, no integer product, and no gain
+    in speed, since every call converts the weight to the input's dtype. ``prescale`` float32 ``[in]``, if
+    given, multiplies the input first (SmoothQuant); ``step`` float32 ``[1]`` is the unit of the rounded
+    input, instead of a scale for each row.
     """
 
     bias: Tensor | None
@@ -183,7 +183,7 @@ class Int8Linear(nn.Module):
         prescale: Tensor | None = None,
         step: Tensor | None = None,
     ) -> None:
-        """Take over a quantised weight."""
+        """Store a quantised weight."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
@@ -202,7 +202,7 @@ class Int8Linear(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether inputs are rounded directly, each row to its own scale: the form that GPUs' kernels run."""
+        """Whether inputs are rounded directly, each row to its own scale: the form of the GPU kernels."""
         return self.rounds_input and self.prescale is None and self.step is None
 
     def pack(self) -> None:
@@ -328,7 +328,8 @@ GPU_RECIPE = "int8"
 
 
 def slow_form(layer: nn.Module) -> str | None:
-    """The properties of a linear without a kernel, so that each tick expands it or rounds separately."""
+    """The reason why a linear has no kernel, so that each tick expands it or rounds separately; None with
+    one."""
     if isinstance(layer, Int4Linear):
         return "INT4 weights"
     if not isinstance(layer, Int8Linear):
@@ -341,10 +342,10 @@ def slow_form(layer: nn.Module) -> str | None:
 
 
 def check_forms(name: str, model: nn.Module) -> None:
-    """Raise unless a GPU's kernels support each linear of a model in its format.
+    """Check that a GPU's kernels support each linear of a model in its format.
 
     Raises:
-        UnsupportedError: with the recipe that runs.
+        UnsupportedError: they do not; the message has a recipe that runs.
     """
     slow = [form for layer in model.modules() if (form := slow_form(layer)) is not None]
     if not slow:

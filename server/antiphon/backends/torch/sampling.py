@@ -2,8 +2,8 @@
 
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. A row's draw
 depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step, stream,
-token), so a whole frame's is drawn in one pass before any logits exist. ``antiphon.models.philox`` is the
-same in numpy. Words of 32 bits are in int64 here.
+token), so the noise of a whole frame is drawn in one pass before any logits exist. ``antiphon.models.philox``
+is the same in numpy. Words of 32 bits are in int64 here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def gumbel_noise(seeds: Tensor, frames: Tensor, streams: Tensor, vocabulary: int
 
 
 NARROW_TOPK = 512
-"""The largest top-k that is found without sorting the whole vocabulary."""
+"""Largest top-k that is found without sorting the whole vocabulary."""
 
 
 def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | None, *, width: int) -> Tensor:
@@ -101,7 +101,7 @@ def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -
 class _Voice:
     """The sampling values of the current frame's audio: parameters ``[n]``.
 
-    ``noise`` is by codebook, and empty where each row is greedy or kernels draw it.
+    ``noise`` is by codebook, and empty if each row is greedy or kernels draw it.
     """
 
     temperature: Tensor
@@ -114,8 +114,8 @@ class _Voice:
 class Sampler:
     """The sampling parameters of S rows on a device.
 
-    State ``lm.recent`` int64 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last,
-    -1 where there is none. Padding, the end of padding and the initial token are no words.
+    State ``lm.recent`` int64 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last; -1 for
+    none. Padding, the end of padding and the initial token are not words.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class Sampler:
 
     @property
     def is_captured(self) -> bool:
-        """Whether its operations are captured, so that no caller's parameters may change them.
+        """Whether its operations are captured, so that they cannot depend on callers' parameters.
 
-        On a CPU they may: rows that are all greedy draw no noise there, and a small top-k sorts less.
+        On a CPU they can: if all rows are greedy no noise is drawn, and a small top-k sorts less.
         """
         return self._device.type != "cpu"
 
@@ -159,7 +159,7 @@ class Sampler:
         self._send(row)
 
     def _send(self, row: int) -> None:
-        """Bring a row's parameters to the device."""
+        """Copy a row's parameters to the device."""
         given = self._given
         self._floats[..., row] = torch.from_numpy(given.floats[..., row].copy())
         self._integers[..., row] = torch.from_numpy(given.integers[..., row].copy())
@@ -205,7 +205,8 @@ class Sampler:
         return tokens
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`; a frame's codebooks come in order."""
+        """See :class:`antiphon.backends.torch.generation.TokenChooser`; a frame's codebooks are passed in
+        order."""
         voice, kernels = self._voice, self._kernels
         assert voice is not None, "text comes first"
         if codebook == self._spec.dep_q - 1:

@@ -40,7 +40,7 @@ NO_ROW = -1
 class Run:
     """Neighbouring rows at neighbouring places, so that one view of a ring serves all of them.
 
-    ``filled`` is the most frames any of them has seen, this pass's included; None is no bound.
+    ``filled`` is the most frames that any of them has received, including this pass's; None is no bound.
     """
 
     place: int
@@ -77,8 +77,8 @@ def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = 
 class Step(ABC):
     """One tick's view of the state of n places.
 
-    A run of None is all rows of a ring, unchanged. ``filled`` bounds the frames that any row has seen, this
-    pass's included; None is no bound.
+    A run of None is all rows of a ring, unchanged. ``filled`` bounds the frames that any row has received,
+    including this pass's; None is no bound.
     """
 
     in_place: ClassVar[bool]
@@ -92,7 +92,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def idle(self) -> Tensor | None:
-        """Bool ``[n]``: places that take no part. None: all take part."""
+        """Bool ``[n]``: places that take no part; None if all take part. None: all take part."""
 
     @abstractmethod
     def read(self, name: str) -> Tensor:
@@ -134,7 +134,7 @@ class MaskedStep(Step):
     in_place = False
 
     def __init__(self, tensors: Mapping[str, Tensor], exec_mask: Tensor | None = None) -> None:
-        """Look at ``tensors``."""
+        """Start from ``tensors``."""
         self.tensors = dict(tensors)
         self.exec_mask = exec_mask
 
@@ -171,7 +171,7 @@ class MaskedStep(Step):
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
         """See the base class. Rows that do not advance keep their content.
 
-        As an indexed write it becomes ScatterND, whose slices are whole heads.
+        An indexed write becomes ScatterND, whose slices are whole heads.
         """
         ring = self.tensors[name]
         rows, heads = torch.arange(values.shape[0]), torch.arange(values.shape[1])
@@ -183,10 +183,10 @@ class PackedStep(Step):
     """A step over a list of rows, written in place; rows that are not in it are not touched.
 
     ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. Such a place
-    reads and writes an extra row at the end of small tensors. Rings have none: where kernels do not write
+    reads and writes an extra row at the end of small tensors. Rings have no such row: if kernels do not write
     them, a place without a row repeats the write of the first place with one. ``tensors`` are those of the
     whole state; ``table`` lists the rings in pages. ``runs`` is for attention without kernels, ``filled`` for
-    all. ``is_fused``: with Triton kernels, where a step has one.
+    all. ``is_fused``: with Triton kernels, for steps that have one.
     """
 
     in_place = True
@@ -277,7 +277,7 @@ class PackedStep(Step):
         return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
 
     def pairs(self, names: Collection[str]) -> PackedStep:
-        """For tensors whose rows are pairs, ``[rows, 2, ...]``: the step over each row of a pair."""
+        """The step over each row of a pair, for tensors whose rows are pairs, ``[rows, 2, ...]``."""
         tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
         half = torch.arange(2, device=self.rows.device)
 
@@ -297,7 +297,7 @@ class PackedStep(Step):
 
 
 def row_bytes(specs: Iterable[TensorSpec]) -> int:
-    """Bytes of state one row takes, before anything is allocated."""
+    """Bytes of state of one row, before anything is allocated."""
     return sum(spec.dtype.itemsize * prod(spec.shape) for spec in specs)
 
 
@@ -342,18 +342,18 @@ class State:
         }
 
     def share_pages(self) -> None:
-        """Let every row appear to have all its pages, for timing: rows share pages then."""
+        """Make every row appear to have all its pages, for timing; the rows then share pages."""
         if self.pool is not None and self.table is not None:
             self.pool.share()
             self.table.pages.copy_(torch.from_numpy(self.pool.table))
 
     def release(self, rows: NDArray[np.int32]) -> None:
-        """Take back the pages of rows that start anew, where rows share them."""
+        """Free the pages of rows that restart, if rows share them."""
         if self.pool is not None:
             self.pool.release(rows.tolist())
 
     def hold(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> None:
-        """Give rows the pages for ``positions [n]`` of their rings, where rows share pages.
+        """Give rows the pages for ``positions [n]`` of their rings, if rows share pages.
 
         Raises:
             StepError: fewer pages are free.
@@ -362,7 +362,7 @@ class State:
             self.table.pages.copy_(torch.from_numpy(self.pool.table), non_blocking=True)
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make the given rows like fresh ones, bit for bit: everything is erased, rings and voices too."""
+        """Reset rows to fresh ones, bit for bit: everything is erased, including rings and voices."""
         if self.pool is not None:
             self.pool.release(rows)  # a page's next row reads only what it wrote
         for row in rows:
@@ -373,11 +373,11 @@ class State:
                     self.tensors[name][self.table.pages[row]] = spec.fill
 
     def reset_rows(self, chosen: Tensor, prefix: str = "") -> None:
-        """Make rows fresh where ``chosen``, bool ``[S]`` on the device, is true.
+        """Reset the rows for which ``chosen``, bool ``[S]`` on the device, is true.
 
-        Without the host, so it can be captured, and at a cost that does not grow with rings: tensors with
+        It runs without the host, so it can be captured, and its cost does not grow with rings: tensors with
         ``is_kept`` are hidden by their position, not erased. With ``prefix`` only the tensors whose names
-        begin with it.
+        begin with it are reset.
         """
         for name, spec in self.specs.items():
             if name.startswith(prefix) and not spec.is_kept:
@@ -385,7 +385,7 @@ class State:
                 self.tensors[name][: self.rows].masked_fill_(chosen_rows, spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
-        """Copy one row: name to tensor of ``spec.shape``, rings only as far as they are filled.
+        """Copy one row: name to tensor of ``spec.shape``, rings only up to their filled part.
 
         Content of earlier sessions in the last page is zeroed.
         """
@@ -399,7 +399,7 @@ class State:
         return copies
 
     def _row(self, row: int) -> dict[str, Tensor]:
-        """All of a row; of rings in pages the begun ones."""
+        """All tensors of a row; of rings in pages, the begun ones."""
         own = {name: self.tensors[name][row] for name, spec in self.specs.items() if not spec.is_pooled}
         if self.table is not None:
             for name, spec in self.table.rings.items():
@@ -408,11 +408,11 @@ class State:
         return own
 
     def check(self, snapshot: Mapping[str, Tensor]) -> None:
-        """Raise UnsupportedError unless :meth:`restore` can take a snapshot."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept a snapshot."""
         check_state(snapshot, self.specs.values())
 
     def restore(self, row: int, snapshot: Mapping[str, Tensor]) -> None:
-        """Put a checked snapshot into a fresh row, which then continues bit-identically.
+        """Write a checked snapshot into a fresh row, which then continues bit-identically.
 
         Raises:
             StepError: rows share pages, and too few are free.
@@ -452,8 +452,8 @@ class State:
     ) -> PackedStep:
         """A step over rows named by the host, all of them by default.
 
-        ``filled`` bounds the frames that each has seen, this pass's included. ``apart``: attention processes
-        each row separately, so that its result does not depend on other rows.
+        ``filled`` bounds the frames that each has received, including this pass's. ``apart``: attention
+        processes each row separately, so that its result does not depend on other rows.
         """
         named = range(self.rows) if rows is None else rows
         bounds = [None] * len(named) if filled is None else filled

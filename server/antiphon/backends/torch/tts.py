@@ -1,4 +1,4 @@
-"""Text to speech on torch: the script sets the model's text input, a row has its voice."""
+"""Text to speech on torch: the script sets the model's text input, and each row has its voice."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _STAGES: Final = {True: "text", False: "lm"}
 
 @dataclass(slots=True)
 class ScriptedChooser:
-    """Samples as usual, but the text input is prescribed: ``choices`` int64 ``[n, 2]``.
+    """Samples as usual, but with prescribed text input: ``choices`` int64 ``[n, 2]``.
 
-    The first column is for a model that asks for a word, the second for one that does not. So the host, which
-    has the script, is not asked between a step's text and its audio. ``asked`` is the sampled token.
+    The first column is for a model that requests a word, the second for one that does not. The host, which
+    has the script, is therefore not needed between a step's text and its audio. ``asked`` is the sampled
+    token.
     """
 
     sampler: Sampler
@@ -57,12 +58,12 @@ class TorchTts(TorchRows):
         generator: Generator,
         conditions: Conditions,
     ) -> None:
-        """Take over loaded modules; ``conditions`` make cross-attention sources of voices."""
+        """Take ownership of loaded modules; ``conditions`` make cross-attention sources of voices."""
         super().__init__(spec, mimi, generator)
         self._conditions = conditions
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows; the former rows are freed first."""
+        """Allocate ``slots`` fresh rows; the former rows are freed first."""
         super().allocate(slots)
         self.pipeline.buffers.codes.fill_(ZERO)
         self._choices = torch.zeros(slots, 2, dtype=torch.int64, device=self._mimi.device)
@@ -70,7 +71,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def reset_rows(self, rows: IntArray) -> None:
-        """Make rows fresh, fast: rings are hidden instead of erased; voices are kept."""
+        """Reset rows fast: rings are hidden instead of erased; voices are kept."""
         self._state.release(rows)
         with self._runner.tick():
             self._choose("reset_rows", FRESH, rows, self.pipeline.reset_rows)
@@ -98,7 +99,7 @@ class TorchTts(TorchRows):
         return TextResult(self.text_tokens(places), pcm, stage_ms)
 
     def _run_lm(self, places: BatchLayout, *, is_silent: bool) -> None:
-        """A step of the language model; within the audio delay, ``is_silent``, the only stage."""
+        """A step of the language model; it is the only stage within the audio delay (``is_silent``)."""
         pipeline, choices = self.pipeline, self._choices[: places.count]
         sampler = pipeline.sampler
         assert sampler is not None
@@ -118,7 +119,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Tensor]:
-        """Keys and values of a voice, None for no voice; guidance moves away from no voice."""
+        """Keys and values of a voice, None for no voice; guidance uses no voice as its contrast."""
         assert self._generator is not None
         said = self._conditions.source(None if prompt is None else prompt.speakers)
         sources = [said, self._conditions.source(None)][: self._generator.sequences]

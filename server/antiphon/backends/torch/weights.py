@@ -1,9 +1,10 @@
 """From published safetensors to our parameter names, and the conditions of a tts model.
 
-**Conditions** are the inputs of a tts model apart from text: a voice, and how closely to follow it.
-``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi are the rule: a voice
-is the source of cross-attention, as many positions for every row; a choice from a table is added to every
-input. Computed in float32, once: a voice becomes keys and values of a row, a choice a constant of the model.
+**Conditions** are the inputs of a tts model apart from text: a voice, and the strength of its effect. The
+rule is that of ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi: a
+voice is the source of cross-attention, with the same number of positions for every row; a choice from a table
+is added to every input. They are computed in float32, once: a voice becomes keys and values of a row, a
+choice a constant of the model.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def load_mimi(
     *,
     attention: str = "torch",
 ) -> Mimi:
-    """Load a published Mimi file for its first ``codebooks`` levels; Mimi.prepare is still to be called.
+    """Load a published Mimi file for its first ``codebooks`` levels; the caller then calls Mimi.prepare.
 
     Mimi computes in float32, whatever the dtype of the file.
 
@@ -80,7 +81,7 @@ def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, T
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a module on the meta device its tensors: every one of them and no other.
+    """Give a module on the meta device its tensors: exactly those that it has.
 
     Raises:
         CheckpointFormatError: names or shapes differ; the message counts and lists them.
@@ -153,7 +154,7 @@ def load_lm(
         adapters = dict(pair for item in load_file(lora).items() for pair in renamed(*item, sets))
         merge_lora(tensors, adapters, float(config.get("lora_scaling", 2.0)))
     if family == "hibiki":
-        # As upstream: the model gets padding in place of an end of text that is sampled too early.
+        # As upstream: padding replaces an end of text that is sampled too early.
         tensors["text_emb.weight"][2] = tensors["text_emb.weight"][3]
     assign(model, tensors, path)
     entry = description_entry(config, family)
@@ -168,7 +169,7 @@ def lm_tensors(
     """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
 
     With ``keep_rounded``, a quantised weight remains so, with its parts: ``X.scale``, and ``X.prescale`` and
-    ``X.step`` where they exist.
+    ``X.step`` if they exist.
     """
     wanted, sets = model.state_dict().keys(), stored_sets(model.config)
     tensors: dict[str, Tensor] = {}
@@ -194,7 +195,7 @@ def lm_tensors(
 
 
 def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
-    """Our name for one tensor, or several where a depformer projection stacks its steps' weights."""
+    """Our name for one tensor, or several if a depformer projection stacks its steps' weights."""
     for pattern, replacement in _RENAMES:
         name = pattern.sub(replacement, name)
     stacked = _STACKED.match(name)
@@ -291,7 +292,7 @@ class Conditions:
 
     @property
     def pair(self) -> Tensor | None:
-        """The addend of a guided row's inputs, ``[2, dim]``: conditioned, and not."""
+        """The addend of a guided row's inputs, ``[2, dim]``: conditioned and unconditioned."""
         if self.constant is None or self.untold is None:
             return None
         return torch.cat([self.constant, self.untold])
@@ -339,7 +340,7 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
 
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:
-    """The vector ``[1, dim]`` of the chosen entry of a table; without that entry, of no choice."""
+    """The vector ``[1, dim]`` of the chosen entry of a table; without that entry, the vector of no choice."""
     index = chosen_entry(config, name)
     return _no_choice(published, config, name) if index is None else embed_choice(published, name, index)
 

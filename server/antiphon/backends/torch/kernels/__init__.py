@@ -1,1 +1,1 @@
-"""Triton kernels and their launches; nothing here is imported where they do not run."""
+"""Triton kernels and their launches; nothing here is imported if they do not run."""

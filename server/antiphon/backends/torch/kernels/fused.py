@@ -19,7 +19,7 @@ from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
-"""The implementations of a frame; "auto" is the kernels where they can run, else torch's attention."""
+"""The implementations of a frame; "auto" is the kernels if they can run, else torch's attention."""
 
 DEVICES: Final = ("cuda",)
 """Kinds of devices that run the kernels; in tests a CPU, which interprets them."""
@@ -33,8 +33,8 @@ LEAST_HEAD_DIM: Final[Mapping[KVForm, int]] = {
 """The narrowest heads that compile: a product of bytes sums at least 32, and 4-bit keys are two products."""
 
 MOST_POSITIONS: Final = 8192
-"""The longest past and frame of a convolution together: a program holds a channel's in registers. A frame
-of Mimi has 1,920 elements; a prompt read in one pass has more.
+"""Longest past and frame of a convolution together: a program holds a channel's in registers. A frame of Mimi
+has 1,920 elements; a prompt read in one pass has more.
 """
 
 
@@ -47,7 +47,7 @@ def has_triton() -> bool:
 def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) -> bool:
     """Whether one frame runs on Triton kernels: its attention, and every other operation that has one.
 
-    ``kv`` is how the keys and values that it reads are kept.
+    ``kv`` is the format of the keys and values that it reads.
 
     Raises:
         UnsupportedError: they were requested by name, and :func:`missing_for_kernels` returns a reason.
@@ -61,7 +61,8 @@ def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) ->
 
 
 def missing_for_kernels(device: torch.device, head_dim: int, kv: KVForm) -> list[str]:
-    """What the kernels lack, as text: a GPU that is new enough, Triton, a width of heads."""
+    """The missing requirements of the kernels, as text: a GPU that is new enough, Triton, a width of
+    heads."""
     capability, least = LEAST_CAPABILITY, LEAST_HEAD_DIM[kv]
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)

@@ -34,7 +34,7 @@ def as_limbs(values, largest, line):
 def low_products(rows, packed):
     """Int8 ``[16, N]`` times the first of two numbers of 4 bits in each int8 ``[M, N]``: int32 ``[16, M]``.
 
-    Only masks: of them LLVM makes operations of four bytes, of shifts it makes one for each byte.
+    It uses only masks: LLVM compiles masks to operations on four bytes, but shifts to one for each byte.
     """
     signs = tl.dot(rows, tl.trans(packed & 8), out_dtype=tl.int32)
     return tl.dot(rows, tl.trans(packed & 7), -signs, out_dtype=tl.int32)
@@ -82,11 +82,11 @@ def attend_limbs(
     """One split for one query. A row has ``PAGES`` pages of ``PAGE`` slots; V's are transposed: ``[WIDTH,
     PAGE]``.
 
-    A query's last split joins all splits; a place's last query rounds all queries, where requested. A place
-    has one ticket per query and one more. The query and the softmax weights are two limbs each, in the first
-    two of the sixteen rows that are a matrix unit's least. So no element is converted on its own. Of packed
-    keys or values a byte holds columns c and c + WIDTH / 2: each half is a product of its own, and the factor
-    of 16 goes into a scale.
+    A query's last split joins all splits; a place's last query rounds all queries, if requested. A place has
+    one ticket per query and one more. The query and the softmax weights are two limbs each, in the first two
+    of the sixteen rows that a matrix unit needs. Therefore no element is converted separately. A byte of
+    packed keys or values has columns c and c + WIDTH / 2: each half is a separate product, and the factor of
+    16 is part of a scale.
     """
     split, line_of_q, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both
@@ -138,7 +138,7 @@ def attend_limbs(
         is_seen = slot < filled
         page = tl.sum(tl.where(number == start // PAGE, pages, 0), 0)
         held = ((page * kv_heads + kv_head) * PAGE).to(tl.int64)
-        k = tl.load(k_ptr + held * K_WIDTH + k_tile)  # a whole page is there; unseen slots have weight 0
+        k = tl.load(k_ptr + held * K_WIDTH + k_tile)  # a whole page exists; unseen slots have weight 0
         if IS_K_PACKED:
             products = low_products(limbs, k) * 16
             products = tl.dot(second_limbs, tl.trans(k & -16), products, out_dtype=tl.int32)

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.rows`: they prepare rows, and multiply them."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.rows`, which prepare rows and multiply them."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -36,7 +36,7 @@ def gated(x, value, dtype):
 
 @triton.jit
 def is_last(ticket_ptr, programs):
-    """Whether all other programs with this ticket have arrived; their stores can be read then.
+    """Whether all other programs with this ticket have arrived; then their stores can be read.
 
     The ticket is 0 before the first and after the last of them.
     """
@@ -208,7 +208,7 @@ def multiply_rows(
 ):
     """A tile of int8 rows times int8 weight: exact in int32, scaled back in float32, a residual added.
 
-    Tiles of the same columns are neighbours, so that all but the first find the weight in the cache.
+    Tiles of the same columns are neighbours, so that all but the first have the weight in the cache.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -249,8 +249,8 @@ def input_tile(
 ):
     """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or unchanged.
 
-    ``IS_SPREAD``: each thread reads its part of alpha, so that none waits for another; else it is read once,
-    which takes less shared memory while other loads are in flight.
+    ``IS_SPREAD``: each thread reads its part of alpha, without waiting for another; else it is read once,
+    which needs less shared memory while other loads are in flight.
     """
     is_inside = (place < count)[:, None] & (depth < DEPTH)[None, :]
     at = x_ptr + place.to(tl.int64)[:, None] * row_stride + depth[None, :]
@@ -287,9 +287,9 @@ def make_and_multiply(
 ):
     """The results of ``prepare_rows`` and ``multiply_rows``, in one launch, for at most PLACES rows.
 
-    Each program prepares all rows, as int8, for its own columns; a tile of ROWS, the least of its units, has
-    each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and the output is SiLU
-    of the first half times the second.
+    Each program prepares all rows, as int8, for its own columns; a tile of ROWS, the smallest of its units,
+    has each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and the output is
+    SiLU of the first half times the second.
     """
     TIMES: tl.constexpr = ROWS // PLACES  # noqa: N806
     place = tl.arange(0, PLACES)
@@ -317,7 +317,7 @@ def make_and_multiply(
             tl.broadcast_to(step[:, None], (PLACES, BLOCK)),
             tl.broadcast_to(inverse[:, None], (PLACES, BLOCK)),
         )
-        # A maximum of one number each: its input is computed once, not for every copy of a row.
+        # A maximum of one number each: its input is computed once, instead of for every copy of a row.
         few = tl.max(tl.reshape(few, (PLACES, BLOCK, 1)), 2).to(tl.int8)
         rows = tl.reshape(tl.broadcast_to(few[:, None, :], (PLACES, TIMES, BLOCK)), (ROWS, BLOCK))
         is_inside = is_column[:, None] & (depth < DEPTH)[None, :]

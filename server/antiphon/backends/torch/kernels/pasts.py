@@ -1,6 +1,6 @@
 """The past of a causal convolution on a GPU: joined with a frame, and replaced, in one launch.
 
-Not measured: the kernel has been run on no GPU yet.
+Not measured: the kernel has not been run on a GPU.
 """
 
 # A kernel's arguments take no Python types, and its constants are capitals:

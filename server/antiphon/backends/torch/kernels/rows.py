@@ -1,11 +1,11 @@
 """Linear layers on a GPU in two launches: one kernel prepares the input's rows, one multiplies. A few rows
-take one launch: every program prepares them again, which costs less than another launch.
+need one launch: every program prepares them again, which costs less than another launch.
 
 The integers are those of :mod:`antiphon.backends.torch.quantised`: rows are rounded where they are computed
 (after a norm, a gate, an attention), and the product is scaled back, and a residual added, in the kernel that
 multiplies: no int32 leaves the registers.
 
-Not measured: the kernels have been run on no GPU yet.
+Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.models.costs import makes_rows, tile_of
 
 MANY_ELEMENTS = 8192
-"""Elements of a row above which a program has 32 warps, not 8: with 16 it has 1,400 instructions."""
+"""Elements of a row above which a program has 32 warps instead of 8: with 16 it has 1,400 instructions."""
 
 PIECE = 1024
 """Elements of a program of the simplest kernels."""
@@ -45,7 +45,7 @@ PIECE = 1024
 class LinearInput:
     """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or unrounded with None.
 
-    ``dtype`` is their dtype, or that before rounding. ``is_unmade``: the product applies the ``norm``, where
+    ``dtype`` is their dtype, or that before rounding. ``is_unmade``: the product applies the ``norm``, if
     there is one, and the rounding.
     """
 
@@ -68,14 +68,14 @@ def rounds(linear: nn.Module) -> bool:
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
-    """Rows ``[n, in]`` for a linear: one launch if it takes many of them rounded, else none."""
+    """Rows ``[n, in]`` for a linear: one launch if there are many and it needs them rounded, else none."""
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
     return _unmade(x) if makes_rows(*x.shape) else _prepared(x, x.shape[1], is_rounded=True)
 
 
 def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
-    """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm our models have."""
+    """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm of our models."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
         if makes_rows(*x.shape) and rounds(linear):
             return _unmade(x, norm)
@@ -84,7 +84,7 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
 
 
 def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
-    """Rows of ``linear_in`` to those of ``linear_out``: the product gates a few rows; more take a launch."""
+    """Rows of ``linear_in`` to those of ``linear_out``: the product gates a few rows; more need a launch."""
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
         return plain_rows(_made_and_multiplied(block.linear_in, rows, is_gated=True), block.linear_out)

@@ -31,7 +31,7 @@ def write_window(
     tickets of 0.
 
     Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
-    positions, and their results are undefined.
+    positions; their results are undefined.
     """
     place = tl.program_id(0).to(tl.int64)
     position_at = position_ptr + tl.load(at_ptr + place)
@@ -93,8 +93,8 @@ def turn_and_write(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and
-    written. A place has COUNT positions, one after the other.
+    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and written.
+    A place has COUNT consecutive positions.
 
     A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in
     one piece; a rounded ring is in pages, its values transposed, in 8 bits or packed in 4.

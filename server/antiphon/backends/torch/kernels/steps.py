@@ -1,8 +1,8 @@
 """Transformer layers of one frame on a GPU, as a few kernels each, and decode attention over the KV ring.
 
-The same arithmetic as ``transformer.py`` and ``lm.py``, whose modules they run: nine launches for a layer
-over a ring in INT8 (six of up to four rows, ten in full precision), twelve for one of Mimi's, and eight for
-one of the depformer (six of up to sixteen rows, five of four).
+The arithmetic is that of ``transformer.py`` and ``lm.py``, whose modules it runs: nine launches for a layer
+over a ring in INT8 (six for up to four rows, ten in full precision), twelve for one of Mimi's, and eight for
+one of the depformer (six for up to sixteen rows, five for four).
 
 Decode attention is two Triton kernels, in the ring's dtype or its INT8. Flash-Decoding (Dao et al. 2023): the
 ring is cut into splits, each with a softmax of its own. A second kernel joins several splits; for an INT8
@@ -11,7 +11,7 @@ each one's filled length; a place without a row reads nothing. Integer matrix un
 program per query: queries that share a key-value head share its keys through the cache.
 ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 
-Not measured: the kernels have been run on no GPU yet.
+Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ SPLIT_SLOTS = 256
 """Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a GPU."""
 
 BLOCK_BYTES = 16384
-"""Keys in one tile: two stages of keys and values fit into the 99 KiB of a program on the smaller GPUs."""
+"""Bytes of keys in one tile: two stages of keys and values fit into the 99 KiB of a program on the smaller
+GPUs."""
 
 MOST_BLOCK_SLOTS = 64
 """The most ring slots in one tile."""
 
 LEAST_QUERIES = 16
-"""Rows of a tile of queries: the least of the matrix units, for any number of queries."""
+"""Rows of a tile of queries: the minimum of the matrix units, for any number of queries."""
 
 
 def block_slots_of(width: int, element_bytes: int) -> int:
@@ -101,12 +102,13 @@ def decode_attention(
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
     ``rows`` int64 ``[n]``, contiguous, is each one's place in the ring; -1 is no row, and gets zeros.
-    ``length``: no row has filled more slots. D is a power of two from LEAST_HEAD_DIM. ``split_slots`` is a
+    ``length``: no row has more filled slots. D is a power of two from LEAST_HEAD_DIM. ``split_slots`` is a
     multiple of ``block_slots``. For a ring in pages it is a power of two and at least PAGE_SLOTS. If
-    ``block_slots`` is None, it suits the GPU; for an INT8 ring it is always PAGE_SLOTS. Query t sees the ring
-    up to its own position, as with :meth:`KVRing.read` and the mask of a Window (``transformer.py``). For an
-    INT8 ring, ``tickets`` come from :func:`new_tickets` for ``H * T`` queries (None: made here, in a launch),
-    and ``rounded`` receives one query's output ``[n, H * D]`` in INT8 too, with its scales ``[n]``.
+    ``block_slots`` is None, the size is chosen for the GPU; for an INT8 ring it is always PAGE_SLOTS. Query t
+    attends to the ring up to its own position, as with :meth:`KVRing.read` and the mask of a Window
+    (``transformer.py``). For an INT8 ring, ``tickets`` come from :func:`new_tickets` for ``H * T`` queries
+    (None: made here, in a launch), and ``rounded`` receives one query's output ``[n, H * D]`` in INT8 too,
+    with its scales ``[n]``.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1], ring.capacity
@@ -165,7 +167,7 @@ class FrameWindow:
 def open_window(
     name: str, config: TransformerConfig, compute: Compute, step: PackedStep, count: int, length: int
 ) -> FrameWindow:
-    """Let the transformer of this name advance by ``count`` positions, in one launch."""
+    """Advance the transformer of this name by ``count`` positions, in one launch."""
     at, half = step.at, config.head_dim // 2
     places, has_turn = len(at), config.rope != "none"
     first, slots = at.new_empty(places), at.new_empty(places, count)
@@ -184,7 +186,7 @@ def open_window(
 
 
 def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
-    """One layer and one frame of each place: ``[n, T, dim]`` to the same, rings written."""
+    """One layer and one frame of each place: ``[n, T, dim]`` to the same; rings are written."""
     attention, flat = layer.self_attn, x.flatten(0, 1)
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
@@ -216,12 +218,13 @@ def tokens_embedded(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tenso
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor:
-    """``[n, dim]``, normed: one launch for the norm our models have."""
+    """``[n, dim]``, normed: one launch for the norm of our models."""
     return normed_rows(x, norm, nn.Identity()).values
 
 
 def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
-    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; the ring gets the rest."""
+    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; keys and values are written to
+    the ring."""
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
     places, count = window.slots.shape
     shape = (places, config.heads, count, config.head_dim)

@@ -1,4 +1,4 @@
-"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.tokens`: they choose and delay tokens."""
+"""The Triton kernels of :mod:`antiphon.backends.torch.kernels.tokens`, which choose and delay tokens."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803
@@ -53,7 +53,7 @@ def weigh_words(
 
 @triton.jit
 def remember_words(token_ptr, recent_ptr, at_ptr, padding, end_padding, initial, WORDS: tl.constexpr):
-    """Append one place's token to its recent words and drop the oldest; some tokens are no words.
+    """Append one place's token to its recent words and drop the oldest; some tokens are not words.
 
     A warp reads all words before it writes one.
     """
@@ -120,11 +120,12 @@ def choose_tokens(
     NOISY: tl.constexpr,
     IS_SCALED: tl.constexpr,
 ):
-    """One row's token: the largest of its top k after adding noise, or the largest of all where greedy.
+    """One row's token: the largest of its top k after adding noise, or the largest of all if greedy.
 
     The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until exactly k do.
     Those are listed, PIECE of the vocabulary at a time, after their count ``list [rows, 1 + BLOCK]``, and
-    noise is drawn for them only, NOISY at a time. ``IS_SCALED``: logits are over their temperature already.
+    noise is drawn for them only, NOISY at a time. ``IS_SCALED``: logits are already divided by their
+    temperature.
     """
     row = tl.program_id(0).to(tl.int64)
     logits_at = logits_ptr + row * logits_row_stride
@@ -132,7 +133,7 @@ def choose_tokens(
     if not IS_SCALED:
         inverse = tl.load(inverse_ptr + row)
     token = tl.arange(0, BLOCK)
-    # Values outside are 0, which is below the key of every number.
+    # Invalid values are 0, which is below the key of every number.
     key = tl.where(token < vocabulary, key_of(scaled_logits(logits_at, token, vocabulary, inverse)), 0)
     if tl.load(temperature_ptr + row) == 0.0:
         tl.store(token_ptr + row, lowest_of(token, key == tl.max(key, 0), BLOCK).to(tl.int64))
@@ -148,12 +149,12 @@ def choose_tokens(
         reached = tl.where(more >= k, more, reached)
         edge = tl.where(more >= k, edge | bit, edge)
         bit = bit >> 1
-    end = tl.full((), BLOCK, tl.int32)  # equals of the bound are kept up to here
+    end = tl.full((), BLOCK, tl.int32)  # values equal to the bound are kept up to here
     if reached > k:
         spare = k - tl.sum((key > edge).to(tl.int32), 0)
         step = end // 2
         end = tl.full((), 0, tl.int32)
-        while step > 0:  # of equals the lowest ids are kept
+        while step > 0:  # of equal values the lowest ids are kept
             fewer = tl.sum(((key == edge) & (token < end + step)).to(tl.int32), 0)
             end = tl.where(fewer <= spare, end + step, end)
             step = step // 2

@@ -1,7 +1,7 @@
-"""Tokens by Triton kernels, by the rules of ``docs/sampling.md``: as ``sampling.py``, with noise for the
+"""Tokens by Triton kernels, with the rules of ``docs/sampling.md`` and of ``sampling.py``, with noise for the
 candidates only.
 
-Not measured: the kernels have been run on no GPU yet.
+Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.backends.torch.kernels.token_kernels import (
 )
 
 MOST_TOKENS = 32768
-"""The largest vocabulary of a program's registers: 32 tokens per thread, of 32 warps."""
+"""The largest vocabulary for a program's registers: 32 tokens per thread, of 32 warps."""
 
 NOISY_PER_WARP = 32
 """Candidates for which noise is drawn at once, one per thread."""
@@ -30,7 +30,7 @@ TOKENS_PER_WARP = 256
 """Tokens of a vocabulary per warp of a program, of 8 to 32 warps."""
 
 PIECE = 8192
-"""Tokens that a program compares together, once it knows the bound of the top k: 8 per thread."""
+"""Tokens that a program compares together once it has the bound of the top k: 8 per thread."""
 
 WORDS_PIECE, WEIGHED = 8, 256
 """Recent words, and tokens, that a program compares at once."""
@@ -52,7 +52,7 @@ class Draw:
 def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: int) -> Tensor:
     """A token per row: logits ``[n, V]`` times ``inverse [n]``, of a stream of noise, to int64 ``[n]``.
 
-    V is at most MOST_TOKENS. ``inverse`` None: they have been multiplied.
+    V is at most MOST_TOKENS. ``inverse`` None: they are already multiplied.
     """
     rows, vocabulary = logits.shape
     assert logits.stride(1) == 1
@@ -90,7 +90,8 @@ class TextWeights:
 
 
 def weighed_text(logits: Tensor, words: TextWeights) -> Tensor:
-    """Logits ``[n, V]`` to float32 ``[n, V]``: penalised, over their temperature, padding's bonus added."""
+    """Logits ``[n, V]`` to float32 ``[n, V]``: penalised, divided by their temperature, padding's bonus
+    added."""
     rows, vocabulary = logits.shape
     assert logits.stride(1) == 1
     out = torch.empty(rows, vocabulary, device=logits.device)

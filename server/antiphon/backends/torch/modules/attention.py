@@ -57,12 +57,12 @@ class KVRing:
     """Names and shapes of one layer's ring.
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
-    ``p mod capacity``. The state tensor ``position`` counts them. Rounded by ``form`` they are int8 and
-    ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 hold one scale per token and head,
+    ``p mod capacity``. The state tensor ``position`` counts them. Rounded by ``form`` they are int8, and
+    ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale per token and head,
     computed when the token is written: a scale fixed in advance fails on audio, whose keys have far outliers.
     Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units need the
     summed axis to be contiguous, which is a head's width for keys, and the slots for values. In INT4 a byte
-    holds elements d and d + D / 2, so D is halved and each token has bytes of its own.
+    has elements d and d + D / 2, so D is halved and each token has its own bytes.
     """
 
     name: str
@@ -102,7 +102,7 @@ class KVRing:
         return self.read_part(step, run, "k", length), self.read_part(step, run, "v", length)
 
     def view(self, step: PackedStep) -> RingView:
-        """Return a view of the ring of all rows; nothing is converted or copied."""
+        """A view of the ring of all rows, without conversion or copies."""
         k, v = (step.whole(f"{self.name}.{part}") for part in ("k", "v"))
         pages = step.pages(f"{self.name}.k")
         if not self.form.is_rounded:
@@ -129,8 +129,8 @@ VOICE_PARTS = ("cross_k", "cross_v")
 
 
 LARGEST = 1e15
-"""Bound on queries, keys and values: no score overflows, so masked positions have weight 0. Without it, a
-session's NaN in its row's ring would return through a weight of zero.
+"""Limit on queries, keys and values: no score overflows, so masked positions have weight 0. Without it, a
+session's NaN in its row's ring would propagate through a weight of zero.
 """
 
 
@@ -138,7 +138,7 @@ session's NaN in its row's ring would return through a weight of zero.
 class Compute:
     """The arithmetic of a network: ``dtype`` is that of weights and activations.
 
-    Attention runs in ``kv_dtype``, which the ring has too; None is ``dtype``. ``attention`` chooses its
+    Attention runs in ``kv_dtype``, the dtype of the ring; None is ``dtype``. ``attention`` chooses its
     implementation, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
@@ -171,7 +171,7 @@ class Window:
     """The common values of all layers in one forward pass by torch's own operations.
 
     ``slots [n, W]``: the slots of its last W positions. ``wide``: attend to the old ring plus this pass's own
-    keys (several frames at once), instead of writing first and reading the ring only (one frame).
+    keys (several frames at once), instead of writing first and reading only the ring (one frame).
     """
 
     slots: Tensor
@@ -183,7 +183,7 @@ class Window:
 def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
     """Attention run by run, ``[n, H, T, D]`` to the same; places outside of all runs get zeros.
 
-    ``attend`` takes the queries of a run, and its number.
+    ``attend`` gets the queries of a run, and its number.
     """
     if len(runs) == 1 and (runs[0] is None or runs[0].count == q.shape[0]):
         return attend(q, 0)
@@ -209,7 +209,7 @@ class SelfAttention(nn.Module):
     """Causal attention over a KV ring. Weights: ``in_proj`` (q, k, v stacked) and ``out_proj``."""
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.config, self.compute = config, compute
         self.in_proj = Linear(config.dim, config.dim + 2 * config.kv_dim, dtype=compute.dtype)
@@ -266,7 +266,7 @@ class CrossAttention(nn.Module):
     """
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.name, self.config, self.dtype = name, config, compute.dtype
         self.in_proj = Linear(config.dim, 3 * config.dim, dtype=compute.dtype)
@@ -299,7 +299,7 @@ class TransformerLayer(nn.Module):
     """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         dim, dtype = config.dim, compute.dtype
         self.self_attn = SelfAttention(name, config, compute)
@@ -340,7 +340,7 @@ class DepformerLayer(nn.Module):
     """One layer, with ``sets`` sets of projections and feed-forwards, and common norms."""
 
     def __init__(self, config: DepformerConfig, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.dim, self.kv_dim, self.head_dim = config.dim, config.kv_dim, config.head_dim
         out_dim = config.dim + 2 * config.kv_dim
@@ -369,10 +369,10 @@ class DepformerLayer(nn.Module):
 
 
 class DepformerParts(nn.Module):
-    """The weights: what a step reads, its layers, and its head."""
+    """The weights: inputs of a step, its layers, and its head."""
 
     def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the parts without weights, which are loaded later."""
         super().__init__()
         self.config, self.dtype = config, compute.dtype
         dim, dtype, steps = config.dim, compute.dtype, config.steps

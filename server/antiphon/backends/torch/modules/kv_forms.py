@@ -25,7 +25,7 @@ class KVForm(StrEnum):
 
     @property
     def is_rounded(self) -> bool:
-        """Whether keys and values are whole numbers, each token and head with a scale of its own."""
+        """Whether keys and values are whole numbers with a separate scale for each token and head."""
         return self is not KVForm.COMPUTE
 
     def is_packed(self, part: str) -> bool:
@@ -57,5 +57,5 @@ def pack_halves(values: Tensor) -> Tensor:
 
 
 def unpack_halves(packed: Tensor) -> Tensor:
-    """The reverse of :func:`pack_halves`."""
+    """Reverse :func:`pack_halves`."""
     return torch.cat([(packed << 4) >> 4, packed >> 4], dim=-1)

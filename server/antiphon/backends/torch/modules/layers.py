@@ -1,4 +1,4 @@
-"""Layers that hold no state: linears, norms, embeddings, feed-forward blocks, rotary positions."""
+"""Layers without state: linears, norms, embeddings, feed-forward blocks, rotary positions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.models.architecture import gated_hidden
 from antiphon.models.delays import ZERO
 
 PACKED_FOR_ROWS = 16
-"""Rows of input for which the packed layout is chosen. Measured at 1 to 16 rows: this layout is the best
-or within 2 % of it, while the one chosen for a single row takes up to 1.8 times as long.
+"""Rows of input for which the packed layout is chosen. Measured at 1 to 16 rows: this layout is the best or
+within 2 % of it, while the layout for a single row takes up to 1.8 times as long.
 """
 
 
@@ -32,7 +32,7 @@ class Linear(nn.Module):
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool = False, dtype: torch.dtype | None = None
     ) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
@@ -53,7 +53,8 @@ class Linear(nn.Module):
         return linear
 
     def pack(self) -> None:
-        """Replace the weight by oneDNN's layout. CPU only, irreversible; no effect where oneDNN has none."""
+        """Replace the weight by oneDNN's layout. CPU only, irreversible; no effect if oneDNN has no such
+        layout."""
         if self.weight.device.type != "cpu" or self.packed is not None or not can_pack(self.weight.dtype):
             return
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, PACKED_FOR_ROWS)
@@ -68,7 +69,8 @@ class Linear(nn.Module):
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN has a layout for weights of this type on this CPU: without AVX-512 none of 16 bits."""
+    """Whether oneDNN has a layout for weights of this type on this CPU; without AVX-512 it has none for 16
+    bits."""
     supported = {
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
@@ -84,7 +86,7 @@ def weight_bytes(module: nn.Module) -> int:
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Pack every linear of a module that lives on a CPU. See :meth:`Linear.pack`."""
+    """Pack every linear of a module on a CPU. See :meth:`Linear.pack`."""
     for child in module.modules():
         if isinstance(child, Linear):
             child.pack()
@@ -97,7 +99,7 @@ class RMSNorm(nn.Module):
     """
 
     def __init__(self, dim: int, *, eps: float, in_float32: bool, dtype: torch.dtype | None = None) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.eps, self.in_float32 = eps, in_float32
         self.alpha = nn.Parameter(torch.empty(1, 1, dim, dtype=dtype), requires_grad=False)
@@ -113,7 +115,7 @@ class LayerNorm(nn.Module):
     """Layer normalisation with weight and bias; computed in float32 when ``in_float32``."""
 
     def __init__(self, dim: int, *, eps: float, in_float32: bool, dtype: torch.dtype | None = None) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.eps, self.in_float32 = eps, in_float32
         self.weight = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
@@ -130,7 +132,7 @@ class LayerScale(nn.Module):
     """Multiply each channel by a learnt number (Touvron et al. 2021)."""
 
     def __init__(self, dim: int, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.scale = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
 
@@ -140,12 +142,12 @@ class LayerScale(nn.Module):
 
 
 def make_scale(dim: int, dtype: torch.dtype, *, wanted: bool) -> nn.Module:
-    """A layer scale, or nothing where a configuration has none."""
+    """A layer scale, or an identity if the configuration has none."""
     return LayerScale(dim, dtype) if wanted else nn.Identity()
 
 
 def make_norm(kind: str, dim: int, dtype: torch.dtype | None = None) -> nn.Module:
-    """The layer a configuration's ``norm`` names.
+    """The layer for a configuration's ``norm``.
 
     Raises:
         UnsupportedError: no published model uses that name.
@@ -191,16 +193,16 @@ def rotation(positions: Tensor, head_dim: int, max_period: float, *, interleaved
 
 
 class TokenEmbedding(nn.Module):
-    """One stream's table ``weight [entries, width]``, projected to ``dim`` where the width is lower.
+    """One stream's table ``weight [entries, width]``, projected to ``dim`` if the width is lower.
 
-    With ``demux`` a token carries two: ``first + entries * (second + 1)``; both use the table, each its
+    With ``demux`` a token combines two: ``first + entries * (second + 1)``; both use the table, each with its
     own projection (``out1``, ``out2``), and a second of -1 adds nothing (tts-1.6b's text of two voices).
     """
 
     def __init__(
         self, entries: int, dim: int, dtype: torch.dtype, *, low_rank: int | None = None, demux: bool = False
     ) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         width = low_rank or dim
         self.entries = entries
@@ -224,10 +226,11 @@ class TokenEmbedding(nn.Module):
 
 
 class StreamEmbeddings(nn.Module):
-    """The tables of all audio streams in one, ``weight [streams * entries, dim]``; their entries add up."""
+    """The tables of all audio streams in one, ``weight [streams * entries, dim]``; their entries are added
+    up."""
 
     def __init__(self, streams: int, entries: int, dim: int, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.streams, self.entries = streams, entries
         self.weight = nn.Parameter(torch.empty(streams * entries, dim, dtype=dtype), requires_grad=False)
@@ -252,7 +255,7 @@ class PlainFeedForward(nn.Module):
     """``linear2(gelu(linear1(x)))``."""
 
     def __init__(self, dim: int, hidden: int, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.linear1 = Linear(dim, hidden, dtype=dtype)
         self.linear2 = Linear(hidden, dim, dtype=dtype)
@@ -267,7 +270,7 @@ class GatedFeedForward(nn.Module):
     """``linear_out(act(a) * b)``, with ``a, b`` the halves of ``linear_in(x)`` (Shazeer 2020)."""
 
     def __init__(self, activation: str, dim: int, feed_forward: int, dtype: torch.dtype) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UnsupportedError(f"gating is {activation!r}; it can be none, {', '.join(ACTIVATIONS)}")
@@ -284,7 +287,7 @@ class GatedFeedForward(nn.Module):
 
 
 def make_feed_forward(gating: str, dim: int, feed_forward: int, dtype: torch.dtype) -> nn.Module:
-    """The block a configuration's ``gating`` names."""
+    """The block for a configuration's ``gating``."""
     if gating == "none":
         return PlainFeedForward(dim, feed_forward, dtype)
     return GatedFeedForward(gating, dim, feed_forward, dtype)

@@ -2,8 +2,8 @@
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
 sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
-live within one call and are no part of the state. Steps have their own weights, shared between steps where a
-schedule says so.
+exist only within one call and are not part of the state. Steps have separate weights, or share them if a
+schedule defines it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Depformer(DepformerParts):
     """Generates ``steps`` audio tokens from the main transformer's output and the text token."""
 
     def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layers without weights, which are loaded later."""
         super().__init__(config, compute)
-        # The attention of the language model is requested by name; these heads may not suit its kernels.
+        # The attention of the language model is requested by name; its kernels may not support these heads.
         self._attention = "torch" if compute.attention == "torch" else "auto"
 
     def join_inputs(self) -> None:
@@ -83,8 +83,8 @@ class Depformer(DepformerParts):
 class LanguageModel(nn.Module):
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
-    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights hold steps without audible output, and these
-    are neither loaded nor run. ``condition [1, dim]``, where there is one, is added to every input.
+    ``steps`` may be lower than ``dep_q``: PersonaPlex's weights contain steps without audible output, which
+    are neither loaded nor run. ``condition [1, dim]``, if given, is added to every input.
     """
 
     condition: Tensor | None
@@ -97,7 +97,7 @@ class LanguageModel(nn.Module):
         cross_positions: int = 0,
         compute: Compute = PLAIN,
     ) -> None:
-        """Shape the model; its weights come with the checkpoint."""
+        """Make the model without weights, which are loaded later."""
         super().__init__()
         shape, dtype = LanguageConfig.from_published(config, steps, cross_positions), compute.dtype
         self.config, self.steps, self.dtype, dim = dict(config), steps, dtype, shape.dim
@@ -121,9 +121,9 @@ class LanguageModel(nn.Module):
         return self.transformer.is_fused(device)
 
     def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
-        """After loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
+        """Finish loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
 
-        ``rounds_input`` false keeps the inputs of INT8 linears unrounded; see Int8Linear.
+        Without ``rounds_input`` the inputs of INT8 linears are not rounded; see Int8Linear.
         """
         expand_fp8(self)
         if int8:
@@ -165,7 +165,7 @@ class LanguageModel(nn.Module):
         return x.view(-1, tokens.shape[2], x.shape[-1])
 
     def read(self, inputs: Tensor, step: Step) -> Tensor:
-        """Let the transformer process inputs ``[n, T, dim]``; enough where no token is sampled."""
+        """Process inputs ``[n, T, dim]`` with the transformer only, for steps without sampling."""
         if self.condition is not None:
             inputs = inputs + self.condition
         out: Tensor = self.transformer(inputs, step)

@@ -2,11 +2,11 @@
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.3. Its encoder
 and decoder are SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech enhancement network", in the
-causal form of Défossez et al. 2022 and 2024. Parameter names agree with the published Mimi files once
-``.conv.conv`` is shortened (:mod:`antiphon.backends.torch.weights`).
+causal form of Défossez et al. 2022 and 2024. Parameter names are those of the published Mimi files, with
+``.conv.conv`` shortened (:mod:`antiphon.backends.torch.weights`).
 
 Layout is ``[n, channels, positions]``. A convolution of few positions runs as a matrix product, whose cost is
-reading the weight; long ones use the library's convolution, which is faster there.
+reading the weight; long ones use the library's convolution, which is faster for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.backends.torch.state import Step
 from antiphon.models.architecture import ConvShape, MimiConfig, ResidualShape, SeanetConfig, SeanetLayer
 
 SHORT_POSITIONS = 16
-"""The most output positions per frame of a convolution that runs as a matrix product (measured on CPU)."""
+"""Most output positions per frame of a convolution that runs as a matrix product (measured on a CPU)."""
 
 
 def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
@@ -45,14 +45,14 @@ class StreamingConv(nn.Module):
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """After loading: compute values derived from the weights."""
+        """Finish loading: compute values derived from the weights."""
 
 
 class CausalConv1d(StreamingConv):
     """Causal convolution. State ``{name}.past``: the last ``kernel - stride`` inputs.
 
     With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
-    ``{name}.started`` tells whether that frame was processed.
+    ``{name}.started`` is set after that frame.
     """
 
     bias: Tensor | None
@@ -65,7 +65,7 @@ class CausalConv1d(StreamingConv):
         positions: int,
         replicate: bool = False,
     ) -> None:
-        """Shape the layer for frames of ``positions``; its weights come with the checkpoint."""
+        """Make the layer for frames of ``positions``, without weights, which are loaded later."""
         super().__init__()
         kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
         self.name, self.stride, self.dilation, self.replicate = name, stride, dilation, replicate
@@ -85,7 +85,7 @@ class CausalConv1d(StreamingConv):
             yield TensorSpec(f"{self.name}.started", (), torch.bool)
 
     def prepare(self) -> None:
-        """After loading: turn a short convolution into a linear layer over windows.
+        """Finish loading: convert a short convolution to a linear layer over windows.
 
         A long one of several taps gets a second axis, of one position: the same sums, for which ONNX Runtime
         has a faster layout (decision 0010).
@@ -129,7 +129,7 @@ class CausalConv1d(StreamingConv):
         return wide[:, :, 0]
 
     def _windows(self, x: Tensor) -> Tensor:
-        """``[n, positions, kernel * in_channels]``, by copying strides, of which the kernel has several."""
+        """``[n, positions, kernel * in_channels]``, by copying strides; a kernel has several."""
         strides = x.transpose(1, 2).reshape(x.shape[0], -1, self.stride * self.in_channels)
         parts = self.kernel // self.stride
         positions = strides.shape[1] - parts + 1
@@ -149,7 +149,7 @@ class CausalConvTranspose1d(StreamingConv):
         positions: int,
         depthwise: bool = False,
     ) -> None:
-        """Shape the layer for frames of ``positions``; ``depthwise``: each channel on its own."""
+        """Make the layer for frames of ``positions``; ``depthwise``: each channel separately."""
         super().__init__()
         kernel, stride, groups = shape.kernel, shape.stride, shape.inputs if depthwise else 1
         self.name, self.kernel, self.stride, self.groups = name, kernel, stride, groups
@@ -167,7 +167,7 @@ class CausalConvTranspose1d(StreamingConv):
             yield TensorSpec(f"{self.name}.tail", (self.out_channels, self.tail_positions), _dtype(self))
 
     def prepare(self) -> None:
-        """After loading: turn a short transposed convolution into a linear layer and an overlap-add."""
+        """Finish loading: convert a short transposed convolution to a linear layer and an overlap-add."""
         if self.is_short and self.linear is None:
             self.linear = Linear(self.in_channels, self.out_channels * self.kernel, dtype=self.weight.dtype)
             self.linear.weight = nn.Parameter(
@@ -178,7 +178,7 @@ class CausalConvTranspose1d(StreamingConv):
     def spread(self, x: Tensor) -> Tensor:
         """Overlap-add without the bias: ``[n, in, T]`` to ``[n, out, T * stride + tail]``."""
         if x.shape[-1] == 1 and self.groups == self.in_channels == self.out_channels:
-            return x * self.weight[:, 0]  # which ONNX Runtime takes for a convolution of many groups
+            return x * self.weight[:, 0]  # ONNX Runtime treats it as a convolution of many groups
         if self.linear is None:
             return functional.conv_transpose1d(x, self.weight, stride=self.stride, groups=self.groups)
         blocks = self.linear(x.transpose(1, 2)).view(*x.shape[::2], self.out_channels, 2, self.stride)
@@ -203,7 +203,7 @@ class ResidualBlock(nn.Module):
     """``x + conv1(elu(conv3(elu(x))))`` with a narrower middle."""
 
     def __init__(self, name: str, shape: ResidualShape, alpha: float, positions: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the block without weights, which are loaded later."""
         super().__init__()
         self.block = nn.Sequential(
             nn.ELU(alpha),
@@ -227,7 +227,7 @@ class Seanet(nn.Module):
     """The "encoder", ``[n, 1, frame_samples]`` to ``[n, dimension, positions]``, or the "decoder", back."""
 
     def __init__(self, name: str, config: SeanetConfig, positions: int) -> None:
-        """Shape the network for frames of ``positions``; its weights come with the checkpoint."""
+        """Make the network for frames of ``positions``, without weights, which are loaded later."""
         super().__init__()
         self._positions, self._alpha = positions, config.alpha
         layers = config.encoder() if name == "encoder" else config.decoder()
@@ -254,12 +254,12 @@ class Seanet(nn.Module):
 class ResidualQuantizer(nn.Module):
     """A chain of codebooks ``tables [levels, cardinality, width]`` between two projections.
 
-    Each level picks the entry nearest to the rest of the earlier levels (Zeghidour et al. 2021). The nearest
-    entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
+    Each level selects the entry nearest to the remainder of the earlier levels (Zeghidour et al. 2021). The
+    nearest entry maximises ``x . e - |e|^2 / 2``; equal scores take the lowest index.
     """
 
     def __init__(self, levels: int, cardinality: int, width: int, dimension: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.levels = levels
         self.input_proj = Linear(dimension, width)
@@ -268,7 +268,7 @@ class ResidualQuantizer(nn.Module):
         self.score_biases = nn.Parameter(torch.empty(levels, cardinality), requires_grad=False)
 
     def prepare(self) -> None:
-        """After loading: compute from the tables the values that the search needs."""
+        """Finish loading: compute from the tables the values for the search."""
         self.score_biases = nn.Parameter(self.tables.square().sum(-1) / -2, requires_grad=False)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ class SplitQuantizer(nn.Module):
     """``rvq_first`` (semantic) and ``rvq_rest`` (acoustic) on the same latent; decoded, they add up."""
 
     def __init__(self, codebooks: int, semantic: int, cardinality: int, width: int, dimension: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the layer without weights, which are loaded later."""
         super().__init__()
         self.semantic = semantic
         self.rvq_first = ResidualQuantizer(semantic, cardinality, width, dimension)
@@ -319,7 +319,7 @@ class Mimi(nn.Module):
     """
 
     def __init__(self, config: Mapping[str, Any], codebooks: int, *, attention: str = "torch") -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the codec without weights, which are loaded later."""
         super().__init__()
         shape, compute = MimiConfig.from_published(config), Compute(attention=attention)
         self.codebooks = codebooks
@@ -343,7 +343,7 @@ class Mimi(nn.Module):
         )
 
     def prepare(self, *, pack: bool = False) -> Mimi:
-        """After loading: compute values derived from the weights; ``pack`` the linears for a CPU."""
+        """Finish loading: compute values derived from the weights; ``pack`` the linears for a CPU."""
         for child in self.modules():
             if isinstance(child, StreamingConv | ResidualQuantizer):
                 child.prepare()

@@ -42,7 +42,7 @@ class StreamingTransformer(nn.Module):
     """Layers over a common position counter. State ``{name}.position`` int64: positions seen."""
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Make the transformer without weights, which are loaded later."""
         super().__init__()
         self.name, self.config, self.compute = name, config, compute
         self.layers = nn.ModuleList(
@@ -72,7 +72,7 @@ class StreamingTransformer(nn.Module):
         return is_fused(self.compute.attention, device, self.config.head_dim, self.compute.kv)
 
     def _length(self, filled: int | None) -> int:
-        """Ring slots filled after ``filled`` frames."""
+        """Ring slots in use after ``filled`` frames."""
         config = self.config
         return config.context if filled is None else min(filled * config.frame_positions, config.context)
 
