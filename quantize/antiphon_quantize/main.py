@@ -1,4 +1,4 @@
-"""``antiphon quantize``: a checkpoint in fewer bits, or as graphs, described by its manifest."""
+"""``antiphon quantize``: a checkpoint with fewer bits, or as graphs, described by its manifest."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _language_model(
     gguf: Path | None, checkpoint: Checkpoint, out: Path, progress: Progress
 ) -> AbstractContextManager[Checkpoint]:
-    """The checkpoint, with the language model of a GGUF file where one is given."""
+    """The checkpoint, with the language model of a GGUF file if one is given."""
     if gguf is None:
         return nullcontext(checkpoint)
     from antiphon_quantize.gguf_source import language_model_from
@@ -113,7 +113,7 @@ def _writer(target: str, calibration: list[Path]) -> Write:
     """The function that makes checkpoints for a backend, imported here because most of them are large.
 
     Raises:
-        ConfigError: recordings for a target that does not listen.
+        ConfigError: recordings for a target without calibration.
     """
     if target == "torch":
         from antiphon_quantize.torch_target import quantize
@@ -131,7 +131,7 @@ def _writer(target: str, calibration: list[Path]) -> Write:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the options of ``antiphon quantize``; wrong ones end the process with 2."""
+    """Read the options of ``antiphon quantize``; invalid ones end the process with 2."""
     parser = argparse.ArgumentParser(
         prog="antiphon quantize",
         description="Make a smaller checkpoint: weights in fewer bits, by a recipe.",
@@ -166,7 +166,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
-    """Tells what is being written, and how long it will take: on one line in a terminal, else nine in all."""
+    """Shows the tensor that is being written, and the estimated time: on one line of a terminal, otherwise on
+    nine lines."""
     is_terminal = stream.isatty()
     began: dict[int, tuple[float, int]] = {}
 

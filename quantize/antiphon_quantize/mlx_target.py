@@ -1,8 +1,8 @@
 """Checkpoints for the mlx backend: matrices in affine groups of a few bits, under ``moshi_mlx``'s names.
 
 Group-wise affine rounding is mlx's own (``mx.quantize``): along each row a group of numbers shares a scale
-and a bias. A file whose recipe makes no exceptions is what ``scripts/quantize_mlx.py`` of kyutai-labs/moshi
-writes.
+and a bias. A file whose recipe has no exceptions equals the output of ``scripts/quantize_mlx.py`` of
+kyutai-labs/moshi.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Groups:
 class MlxPlan:
     """The plan for a language model's tensors, by mlx's names.
 
-    ``sources`` are their places, ``rounded`` the tensors to round with their rounding. ``after`` is the whole
-    new file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they stay.
+    ``sources`` are their places, ``rounded`` the tensors to round, with their rounding. ``after`` is the
+    complete new file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they
+    are not rounded.
     """
 
     before: Mapping[str, TensorInfo]
@@ -72,12 +73,12 @@ def quantize(
     progress: Progress,
     approve: Approve = approve_all,
 ) -> str:
-    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary as text.
+    """Write ``checkpoint``, rounded by the recipe, into the new folder ``out``. Returns a summary as text.
 
     Raises:
         UnsupportedError: no language model, one that is rounded already, one with a LoRA, or bits or
             groups that mlx does not have.
-        ConfigError: ``out`` cannot be written.
+        ConfigError: ``out`` is not writable.
     """
     lm = check_source(checkpoint)
     plan = make_plan(checkpoint.file("lm"), lm, recipe)
@@ -147,7 +148,7 @@ def widest_group(columns: int, most: int) -> int | None:
 def write_rounded(source: Path, target: Path, plan: MlxPlan, progress: Progress) -> dict[str, float]:
     """Write the planned file, with one tensor of the source in memory at a time.
 
-    Returns how far each rounded matrix is from the original, relative to it (norms).
+    Returns the relative error (a ratio of norms) of each rounded matrix.
     """
     wanted: dict[str, list[str]] = {}
     for name, place in plan.sources.items():
@@ -188,7 +189,7 @@ def _put(file: TensorFile, tensors: Iterable[tuple[str, mx.array]], plan: MlxPla
 def _manifest(
     checkpoint: Checkpoint, recipe: Recipe, recipe_name: str, folder: Path, lm_name: str
 ) -> Manifest:
-    """The manifest of the files in ``folder``. Reads and hashes every file."""
+    """The manifest of the files in ``folder``. It reads and hashes every file."""
     dtype, _ = DTYPES[read_header(folder / lm_name)["out_norm.weight"].dtype]
     names = {"lm": lm_name, **COPIED}
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"mlx": LEAST_MLX}, options=recipe.options)

@@ -1,10 +1,10 @@
-"""Tensors of ONNX graphs: rounded to 4 or 8 bits in blocks, and in and out of data files one at a time.
+"""Tensors of ONNX graphs: rounded to 4 or 8 bits in blocks, and stored in data files one at a time.
 
-A graph's large tensors lie next to it in one file; https://onnx.ai/onnx/repo-docs/ExternalData.html.
+A graph's large tensors are in one file next to it; https://onnx.ai/onnx/repo-docs/ExternalData.html.
 
-Blocks are what MatMulNBits of ONNX Runtime reads. A row ``[in]`` of a weight ``[out, in]`` is cut into blocks
-of a power of two. Each block has one float32 scale, and its integers lie around ``2^(bits - 1)``, so that no
-zero points are stored. Operator:
+Blocks have the format of ONNX Runtime's MatMulNBits. A row ``[in]`` of a weight ``[out, in]`` is cut into
+blocks of a power of two. Each block has one float32 scale, and its integers are centred at ``2^(bits - 1)``,
+so that no zero points are stored. Operator:
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
 """
 
@@ -27,7 +27,7 @@ from antiphon.errors import CheckpointFormatError
 ByteArray = NDArray[np.uint8]
 
 SMALLEST_BLOCK = 16
-"""The operator's own limit."""
+"""Smallest block of the operator."""
 
 SEARCH_FACTORS = np.linspace(0.75, 1.05, 9, dtype=np.float32)
 """Scales tried for a block, relative to the smallest one that holds its largest weight."""
@@ -40,8 +40,8 @@ class Blocks:
     """A rounded matrix ``[out, in]``.
 
     ``integers`` uint8 ``[out, in / block, block * bits / 8]``, of 4 bits the even element in the lower half;
-    ``scales`` float32 ``[out, in / block]``. Where ``block`` does not divide ``in`` the last one is padded
-    with zeros. ``error`` is how far the values are from the original, relative to it (norms).
+    ``scales`` float32 ``[out, in / block]``. If ``block`` does not divide ``in``, the last block is padded
+    with zeros. ``error`` is the relative error of the values (a ratio of norms).
     """
 
     integers: ByteArray
@@ -69,10 +69,10 @@ def fitting_block(columns: int, block: int) -> int:
 def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> Blocks:
     """Round ``weight [out, in]`` to ``bits`` (4 or 8) in blocks of at most ``block``.
 
-    Without ``search`` a block's scale is the one that just holds its largest weight; the side of zero which
-    that weight is on gets the extra integer (as in GGUF's Q4_0). With it, the scale of least squared error
-    among some smaller and larger ones, each refitted to the integers it gives (as GGUF's K quants do).
-    Takes memory for a few hundred rows next to the result.
+    Without ``search`` a block's scale just holds its largest weight; the sign of that weight gets the extra
+    integer (as in GGUF's Q4_0). With it, the scale has the least squared error among some smaller and larger
+    ones, each refitted to its integers (as in GGUF's K quants). It takes memory for a few hundred rows in
+    addition to the result.
     """
     rows, columns = weight.shape
     block = fitting_block(columns, block)
@@ -126,13 +126,13 @@ def _search(blocks: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
 Array = NDArray[Any]
 
 _SMALLEST_BYTES = 1024
-"""Tensors below this stay in the graph itself."""
+"""Bytes below which tensors are stored in the graph itself."""
 _ALIGNMENT_BYTES = 65536
-"""Where a tensor may begin, so that runtimes map it into memory on every system."""
+"""Alignment of tensors, so that runtimes can map them into memory on every system."""
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """Whether a tensor's data lies in a file of its own."""
+    """Whether a tensor's data is in a separate file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
@@ -143,7 +143,7 @@ def tensor_bytes(tensor: TensorProto) -> int:
 
 
 def read_tensor(tensor: TensorProto, folder: Path) -> Array:
-    """A tensor's values; those of a data file as a view of it that is not in memory yet.
+    """A tensor's values; those of a data file as a memory-mapped view.
 
     Raises:
         CheckpointFormatError: the data file is missing, too short, or not next to the graph.
@@ -166,10 +166,10 @@ def read_tensor(tensor: TensorProto, folder: Path) -> Array:
 
 
 class TensorWriter:
-    """Makes tensors; their data goes into ``file`` as it comes, into themselves if that is None."""
+    """Makes tensors; their data is appended to ``file``, or stored in the tensors if that is None."""
 
     def __init__(self, file: BinaryIO | None, location: str) -> None:
-        """Write to ``file``, which the graph will know as ``location``."""
+        """Write to ``file``, which the graph refers to as ``location``."""
         self._file, self._location = file, location
 
     def put(self, name: str, values: Array) -> TensorProto:

@@ -1,4 +1,4 @@
-"""Exports one stage to one ONNX file, with its entry of the graph table, aliased state included."""
+"""Exports one stage to one ONNX file, with its entry of the graph table, including aliased state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
 """Operators whose output may share their first input's memory: a reader of it reads the input."""
 
 IN_PLACE = frozenset({"ScatterND", "ScatterElements"})
-"""Operators that change a few values of their first input, and have read it before they write."""
+"""Operators that change a few values of their first input, and read it before they write."""
 
 
 def aliasable(graph: onnx.GraphProto, pairs: Mapping[str, str]) -> frozenset[str]:
     """The inputs among ``pairs`` (input to output) that may share their output's memory.
 
     Every node that reads the input, or a view of it, has to be an ancestor of the node that writes the
-    output, or be that node itself where it works in place. A graph with inner graphs has none.
+    output, or be that node itself if it works in place. A graph with inner graphs has none.
     """
     nodes = list(graph.node)
     if any(attribute.HasField("g") for node in nodes for attribute in node.attribute):
@@ -92,7 +92,7 @@ EXAMPLE_ROWS = 3
 """Rows of the example: neither 1, which exporters treat as a constant, nor another size."""
 
 MODULES = "pkg.torch.onnx.name_scopes"
-"""The exporter's note of a node's modules, by which recipes find weights without names."""
+"""The exporter's metadata of a node's modules, with which recipes find weights without names."""
 
 INLINE_BYTES = 1 << 30
 """Bytes above which weights go into a file next to the graph; a protobuf is limited to 2 GiB."""
@@ -109,7 +109,7 @@ def save_whole(program: torch.onnx.ONNXProgram, path: Path) -> None:
 
 
 def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_whole) -> GraphFormat:
-    """Write a stage to ``path`` and describe it, without computing: no weight and no state is read."""
+    """Write a stage to ``path`` and describe it, without computing: no weights and no state are read."""
     state = [torch.empty((EXAMPLE_ROWS, *spec.shape), dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)
@@ -119,7 +119,7 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
     outputs = [*stage.outputs, *following.values()]
     rows = torch.export.Dim(ROWS, min=1, max=4096)
     with torch.no_grad(), quietly(), warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.simplefilter("ignore")  # it warns of missing packages, and of its own parts
+        warnings.simplefilter("ignore")  # it warns about missing packages, and about its own parts
         program = torch.onnx.export(
             stage.eval(),
             arguments,
@@ -132,7 +132,7 @@ def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_
             verbose=False,
         )
     assert program is not None
-    for node in program.model.graph.all_nodes():  # notes but for MODULES would be half of a small graph
+    for node in program.model.graph.all_nodes():  # metadata other than MODULES would be half of a small graph
         for key in [key for key in node.metadata_props if key != MODULES]:
             del node.metadata_props[key]
     save(program, path)

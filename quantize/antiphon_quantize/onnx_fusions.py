@@ -1,9 +1,9 @@
-"""Replaces groups of small nodes that the exporter writes by one node each.
+"""Replaces groups of small nodes from the exporter by one node each.
 
-At the sizes of a built-in model a node costs about as much for being run as for what it computes. These rules
-match the exported modules of the torch backend; other nodes stay unchanged. ONNX Runtime has the operators
-that are put in place since 1.20 (``com.microsoft`` is its own domain). Results are the same to rounding, and
-nothing is shared between rows.
+In a built-in model a node costs about as much to start as to compute. These rules match the exported modules
+of the torch backend; other nodes stay unchanged. ONNX Runtime has the replacement operators since 1.20
+(``com.microsoft`` is its own domain). Results are equal except for rounding, and nothing is shared between
+rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 DOMAIN: Final = "com.microsoft"
 """Domain of the operators that ONNX Runtime adds."""
 CONSTANT_BYTES: Final = 4096
-"""Size above which a tensor is a weight, which no rule reads."""
+"""Size above which a tensor counts as a weight, which no rule reads."""
 
 Shape: TypeAlias = tuple[int | None, ...]
 """Extents by axis; None is the number of rows, or unknown."""
 
 
 class GraphView:
-    """One pass over a graph. Replacements are gathered, and :meth:`write` puts them in place at once."""
+    """One pass over a graph. Replacements are collected, and :meth:`write` applies them at once."""
 
     def __init__(self, graph: GraphProto) -> None:
         """Index a graph."""
@@ -89,7 +89,7 @@ class GraphView:
         return default
 
     def constant(self, values: int | Sequence[int], *, dtype: type[np.generic] = np.int64) -> str:
-        """The name of a constant, added if the graph has none like it."""
+        """The name of a constant, added if the graph has no equal one."""
         array = np.array(values, dtype)
         name = f"fused.{array.dtype}.{'x'.join(map(str, array.ravel()))}.{array.ndim}"
         if name not in self._weights:
@@ -145,8 +145,8 @@ INTERLEAVED = 1
 def fuse_rotations(graph: GraphProto) -> None:
     """Rotations of interleaved pairs by position, ``[n, H, T, D]`` to the same, by one node each.
 
-    The runtime's node looks angles up in a table by position; here the table is this pass's own angles, a
-    line for each row and position, and the positions count its lines.
+    The runtime's node looks angles up in a table by position; here the table has this pass's own angles, one
+    line for each row and position, and the positions are its line numbers.
     """
     made: set[tuple[str, str]] = set()
 
@@ -214,15 +214,15 @@ def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
 
 
 WIDTHS: Final = 8
-"""The runtime's node needs heads of a multiple of this size."""
+"""Divisor of the width of heads that the runtime's node supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One token's attention to itself and the tokens before it, all in one layer of one frame.
+    """One token's attention to itself and the tokens before it, in one layer of one frame.
 
     ``projected`` ``[n, 1, (H + 2 G) * D]``: queries, keys and values side by side. ``key`` and ``past_key``
-    name the keys up to this token and up to the one before (None for the first).
+    name the keys up to this token and up to the previous one (None for the first).
     """
 
     projected: str
@@ -233,7 +233,7 @@ class Attention:
 
 
 def fuse_short_attention(graph: GraphProto) -> None:
-    """Every attention without a mask whose keys are this frame's own: GroupQueryAttention for each.
+    """Replace every attention without a mask whose keys are this frame's own by GroupQueryAttention.
 
     The node keeps keys and values internally, in one tensor for each layer and token.
     """
@@ -268,7 +268,7 @@ def fuse_short_attention(graph: GraphProto) -> None:
 
 
 def _attention(view: GraphView, node: NodeProto) -> Attention | None:
-    """Return the attention whose output ``[n, 1, H * D]`` this node computes, or None."""
+    """The attention whose output ``[n, 1, H * D]`` this node computes, or None."""
     if node.op_type != "Reshape" or len(view.shape(node.output[0]) or ()) != 3:
         return None
     product = view.chain(node.input[0], "Reshape", "Reshape", "MatMul") or view.chain(
@@ -298,14 +298,15 @@ def _attention(view: GraphView, node: NodeProto) -> Attention | None:
 
 
 DROPPED_EPSILON: Final = 1e-8
-"""Epsilon of a norm from which the exporter left out the addition as too small."""
+"""Epsilon of a norm up to which the exporter omitted the addition as too small."""
 
 Rule: TypeAlias = Callable[[GraphView, NodeProto], list[NodeProto] | None]
-"""From the last node of a group to the nodes that replace it and make its outputs; None if none starts."""
+"""Maps the last node of a group to the nodes that replace it and make its outputs; None if no group ends
+there."""
 
 
 def fuse_file(path: Path) -> None:
-    """Rewrite the graph in ``path``; its data file, where it has one, stays as it is."""
+    """Rewrite the graph in ``path``; its data file, if any, is unchanged."""
     model = onnx.load(path, load_external_data=False)
     fuse_graph(model)
     path.write_bytes(model.SerializeToString())
@@ -348,7 +349,7 @@ def _one_view(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _squeeze(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """A copying choice of the only entry of an axis: a Squeeze, which does not copy."""
+    """A copying selection of the only entry of an axis: a Squeeze, which does not copy."""
     if node.op_type != "Gather" or view.value(node.input[1]) is None:
         return None
     shape, axis = view.shape(node.input[0]), int(view.attribute(node, "axis", 0))
@@ -374,7 +375,7 @@ def _scatter(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _norm(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
-    """``x * (alpha / sqrt(mean(x^2) + epsilon))``, RMSNorm, as the one node that the runtime has for it."""
+    """``x * (alpha / sqrt(mean(x^2) + epsilon))``, RMSNorm, as the runtime's single node for it."""
     if node.op_type != "Mul":
         return None
     for x, scale in (tuple(node.input), tuple(reversed(node.input))):
@@ -398,7 +399,7 @@ def _norm(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
 
 
 def _root_of_mean_square(view: GraphView, x: str, inverse: str) -> float | None:
-    """The epsilon of ``1 / sqrt(mean(x^2) + epsilon)``; None where ``inverse`` is something else."""
+    """The epsilon of ``1 / sqrt(mean(x^2) + epsilon)``; None if ``inverse`` is something else."""
     root = view.chain(inverse, "Reciprocal", "Sqrt")
     if root is None:
         return None

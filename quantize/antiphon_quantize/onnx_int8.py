@@ -1,20 +1,20 @@
 """INT8 attention and convolutions for exported graphs, and the project's own ONNX translations.
 
-**Rings**: integer products with what lies in the ring. ONNX Runtime has a routine for one row of bytes times
-a matrix of signed bytes: it reads the matrix where that lies. It takes no zero point, and adds along the
-matrix's columns. Keys are therefore transposed (the width of a head by the slots), and each slot keeps the
+**Rings**: integer products with the content of the ring. ONNX Runtime has a routine for one row of bytes
+times a matrix of signed bytes, which reads the matrix in place. It supports no zero point, and adds along the
+matrix's columns. Keys are therefore transposed (the width of a head by the slots), and each slot stores the
 offset that a query's zero point adds to a score. Factors end at 127: CPUs without VNNI add two products in 16
 bits.
 
-**Convolutions** behind an ELU are products over windows, positions first. Nothing behind an ELU is below -1
-(where its alpha is 1 or less; behind another one a convolution stays as it is): in an encoder bytes count
-from there upwards, which leaves more codes as they were. In a decoder they are symmetric, so that quiet audio
-is rounded finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so
-that a row's results do not depend on how many rows there are. A transposed convolution whose kernel is two
-strides is a product over windows of two positions, which gives all positions of a stride side by side:
-nothing is overlapped and added.
+**Convolutions** after an ELU are products over windows, positions first. The output of an ELU is never below
+-1 (if its alpha is 1 or less; after another one a convolution is unchanged): in an encoder bytes count from
+there upwards, which keeps more codes unchanged. In a decoder they are symmetric, so that quiet audio is
+rounded finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so a
+row's results do not depend on the number of rows. A transposed convolution whose kernel is two strides is a
+product over windows of two positions, which gives all positions of a stride together: nothing is overlapped
+and added.
 
-**Operators** are translated here where the exporter's translations are slow or inexact.
+**Operators** are translated here if the exporter's translations are slow or inexact.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LARGEST: Final = 127.0
 BASE: Final = 128.0
 """Base of a softmax weight's two digits."""
 MIDDLE: Final = 64.0
-"""The byte that stands for a query's zero; 63 of them lie on either side."""
+"""The byte for a query's zero; there are 63 values on either side."""
 SMALLEST: Final = 1e-12
 """Smallest divisor; zeros have a scale of zero."""
 
@@ -77,12 +77,12 @@ def _(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class IntegerRing(KVRing):
-    """A ring of INT8 as exported graphs keep it, with one slot more than positions.
+    """A ring of INT8 in exported graphs, with one slot more than positions.
 
     State, row first: ``{name}.k_across`` int8 ``[H, D, slots]``, ``{name}.v`` int8 ``[H, slots, D]``, and
-    float32 ``[H, slots]`` ``{name}.k_scale``, ``{name}.v_scale`` and ``{name}.k_offset``, what a query that
-    is moved by ``MIDDLE`` scores too much. Rows that do not advance write zeros into the last slot, which is
-    hidden, in place of reading what they would put back.
+    float32 ``[H, slots]`` ``{name}.k_scale``, ``{name}.v_scale`` and ``{name}.k_offset``, the excess score of
+    a query that is shifted by ``MIDDLE``. Rows that do not advance write zeros into the last slot, which is
+    hidden, instead of reading values to write them back.
     """
 
     @property
@@ -113,7 +113,7 @@ class IntegerAttention(SelfAttention):
     """Self-attention of a loaded layer over an :class:`IntegerRing`, of one frame's positions."""
 
     def __init__(self, attention: SelfAttention) -> None:
-        """Take over a layer's matrices."""
+        """Take ownership of a layer's matrices."""
         ring = attention.ring
         with torch.device("meta"):
             super().__init__(ring.name, attention.config, attention.compute)
@@ -178,7 +178,7 @@ def _rounded(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 
 
 def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> None:
-    """Let layers of a loaded transformer keep keys and values in INT8.
+    """Keep keys and values in INT8 in layers of a loaded transformer.
 
     The layers are those whose ring of a row takes ``least_bytes`` or more in float32; None: no layer.
     """
@@ -192,16 +192,16 @@ def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> N
 
 
 TOP: Final = 255.0
-"""Largest value of an input that counts from the least."""
+"""Largest byte of an input that counts from its minimum."""
 DECODER_MIDDLE: Final = 128
-"""The byte that stands for zero in a decoder."""
+"""The byte for zero in a decoder."""
 SMALLEST_STEP: Final = 1e-20
 """Smallest scale."""
 
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
 def round_by_row(values: Tensor, scale: Tensor, middle: int) -> Tensor:
-    """Numbers ``[r, A, B]`` as bytes, ``middle`` being 0 and a step of row r being ``scale [r]`` of r."""
+    """Numbers ``[r, A, B]`` as bytes, with ``middle`` for 0 and steps of ``scale [r]``."""
     return ((values / scale[:, None, None]).round() + middle).clamp(0, TOP).to(torch.uint8)
 
 
@@ -222,10 +222,10 @@ def _(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:  # 
 
 
 class IntegerConv(StreamingConv):
-    """A convolution behind an ELU, or a transposed one, positions first: ``[n, T, in]`` to ``[n, T', out]``.
+    """A convolution after an ELU, or a transposed one, positions first: ``[n, T, in]`` to ``[n, T', out]``.
 
     A window is ``parts`` strides of inputs, a window's product ``places`` positions of the output. State, row
-    first: ``{name}.past`` float32 ``[positions, in]``, the inputs that the first window looks back to.
+    first: ``{name}.past`` float32 ``[positions, in]``, the inputs before the first window.
     """
 
     def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
@@ -240,7 +240,7 @@ class IntegerConv(StreamingConv):
             self.stride, self.places, self.parts, self.past_positions = 1, layer.stride, 2, 1
             own, owed = weight.split(layer.stride, dim=2)
             matrix = torch.cat([part.transpose(1, 2).flatten(1) for part in (owed, own)])
-        # The weights as a window meets them: [window, places * out].
+        # The weights in the order of a window: [window, places * out].
         self.in_channels, self.out_channels = layer.in_channels, matrix.shape[1] // self.places
         scale = matrix.abs().amax(dim=0).clamp_min(SMALLEST_STEP) / LARGEST
         self.weight = nn.Parameter((matrix / scale).round().to(torch.int8), requires_grad=False)
@@ -248,7 +248,7 @@ class IntegerConv(StreamingConv):
         bias = torch.zeros(self.out_channels) if layer.bias is None else layer.bias.data
         bias = bias.repeat(self.places)
         if not middle:
-            bias -= (self.weight.float() * scale).sum(dim=0)  # what inputs from -1 make too much
+            bias -= (self.weight.float() * scale).sum(dim=0)  # the excess from inputs that start at -1
         self.bias = nn.Parameter(bias, requires_grad=False)
 
     def specs(self) -> Iterator[TensorSpec]:
@@ -288,18 +288,18 @@ class Turn(nn.Module):
 
 
 def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
-    """Let convolutions of a loaded codec, not prepared yet, multiply in INT8.
+    """Make convolutions of a loaded codec, not prepared yet, multiply in INT8.
 
-    Those behind an ELU of at most these positions a frame, of the ``encoder`` and of the ``decoder``, 0
-    where one is not named; of a transposed convolution those that it takes. A residual block's convolutions
-    are rounded all or none.
+    These are convolutions after an ELU with at most this number of positions a frame, for the ``encoder`` and
+    for the ``decoder`` (0 if not named); for a transposed convolution the input's positions count. A residual
+    block's convolutions are all rounded, or none.
     """
     round_network(mimi.encoder, most_positions.get("encoder", 0), middle=0)
     round_network(mimi.decoder, most_positions.get("decoder", 0), middle=DECODER_MIDDLE)
 
 
 def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
-    """See :func:`round_convolutions`; bytes count from -1 where ``middle`` is 0, else are symmetric."""
+    """See :func:`round_convolutions`; bytes count from -1 if ``middle`` is 0, else are symmetric."""
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
@@ -313,14 +313,14 @@ def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
 
 
 def _is_bounded(layer: nn.Module) -> bool:
-    """Whether a layer is an ELU that gives nothing below -1."""
+    """Whether a layer is an ELU whose output is never below -1."""
     return isinstance(layer, nn.ELU) and layer.alpha <= 1
 
 
 def _rounded_layer(
     layer: nn.Module, most_positions: int, middle: int, *, is_behind: bool
 ) -> nn.Module | None:
-    """The replacement of a layer, which ``is_behind`` an ELU or not; None to keep it."""
+    """The replacement of a layer, which is after an ELU if ``is_behind``; None to keep it."""
     if isinstance(layer, CausalConv1d | CausalConvTranspose1d):
         is_chosen = is_behind and layer.is_whole and layer.positions <= most_positions
         return IntegerConv(layer, middle=middle) if is_chosen else None
@@ -344,7 +344,7 @@ FLOAT, UINT8 = 1, 2
 """ONNX's numbers of the types."""
 
 OPSET = 20
-"""The lowest opset with everything the graphs need (Gelu)."""
+"""The lowest opset with all operators of the graphs (Gelu)."""
 
 
 def attention(
@@ -386,7 +386,7 @@ def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 
 
 def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
-    """Floor division of integers as such: the exporter's own goes through float32, which ends at 2^24."""
+    """Floor division in integers: the exporter's own uses float32, which is exact only up to 2^24."""
     if rounding_mode != "floor":
         raise ValueError(f"division with rounding mode {rounding_mode} does not occur in these models")
     divisor = op.CastLike(divisor, x)

@@ -1,11 +1,11 @@
-"""The stages of a tick as functions from inputs and state to outputs and new state, ready to be exported.
+"""The stages of a tick as functions from inputs and state to outputs and new state, ready for export.
 
 They wrap the torch backend's own modules. Every tensor has its rows on the first axis. State is passed in as
 named tensors and returned as their next values; no tensor is written in place.
 
-The voice of a tts model is its own stage: its keys and values are computed once, not in every step. In
-the published weights one matrix makes queries, keys and values of cross-attention. The step uses the first
-third of it, a voice the rest: each graph has its own part.
+The voice of a tts model is a separate stage: its keys and values are computed once, not in every step. In the
+published weights one matrix makes queries, keys and values of cross-attention. The step uses the first third
+of it, a voice the rest: each graph has its own part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VOICE = (".cross_k", ".cross_v")
 class ExportedStage(nn.Module):
     """A stage with state: ``forward(*inputs, exec, *state)`` gives ``(*outputs, *next state)``.
 
-    State named in ``given`` is only read, and has no next value.
+    State named in ``given`` is read-only, and has no next value.
     """
 
     inputs: tuple[str, ...]
@@ -79,7 +79,7 @@ class EncodeStage(ExportedStage):
     inputs, outputs = ("pcm",), ("codes",)
 
     def __init__(self, mimi: Mimi) -> None:
-        """Take over a loaded codec."""
+        """Take ownership of a loaded codec."""
         super().__init__([spec for spec in mimi.specs() if spec.name.startswith("encoder")])
         self.mimi = mimi
 
@@ -98,7 +98,7 @@ class DecodeStage(ExportedStage):
     inputs, outputs = ("codes",), ("pcm",)
 
     def __init__(self, mimi: Mimi, codebooks: int) -> None:
-        """Take over a loaded codec; ``codebooks`` is the number of output codebooks."""
+        """Take ownership of a loaded codec; ``codebooks`` is the number of output codebooks."""
         super().__init__([spec for spec in mimi.specs() if spec.name.startswith("decoder")])
         self.mimi, self.codebooks = mimi, codebooks
 
@@ -121,7 +121,7 @@ class LanguageStage(ExportedStage):
     inputs = ("tokens",)
 
     def __init__(self, model: LanguageModel) -> None:
-        """Take over a loaded language model."""
+        """Take ownership of a loaded language model."""
         specs = list(model.specs())
         super().__init__(specs, given=[spec.name for spec in specs if spec.name.endswith(VOICE)])
         self.model = model
@@ -152,7 +152,7 @@ class DepformerStage(ExportedStage):
     outputs = ("codes",)
 
     def __init__(self, depformer: Depformer) -> None:
-        """Take over a loaded depformer; it keeps no state between frames."""
+        """Take ownership of a loaded depformer, which has no state between frames."""
         super().__init__([])
         self.depformer = depformer
 
@@ -185,7 +185,7 @@ class DepformerStage(ExportedStage):
 def race(scaled: Tensor, noise: Tensor, topk: Tensor, widest: int) -> Tensor:
     """The largest of each row's ``topk [n]`` top values after noise: float32 ``[n, V]`` to int64 ``[n]``.
 
-    ``widest`` is the largest top-k. Among equal values the lowest id comes first.
+    ``widest`` is the largest top-k. Among equal values the lowest id is first.
     """
     scaled = scaled.masked_fill(scaled.isnan(), -torch.inf)
     threshold = scaled.topk(widest, dim=-1).values.gather(1, topk[:, None] - 1)
@@ -199,7 +199,7 @@ class LookingAttention(CrossAttention):
     """Cross-attention with queries only: another stage makes the source's keys and values."""
 
     def __init__(self, whole: CrossAttention) -> None:
-        """Take over the queries of a loaded layer."""
+        """Take ownership of the queries of a loaded layer."""
         nn.Module.__init__(self)
         self.name, self.config, self.dtype, self.out_proj = (
             whole.name,
@@ -219,7 +219,7 @@ class LookingAttention(CrossAttention):
 class VoiceStage(ExportedStage):
     """Voices to the keys and values of every layer's cross-attention.
 
-    ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` speak, to float32
+    ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` are used, to float32
     ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 is no voice.
     """
 
@@ -229,7 +229,7 @@ class VoiceStage(ExportedStage):
     positions: Tensor
 
     def __init__(self, model: LanguageModel, conditions: Conditions) -> None:
-        """Take over the keys and values of a loaded model; the model keeps the queries."""
+        """Take ownership of the keys and values of a loaded model; the model keeps the queries."""
         super().__init__([])
         assert conditions.shape is not None
         self.shape, self.head_dim = conditions.shape, model.transformer.config.head_dim

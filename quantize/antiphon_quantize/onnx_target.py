@@ -57,9 +57,9 @@ def quantize(
     """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary as text.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
-        CheckpointFormatError: weights that do not fit their configuration.
-        ConfigError: ``out`` cannot be written.
+        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
+        CheckpointFormatError: weights that do not match their configuration.
+        ConfigError: ``out`` is not writable.
     """
     sources = {role: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
     room_bytes = sum(path.stat().st_size for path in sources.values()) + 4 * checkpoint.spec.parameters
@@ -84,12 +84,13 @@ def write_graphs(
     *,
     leave_out: Collection[str] = (),
 ) -> tuple[dict[str, GraphFormat], list[str]]:
-    """Export a checkpoint's stages into ``folder``: the graph table, and a line on each rounded graph.
+    """Export a checkpoint's stages into ``folder``; returns the graph table, and a line on each rounded
+    graph.
 
-    The stages named in ``leave_out`` are not exported; another model's graphs may do for them.
+    The stages named in ``leave_out`` are not exported, since another model's graphs can replace them.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
+        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
     """
     made = stage_makers(
         checkpoint,
@@ -135,7 +136,7 @@ def describe_graphs(
     recipe: Recipe,
     recipe_name: str,
 ) -> Manifest:
-    """The manifest of a model of graphs in ``folder``. Reads and hashes every graph."""
+    """The manifest of a model of graphs in ``folder``. It reads and hashes every graph."""
     files = {role: file_entry(folder, name) for role, name in graph_files(folder, graphs)}
     quantization = None
     if recipe.bits < FLOAT_BITS:
@@ -170,8 +171,8 @@ def stage_makers(
     """The exporter of each stage of a checkpoint, in float32; for INT8 parts see the recipe.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model that is guided by doubled rows.
-        CheckpointFormatError: weights that do not fit their configuration.
+        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
+        CheckpointFormatError: weights that do not match their configuration.
     """
     spec = checkpoint.spec
     mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)

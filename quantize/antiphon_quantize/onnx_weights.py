@@ -1,9 +1,9 @@
-"""Smaller weights for an ONNX graph, as a recipe says: 4 or 8 bits for products, float16 for look-ups.
+"""Smaller weights for an ONNX graph, by a recipe: 4 or 8 bits for products, float16 for look-ups.
 
 Matrices become MatMulNBits, whose inputs are rounded to INT8 at run time, with scales for every row and
-block: the level of one row does not affect another. No sum of integers it makes can overflow, on CPUs without
-VNNI either (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and widened
-when read.
+block: the level of one row does not affect another. No sum of its integers can overflow, even on CPUs without
+VNNI (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and widened when
+read.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def weight_name(tensor: TensorProto, uses: list[WeightUse]) -> str:
 
 
 def _modules(node: NodeProto) -> str:
-    """The innermost module that torch.export notes at a node: its scopes end with module and operation."""
+    """The innermost module in torch.export's metadata of a node: its scopes end with module and operation."""
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
             scopes = [part.strip(" '\"") for part in entry.value.strip("[]").split(",")]
@@ -113,21 +113,21 @@ def _modules(node: NodeProto) -> str:
 
 DOMAIN = "com.microsoft"
 INT8_INPUTS = 4
-"""MatMulNBits' accuracy level of products of INT8; with any other, 8 bits are unpacked in every call."""
+"""MatMulNBits' accuracy level of INT8 products; with any other, 8 bits are unpacked in every call."""
 FLOAT = 32
 HALF = 16
 MULTIPLIED = (4, 8)
 
 Read: TypeAlias = Callable[[TensorProto, Path], Array]
-"""The type of a function from a weight and the folder of its graph to its values."""
+"""A function from a weight and the folder of its graph to its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The result for a graph's weights.
 
-    ``errors``: each rounded matrix's distance from the original, relative to it (norms). ``halved``: tensors
-    in float16 now. ``kept``: matrices and tables left as they were. Bytes are those of all weights.
+    ``errors``: each rounded matrix's relative error (a ratio of norms). ``halved``: tensors that are now
+    float16. ``kept``: unchanged matrices and tables. Bytes are those of all weights.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -148,15 +148,15 @@ class Report:
 
 
 def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read_tensor) -> Report:
-    """Write the graph ``source`` as ``target``, its weights in the bits the recipe gives them.
+    """Write the graph ``source`` as ``target``, its weights in the bits of the recipe.
 
-    Rules match weights by name: the tensor's, or, where an exporter made one up, that of the module which
-    reads it with ``.weight`` (torch.export notes the modules at every node). External data of a graph goes to
-    ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits copies. ``read`` gives the
-    values of a weight.
+    Rules match weights by name: the tensor's, or, if an exporter made one up, that of the module that reads
+    it, with ``.weight`` (torch.export notes the modules at every node). External data of a graph goes to
+    ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits makes a copy. ``read`` returns
+    the values of a weight.
 
     Raises:
-        ConfigError: the recipe asks for bits or blocks that no operator has; ``target`` is ``source``.
+        ConfigError: no operator supports the recipe's bits or blocks; ``target`` is ``source``.
         CheckpointFormatError: a data file is missing or too short.
         UnsupportedError: the graph is quantised already, a chosen weight is not finite, or is beyond float16.
     """
@@ -245,7 +245,7 @@ class _Rewriter:
                     _become_nbits(use.node, inputs, attributes)
 
     def _halve(self, name: str, tensor: TensorProto, uses: list[WeightUse]) -> None:
-        """Keep it as float16, widened behind a look-up; for all other nodes before them, once, at load."""
+        """Store it as float16, widened after a look-up; for all other nodes before them, once, at load."""
         values = _finite(name, self.read(tensor))
         if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
             raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")

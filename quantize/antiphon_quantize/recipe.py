@@ -1,4 +1,4 @@
-"""A recipe: which tensors are made smaller, how, and the reasons for the others."""
+"""A recipe: the tensors that are made smaller, the method, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Rule:
 class Recipe:
     """The content of a recipe file.
 
-    ``scheme`` and ``bits`` go into the checkpoint's manifest as they are, ``options`` as those of its
-    backend. ``keep`` wins over ``quantize``, and an earlier rule over a later one. ``block``: how many
-    weights share a scale, and ``search``: whether that is looked for or just holds the largest of them,
-    where there are blocks (onnx, torch's int4). ``format`` and ``method``, for torch: what a weight becomes
-    (int8, int4, fp8), and how (nearest, awq, gptq, smoothquant, smoothquant-static).
+    ``scheme`` and ``bits`` are copied to the checkpoint's manifest, ``options`` to those of its backend.
+    ``keep`` has priority over ``quantize``, and an earlier rule over a later one. ``block`` is the number of
+    weights that share a scale, and ``search`` whether the scale is searched or just holds the largest of
+    them, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for torch, are the format
+    of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant, smoothquant-static).
     ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
-    would take as many bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for onnx:
-    a codec's convolutions behind an ELU of up to as many positions a frame are products of INT8, of its
-    "encoder" and of its "decoder"; none of one that is not named. ``gate``: the limits that what it makes is
-    compared with, before those that are common to all recipes.
+    would take this number of bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for
+    onnx: a codec's convolutions after an ELU with up to this number of positions a frame are products of
+    INT8, for its "encoder" and its "decoder"; none if not named. ``gate``: the limits for its result, in
+    addition to those that are common to all recipes.
     """
 
     description: str
@@ -71,7 +71,7 @@ class Recipe:
     gate: tuple[Limit, ...] = ()
 
     def bits_of(self, name: str) -> int | None:
-        """The bits that the tensor of this name gets; None if it stays as it is."""
+        """The bits of the tensor of this name; None if it is unchanged."""
         if any(fnmatchcase(name, rule.tensors) for rule in self.keep):
             return None
         rules = (rule for rule in self.quantize if fnmatchcase(name, rule.tensors))
@@ -91,7 +91,8 @@ def quantization_of(
     group_size: int | None,
     heard: str = "",
 ) -> QuantizationRecipe:
-    """A manifest's description of how a checkpoint was rounded; ``heard`` names the recordings for it."""
+    """A manifest's description of how a checkpoint was rounded; ``heard`` names the calibration
+    recordings."""
     options = told_options(recipe, recipe_name, checkpoint)
     return QuantizationRecipe(
         scheme=recipe.scheme,
@@ -105,9 +106,9 @@ def quantization_of(
 
 
 def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
-    """A manifest's description of how a checkpoint was rounded, next to the recipe's own numbers.
+    """A manifest's additional options on how a checkpoint was rounded.
 
-    Where its language model came from a GGUF file, that file's name and SHA-256.
+    If its language model came from a GGUF file, that file's name and SHA-256.
     """
     rounded = [rule.tensors for rule in recipe.quantize]
     options: dict[str, object] = {"recipe": recipe_name, "quantize": rounded}
@@ -135,7 +136,7 @@ def load_recipe(target: str, ref: str) -> Recipe:
 
     Raises:
         ConfigError: it does not exist, or cannot be read.
-        CheckpointFormatError: an unknown or missing key, naming the nearest one.
+        CheckpointFormatError: an unknown or missing key, with the nearest one.
     """
     if ref.endswith(".toml"):
         return read_recipe(Path(ref))

@@ -1,7 +1,7 @@
 """Writes safetensors tensor by tensor, so that at most one is in memory.
 
-Format: https://huggingface.co/docs/safetensors. The header comes first, so names, dtypes and shapes are
-planned before the first tensor.
+Format: https://huggingface.co/docs/safetensors. The header is first in the file, so names, dtypes and shapes
+are planned before the first tensor.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TensorFile:
     def __init__(self, file: BinaryIO, plan: Mapping[str, TensorInfo], done: Collection[str] = ()) -> None:
         """Write the header for ``plan``, largest dtypes first, which keeps every tensor aligned.
 
-        ``done`` are the tensors that were written into the file before, by the same plan.
+        ``done`` are tensors already written into the file by the same plan.
         """
         self._file, self._plan = file, plan
         self._missing = set(plan).difference(done)
@@ -67,7 +67,8 @@ class TensorFile:
         file.truncate(first + end)
 
     def put(self, name: str, info: TensorInfo, data: Buffer) -> None:
-        """Write the bytes of one tensor, which must match the plan (a ValueError names the difference)."""
+        """Write the bytes of one tensor, which must match the plan (raises ValueError with the
+        difference)."""
         planned = self._plan[name]
         if info != planned or memoryview(data).nbytes != tensor_bytes(planned):
             raise ValueError(f"{name} is {info} in {memoryview(data).nbytes} bytes, planned was {planned}")
@@ -81,7 +82,7 @@ class TensorFile:
         os.fsync(self._file.fileno())
 
     def check(self) -> None:
-        """Raise a ValueError unless every tensor was written."""
+        """Raise a ValueError if a tensor was not written."""
         if self._missing:
             raise ValueError(f"{len(self._missing)} tensors were not written: {sorted(self._missing)[:3]}")
 
@@ -92,8 +93,8 @@ def writing_tensors(
 ) -> Iterator[TensorFile]:
     """Open a file for the planned tensors, which is complete when the block ends without an error.
 
-    With tensors that are ``done`` already, the file of an interrupted run with the same plan is continued;
-    otherwise a new file is written.
+    If tensors are ``done`` already, the file of an interrupted run with the same plan is continued; otherwise
+    a new file is written.
     """
     with path.open("r+b" if done else "wb") as file:
         tensors = TensorFile(file, plan, done)

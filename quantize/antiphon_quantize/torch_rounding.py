@@ -1,7 +1,7 @@
 """The rounding of a matrix for the torch backend: its formats, the methods, and a recipe's plan of both.
 
-``X`` becomes int8, uint8 (two INT4) or float8_e4m3, and ``X_scale`` stands next to it; see
-:mod:`antiphon.backends.torch.quantised` for what else may. AWQ, GPTQ and SmoothQuant use a matrix's inputs:
+``X`` becomes int8, uint8 (two INT4) or float8_e4m3, with ``X_scale``; see
+:mod:`antiphon.backends.torch.quantised` for other parts. AWQ, GPTQ and SmoothQuant use a matrix's inputs:
 each takes the matrix ``[out, in]`` and rows of its inputs ``[n, in]``, recorded while the model ran.
 """
 
@@ -27,10 +27,10 @@ from antiphon_quantize.tensor_file import tensor_bytes
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A matrix as it is stored: ``weight``, ``scale`` float ``[out, 1]`` or ``[out, blocks]``.
+    """A matrix in its stored form: ``weight``, ``scale`` float ``[out, 1]`` or ``[out, blocks]``.
 
-    The input is multiplied by ``prescale`` float32 ``[1, in]`` first, and rounded to multiples of ``step``
-    float32 ``[1, 1]``, where they are not None.
+    If they are not None, the input is first multiplied by ``prescale`` float32 ``[1, in]``, and rounded to
+    multiples of ``step`` float32 ``[1, 1]``.
     """
 
     weight: Tensor
@@ -72,8 +72,8 @@ Rounder = Callable[[Tensor], Rounded]
 class Format:
     """A form of weights: its ``dtype`` in the file, and its scales' ``scale_dtype``.
 
-    ``block`` is how many weights of a row share a scale, None for all of them; ``packed`` how many are in
-    one number of the file.
+    ``block`` is the number of weights of a row that share a scale, None for all of them; ``packed`` the
+    number of weights in one number of the file.
     """
 
     name: str
@@ -114,7 +114,7 @@ def format_of(recipe: Recipe) -> Format:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress torchao's warnings of kernels for other machines, which come with its import."""
+    """Suppress torchao's import warnings about kernels for other machines."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -123,7 +123,8 @@ def quietly() -> Iterator[None]:
 
 
 def int4_config(block: int, *, search: bool) -> Any:
-    """torchao's configuration of INT4 in blocks; ``search`` looks for each scale (Badri and Shaji 2023)."""
+    """torchao's configuration of INT4 in blocks; with ``search`` each scale is searched (Badri and Shaji
+    2023)."""
     with quietly():
         from torchao.quantization import IntxWeightOnlyConfig, PerGroup
         from torchao.quantization.quantize_.workflows import IntxChooseQParamsAlgorithm as Choice
@@ -161,24 +162,24 @@ def _torchao(weight: Tensor, config: Any) -> Tensor:
     with torch.no_grad():
         quantize_(layer, config)
     made: Tensor = layer.weight
-    del layer.weight  # torchao ties the layer into a cycle, and the next matrix is not to wait for gc
+    del layer.weight  # torchao's layer is in a reference cycle: free it before the next matrix, without gc
     return made
 
 
 Method = Callable[[Tensor, Tensor, Rounder, Recipe], Rounded]
 
 AWQ_STEPS = 20
-"""Strengths of the scaling that AWQ tries, from none to all."""
+"""Number of strengths of the scaling that AWQ tries, from none to all."""
 
 AWQ_ROWS = 512
-"""Rows of the trials, taken evenly: each trial multiplies all of them twice."""
+"""Rows of the trials, at even intervals: each trial multiplies all of them twice."""
 
 SMOOTHNESS = 0.5
-"""How much of the inputs' outliers SmoothQuant moves into the weights: its authors' choice."""
+"""Share of the inputs' outliers that SmoothQuant moves into the weights: its authors' choice."""
 
 DAMPING, DAMPING_AT_AS_MANY = 0.01, 0.1
-"""Added to the Hessian's diagonal, relative to its mean: the authors' choice for GPTQ, who have many times as
-many rows as columns; and with as many. See :func:`damping`."""
+"""Added to the Hessian's diagonal, relative to its mean: the choice of GPTQ's authors, who have many times as
+many rows as columns; and the value for as many rows as columns. See :func:`damping`."""
 
 _TINY = 1e-12
 
@@ -186,7 +187,7 @@ _TINY = 1e-12
 def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:
     """AWQ: scale columns with large inputs, so that they are rounded more finely (Lin et al. 2023).
 
-    The search is torchao's, with its own steps; the input is scaled back at run time.
+    The search is torchao's, with a different number of steps; the input is scaled back at run time.
     """
     with quietly():
         from torchao.prototype.awq.core import AWQObserver
@@ -220,7 +221,7 @@ def smoothquant_static(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: R
 def gptq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
     """GPTQ: round by column, later columns compensating each error (Frantar et al. 2022, algorithm 1).
 
-    Symmetric, one scale a block, chosen when its first column's turn comes. torchao's own wants CUDA.
+    It is symmetric, with one scale a block, chosen at its first column. torchao's own needs CUDA.
     """
     weight, block = weight.float().clone(), recipe.block
     inverse = _inverse_factor(weight, rows)
@@ -255,9 +256,10 @@ def _inverse_factor(weight: Tensor, rows: Tensor) -> Tensor:
 
 
 def damping(rows: int, columns: int) -> float:
-    """The damping of the Hessian: the fewer rows were recorded, the more.
+    """The damping of the Hessian, which increases with fewer recorded rows.
 
-    With an eighth as many rows as columns 0.01 makes GPTQ worse than rounding to the nearest, this does not.
+    With an eighth as many rows as columns 0.01 makes GPTQ worse than rounding to the nearest; this value does
+    not.
     """
     return max(DAMPING, DAMPING_AT_AS_MANY * float((columns / rows) ** 1.5))
 
@@ -318,7 +320,7 @@ def rounding_of(recipe: Recipe, form: Format) -> Rounding:
 class TorchPlan:
     """The plan for a file's tensors: ``before`` and ``after``, and the linears in each to round.
 
-    A tensor is one linear, or as many as the steps of the depformer that it stacks.
+    A tensor is one linear, or a stack of one for each step of the depformer.
     """
 
     before: Mapping[str, TensorInfo]
@@ -335,7 +337,7 @@ class TorchPlan:
 def make_plan(path: Path, recipe: Recipe, sets: int = 1) -> TorchPlan:
     """Plan the recipe for a published language model, from the file's header only.
 
-    ``sets`` is how many sets of depformer weights the file holds.
+    ``sets`` is the number of sets of depformer weights in the file.
 
     Raises:
         UnsupportedError: the file was rounded already, or the recipe chooses nothing in it.

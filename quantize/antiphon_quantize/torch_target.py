@@ -1,11 +1,11 @@
 """Smaller checkpoints for the torch backend: a published language model with some of its matrices rounded.
 
-Names stay the published ones, and the rest of the model stays as it is. One matrix is in memory at a time;
-finished tensors are noted, so that a stopped run can be resumed.
+Names are the published ones, and the rest of the model is unchanged. One matrix is in memory at a time;
+finished tensors are recorded, so that a stopped run can be resumed.
 
 Some methods need calibration data: inputs of a model's linears, recorded while it runs. The model runs as in
-service: recordings through its own codec, its own sampled text and voice. Rows go to files at once, so that
-recording takes no additional memory.
+service: recordings through its own codec, its own sampled text and voice. Rows are written to files at once,
+so that recording takes no additional memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from antiphon_quantize.torch_rounding import (
 )
 
 MOST_FRAMES = 3000
-"""Frames of calibration: four minutes, and as many rows of each linear (Moshi 7B: 4.5 GB in total)."""
+"""Frames of calibration: four minutes, the same number of rows of each linear (Moshi 7B: 4.5 GB in total)."""
 
 KINDS = (PipelineKind.DUPLEX, PipelineKind.STT)
 
@@ -65,7 +65,7 @@ class RowFiles:
     """The rows of each linear, ``[n, in]``, in files of one folder, in ``dtype``."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        """Use the folder, which may already hold rows."""
+        """Use the folder, which may already contain rows."""
         self.folder, self.dtype = folder, dtype
 
     def append(self, name: str, rows: Tensor) -> None:
@@ -84,7 +84,7 @@ class RowFiles:
 
 
 def load_recordings(paths: Sequence[Path], sample_rate: int) -> list[FloatArray]:
-    """Recordings ``[N]`` float32, one after the other.
+    """Recordings ``[N]`` float32, concatenated.
 
     Raises:
         AudioError: a file does not exist, or is not readable audio.
@@ -168,14 +168,14 @@ def quantize(
     approve: Approve = approve_all,
     calibration: Sequence[Path] = (),
 ) -> str:
-    """Write ``checkpoint`` as the recipe says into the new folder ``out``. Returns a summary as text.
+    """Write ``checkpoint``, rounded by the recipe, into the new folder ``out``. Returns a summary as text.
 
-    ``calibration`` are recordings for recipes with calibration (none: the built-in ones).
+    ``calibration`` is recordings for recipes with calibration (empty: the built-in ones).
 
     Raises:
         UnsupportedError: no language model, rounded already, with a LoRA, or without audio input for a recipe
             with calibration.
-        ConfigError: ``out`` cannot be written, or is by a run with another recipe.
+        ConfigError: ``out`` is not writable, or belongs to a run with another recipe.
         AudioError: a recording cannot be read.
     """
     lm = check_source(checkpoint)
@@ -285,7 +285,7 @@ def _write_matrix(
 
 
 def put(file: TensorFile, name: str, tensor: Tensor) -> None:
-    """Write one tensor into a file that planned it (a ValueError names the difference)."""
+    """Write one tensor into a file with a plan for it (raises ValueError with the difference)."""
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
     file.put(name, TensorInfo(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)), data)
 
@@ -307,7 +307,7 @@ def _manifest(
     source_hash: str,
     heard: Sequence[Path],
 ) -> Manifest:
-    """The manifest of the files in ``folder``. Reads and hashes every file."""
+    """The manifest of the files in ``folder``. It reads and hashes every file."""
     dtype, _ = DTYPES[read_header(folder / NAMES["lm"])["text_emb.weight"].dtype]
     backend = BackendFormat(("lm", "mimi"), dtype, requires={"torch": LEAST_TORCH}, options=recipe.options)
     return describe(

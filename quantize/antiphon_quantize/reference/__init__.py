@@ -1,1 +1,1 @@
-"""Upstream's ``moshi`` package, unchanged, behind the backend interface: the oracle and the baseline."""
+"""Upstream's ``moshi`` package, unchanged, behind the backend interface: the reference and the baseline."""

@@ -1,6 +1,6 @@
 """The reference backend: S rows of upstream's Mimi and language model, stepped through their masks.
 
-Upstream's own loaders are given a checkpoint's local files.
+Upstream's own loaders read a checkpoint's local files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
-    """Load Mimi, always float32, with as many codebooks as the model uses."""
+    """Load Mimi, always float32, with the codebooks that the model uses."""
     spec = checkpoint.spec.mimi
     config = deepcopy(dict(spec.config)) or None  # None is upstream's full-size Mimi
     with as_checkpoint_error(checkpoint.spec.name, torch.OutOfMemoryError):
@@ -43,10 +43,10 @@ def load_mimi(checkpoint: Checkpoint, device: torch.device) -> MimiModel:
 
 
 def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> LMModel:
-    """Load the language model, fine-tuning merged in, with the corrections upstream makes after loading.
+    """Load the language model, with fine-tuning merged in and upstream's corrections after loading.
 
     Raises UnsupportedError for upstream's own INT8 files, whose scales its loader rounds to the dtype, and
-    CheckpointFormatError where the weights and the configuration do not fit each other.
+    CheckpointFormatError if the weights and the configuration do not match.
     """
     assert checkpoint.spec.lm is not None
     config = deepcopy(dict(checkpoint.spec.lm.config))
@@ -60,15 +60,15 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
             checkpoint.file("lm"), config, device=device, dtype=dtype, lora_weights=lora, fuse_lora=True
         )
     if checkpoint.spec.family == "hibiki":
-        # As upstream: an end of text sampled too early is heard by the model as padding.
+        # As upstream: padding replaces an end of text that is sampled too early.
         model.text_emb.weight.data[2] = model.text_emb.weight.data[3]
     return model
 
 
 def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
-    """Compute what a conditioned model (Hibiki) adds to every step's input: ``[1, 1, dim]``, or None.
+    """The addend of a conditioned model (Hibiki) for every step's input: ``[1, 1, dim]``, or None.
 
-    Raises UnsupportedError when the model is conditioned in an unsupported way.
+    Raises UnsupportedError if the model has other conditions.
     """
     if model.fuser is None:
         return None
@@ -89,12 +89,12 @@ _MIMI, _LM = "mimi.", "lm."
 class ReferenceExecutor:
     """Upstream's modules over a fixed batch; see :class:`antiphon.backends.base.FrameExecutor`.
 
-    Every tick computes all rows; other rows than the named are masked. Mimi runs in float32, the language
-    model in its own dtype; upstream's modules are used as they are (moshi 0.2.13).
+    Every tick computes all rows; rows that are not named are masked. Mimi runs in float32, the language model
+    in its own dtype; upstream's modules are unchanged (moshi 0.2.13).
     """
 
     def __init__(self, spec: ModelSpec, mimi: MimiModel, lm: DuplexLM | None) -> None:
-        """Take over a loaded Mimi (and language model)."""
+        """Take ownership of a loaded Mimi (and language model)."""
         self.mimi, self.lm = mimi, lm
         self._spec = spec
         self._device = next(mimi.parameters()).device
@@ -115,7 +115,7 @@ class ReferenceExecutor:
         )
 
     def allocate(self, slots: int) -> None:
-        """Have upstream's modules stream a batch of ``slots``."""
+        """Make upstream's modules stream a batch of ``slots``."""
         self._streams.close()
         self._slots = slots
         self._streams.enter_context(self.mimi.streaming(slots))
@@ -139,7 +139,7 @@ class ReferenceExecutor:
 
     @torch.no_grad()
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones."""
+        """Reset rows to fresh ones."""
         if rows:
             self._mimi_rows.reset(rows)
             if self.lm is not None:
@@ -158,7 +158,7 @@ class ReferenceExecutor:
         whole = np.zeros((self._slots, work.pcm.shape[1]), np.float32)
         whole[work.rows] = work.pcm
         self.mimi.set_exec_mask(self._mimi_rows.mask(work.rows))
-        codes = self.mimi.encode(self._to_device(whole)[:, None])  # [S, K, 1], of use in the named rows
+        codes = self.mimi.encode(self._to_device(whole)[:, None])  # [S, K, 1], valid in the named rows
         self._mimi_rows.reset(work.rows[work.is_forgotten].tolist())
         watch.lap("encode")
         tokens = None
@@ -174,7 +174,7 @@ class ReferenceExecutor:
         return Result(pcm, tokens, stage_ms=watch.stage_ms)
 
     def snapshot(self, row: int) -> dict[str, torch.Tensor]:
-        """Copy a row's state; the tensors stay on the device."""
+        """Copy a row's state; the tensors remain on the device."""
         tensors = with_prefix(_MIMI, self._mimi_rows.take(row))
         if self.lm is not None:
             tensors |= with_prefix(_LM, self.lm.take_row(row))
@@ -187,7 +187,7 @@ class ReferenceExecutor:
 
     @torch.no_grad()
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Put a row's state back."""
+        """Restore a row's state."""
         self._mimi_rows.put(row, part(tensors, _MIMI))
         if self.lm is not None:
             self.lm.put_row(row, part(tensors, _LM))
@@ -197,7 +197,7 @@ class ReferenceExecutor:
         return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """The reverse; upstream's state has no uint16 of its own."""
+        """Reverse :meth:`to_host`; upstream's state has no uint16 of its own."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {
             name: (tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor).to(self._device)
@@ -205,14 +205,15 @@ class ReferenceExecutor:
         }
 
     def choose_threads(self) -> None:
-        """The backend has only one mode."""
+        """No effect: there is one way to use threads."""
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
         return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
 
     def age(self, frames: int) -> None:
-        """A tick takes as long for fresh rows: attention reads whole rings, and masks what is not there."""
+        """No effect: a tick takes as long for fresh rows, since attention reads whole rings and masks empty
+        slots."""
 
     def close(self) -> None:
         """Release the modules, and the memory that the device keeps for them."""
@@ -242,12 +243,12 @@ def make(
 ) -> HostBackend:
     """Load a checkpoint with upstream's loaders.
 
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is how
-    many threads torch may use on a CPU, process-wide (None: all cores it may use but one).
+    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is the number
+    of torch's threads on a CPU, process-wide (None: all usable cores but one).
 
     Raises:
-        UnsupportedError: a pipeline or checkpoint upstream's modules cannot run here.
-        ConfigError: no such device or dtype, or less than one slot or thread.
+        UnsupportedError: a pipeline or checkpoint that upstream's modules cannot run here.
+        ConfigError: no such device or dtype, or fewer than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):

@@ -1,11 +1,11 @@
-"""One step of upstream's language model for all rows, with the sampling of each row its own.
+"""One step of upstream's language model for all rows, with separate sampling for each row.
 
-Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. Here its
-model is driven directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the delays
-and the choice of tokens made in numpy by :mod:`antiphon.models`.
+Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. Here its model
+is called directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the delays and the
+choice of tokens computed in numpy by :mod:`antiphon.models`.
 
 Upstream keeps the state of a whole batch in dataclasses of tensors, one per streaming module
-(``moshi/modules/streaming.py``). Row r of every one of those tensors is the whole state of row r.
+(``moshi/modules/streaming.py``). Row r of these tensors is the whole state of row r.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Module: TypeAlias = StreamingModule[Any]
 
 _RING, _END = ".ring", ".end"
 _CAPACITY: Final = 2
-"""The axis of a row's ring ``[2, heads, capacity, dim]`` that holds positions."""
+"""The axis of positions in a row's ring ``[2, heads, capacity, dim]``."""
 
 
 class StreamRows:
@@ -47,11 +47,11 @@ class StreamRows:
         self._batch, self._device = state.batch_size, state.device
 
     def views(self) -> dict[str, torch.Tensor]:
-        """List the state as views, rows on the first axis, by name.
+        """The state as views, rows on the first axis, by name.
 
-        The names are stable for one model. The views are valid until the next step, since upstream
-        replaces some tensors instead of writing to them. Raises UnsupportedError for a state with a
-        tensor that is shared by all rows.
+        The names are stable for one model. The views are valid until the next step, since upstream replaces
+        some tensors instead of writing to them. Raises UnsupportedError if all rows share a tensor of the
+        state.
         """
         views: dict[str, torch.Tensor] = {}
         for module_name, state in self._module.get_streaming_state().items():
@@ -71,7 +71,7 @@ class StreamRows:
         return torch.from_numpy(mask).to(self._device)
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones.
+        """Reset rows to fresh ones.
 
         Upstream's own reset only clears the fill level of a KV ring. A zero attention weight masks the old
         content, but 0 times NaN is NaN, so the rings are cleared too.
@@ -93,7 +93,7 @@ class StreamRows:
         return found
 
     def take(self, row: int) -> dict[str, torch.Tensor]:
-        """Copy the state of one row, by name, without the row axis; rings are cut to what is filled."""
+        """Copy the state of one row, by name, without the row axis; rings are cut to their filled part."""
         own = {name: view[row] for name, view in self.views().items()}
         return {spec.name: spec.cut(own[spec.name], own).clone() for spec in self.specs()}
 
@@ -125,7 +125,7 @@ class DuplexLM:
     """A Moshi-family language model: codes in, text and codes out."""
 
     def __init__(self, model: LMModel, spec: LMSpec, *, condition: torch.Tensor | None = None) -> None:
-        """Take over a loaded model; ``condition`` ``[1, 1, dim]`` is added to every step's input.
+        """Take ownership of a loaded model; ``condition`` ``[1, 1, dim]`` is added to every step's input.
 
         Raises:
             UnsupportedError: the model has no audio input, or no depformer.
@@ -141,7 +141,7 @@ class DuplexLM:
         self._on_cuda = model.device.type == "cuda"
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows with default parameters."""
+        """Allocate ``slots`` fresh rows with default parameters."""
         self._streams.close()
         self._streams.enter_context(self.model.streaming(slots))
         self._slots = slots
@@ -155,7 +155,7 @@ class DuplexLM:
         self._sampler.set_parameters(row, parameters)
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows like fresh ones."""
+        """Reset rows to fresh ones."""
         self._rows.reset(rows)
         self._delays.reset(rows)
         self._sampler.reset(rows)
@@ -163,8 +163,8 @@ class DuplexLM:
     def step(self, heard: IntArray, rows: IntArray, lap: Callable[[str], None]) -> IntArray:
         """Advance rows ``[m]`` by one frame of received codes, int32 ``[m, >= n_q - dep_q]``.
 
-        Returns int32 ``[m, 1 + dep_q]``, the frame that is complete, text first. ``lap`` is called with the
-        name of each stage when it is done.
+        Returns int32 ``[m, 1 + dep_q]``, the complete frame, text first. ``lap`` is called with the name of
+        each stage when it is done.
         """
         # On a CPU upstream would compile one norm of the model, with a C++ compiler, for no gain.
         with nullcontext() if self._on_cuda else no_compile():
@@ -185,7 +185,7 @@ class DuplexLM:
     def _speak(
         self, text: IntArray, hidden: torch.Tensor, rows: IntArray, lap: Callable[[str], None]
     ) -> IntArray:
-        """Run the depformer over the codebooks of one frame; its state is new in every frame."""
+        """Run the depformer over the codebooks of one frame; its state restarts in every frame."""
         depformer = self.model.depformer
         assert depformer is not None
         steps = self._delays.offsets[rows]
